@@ -1,0 +1,66 @@
+# Everything a newcomer needs. The first target that needs it makes .venv from the lock files.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SECONDS ?= 20
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench test-cluster soak lock format clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or later: make PYTHON=python3.12 …")'
+	@echo "Making $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
+	@echo "Installing Headrace from requirements.lock"
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
+	@echo "Installing the tools of the tests from requirements-dev.lock"
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --require-hashes -r requirements-dev.lock
+	@touch $@
+
+bench/.venv/.ready: requirements.lock bench/requirements.lock
+	$(PYTHON) -m venv bench/.venv
+	bench/.venv/bin/python -m pip install --disable-pip-version-check --progress-bar on --require-hashes -r bench/requirements.lock
+	bench/.venv/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+install: $(VENV)/.runtime  ## .venv with Headrace in it
+
+demo: $(VENV)/.runtime  ## what there is, shown: make demo SECONDS=20
+	@$(BIN)/headrace demo --seconds $(SECONDS)
+
+check: $(VENV)/.dev  ## lint, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(VENV)/.dev  ## the tests, with real clients against a real broker
+	$(BIN)/python -m pytest -m "not cluster and not soak" --cov --cov-report=term $(ARGS)
+
+test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven
+	$(BIN)/python -m pytest -m cluster $(ARGS)
+
+soak: $(VENV)/.dev  ## long storms of kill -9
+	$(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS)
+
+bench: bench/.venv/.ready  ## compare with Apache Kafka, NATS and Redis on this machine
+	bench/.venv/bin/python -m bench.broker $(ARGS)
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(VENV)/.dev  ## make the lock files again from pyproject.toml
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet uv
+	$(BIN)/python tools/lock.py
+
+clean:  ## remove what was made
+	rm -rf $(VENV) bench/.venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Benchmarks: Headrace beside the systems it is compared with, on the machine at hand."""

@@ -1,0 +1,108 @@
+"""`python -m bench.broker`: measure, print tables with ratios, and write the results as JSON."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.broker.measures.ceiling import measure_ceiling
+from bench.broker.measures.latency import measure_latency
+from bench.broker.measures.memory import measure_memory
+from bench.broker.measures.requests import measure_requests
+from bench.broker.measures.startup import measure_startup
+from bench.broker.measures.throughput import measure_throughput
+from bench.broker.plan import FULL, QUICK, Plan
+from bench.broker.report import print_report, write_report
+from bench.broker.stage import LoadBroke, Stage, set_up
+from bench.broker.systems import SYSTEMS, System
+from bench.broker.systems.system import Flush
+from bench.processes import ServerFailed
+from bench.readings import Readings
+from tools.apache_kafka import ApacheKafkaUnavailable
+
+# In the order in which they run: each stage starts its systems once, after `startup`.
+MEASURES: dict[Flush, dict[str, Callable[[Stage], None]]] = {
+    Flush.OS: {
+        "throughput": measure_throughput,
+        "ceiling": measure_ceiling,
+        "requests": measure_requests,
+        "latency": measure_latency,
+        "memory": measure_memory,
+    },
+    Flush.ALWAYS: {
+        "throughput": measure_throughput,
+        "requests": measure_requests,
+        "latency": measure_latency,
+    },
+}
+NAMES = ("startup", *MEASURES[Flush.OS])
+RESULTS = Path("bench/results/broker.json")
+
+
+def main() -> None:
+    """Run the benchmark that the command line asks for."""
+    options = _parse(sys.argv[1:])
+    plan = QUICK if options.quick else FULL
+    systems = [SYSTEMS[name] for name in options.systems]
+    readings = Readings()
+    failure = None
+    try:
+        _measure(systems, set(options.only), plan, readings)
+    except (ServerFailed, LoadBroke, ApacheKafkaUnavailable) as failed:
+        failure = f"The run ended early, and the tables show what was measured before that: {failed}"
+    print_report(readings, systems)
+    target = options.json or (None if options.quick or failure else RESULTS)
+    if target:
+        write_report(target, readings, systems, plan)
+    sys.exit(failure)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.broker", description=__doc__)
+    parser.add_argument(
+        "--systems", type=_names(SYSTEMS), default=list(SYSTEMS), help="of " + ",".join(SYSTEMS)
+    )
+    parser.add_argument("--only", type=_names(NAMES), default=list(NAMES), help="of " + ",".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="short rounds: shows that it runs, not how fast")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"default: {RESULTS}, none with --quick")
+    return parser.parse_args(arguments)
+
+
+def _names(known: Sequence[str] | dict[str, System]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown)} is not known: choose of {', '.join(known)}"
+            )
+        return names
+
+    return parse
+
+
+def _measure(systems: Sequence[System], only: set[str], plan: Plan, readings: Readings) -> None:
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    for flush, measures in MEASURES.items():
+        chosen = [measure for name, measure in measures.items() if name in only]
+        starts = flush is Flush.OS and "startup" in only
+        if not chosen and not starts:
+            continue
+        with set_up(systems, flush, plan=plan, readings=readings, progress=progress) as stage:
+            if starts:
+                measure_startup(stage)
+            if chosen:
+                _run(stage, chosen)
+
+
+def _run(stage: Stage, measures: Sequence[Callable[[Stage], None]]) -> None:
+    for entry in stage.entries:
+        entry.node.start()
+    for measure in measures:
+        measure(stage)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""One job in a process of its own: `python -m bench.broker.load CLIENT JOB` prints the outcome as JSON."""
+
+import gc
+import sys
+from importlib import import_module
+from typing import cast
+
+from bench.broker.load.job import Client, Job
+
+MODULES = {
+    "librdkafka": "bench.broker.load.librdkafka",
+    "wire": "bench.broker.load.wire",
+    "nats": "bench.broker.load.nats_client",
+    "redis": "bench.broker.load.redis_client",
+}
+
+
+def main() -> None:
+    """Run the job that the command line describes."""
+    client = cast("Client", import_module(MODULES[sys.argv[1]]))
+    job = Job.from_json(sys.argv[2])
+    # The clients make no cycles: collections would only show up as latency of the broker.
+    gc.disable()
+    outcome = getattr(client, job.act)(job)
+    print(outcome.to_json())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is measured, one module each; every one takes a stage and adds readings to it."""

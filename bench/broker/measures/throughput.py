@@ -1,0 +1,50 @@
+"""Produce and consume as fast as the client can, and what that costs the broker.
+
+Where "client busy" is near 1 or above and "broker busy" is not, the client sets the pace: then the CPU time
+of the broker for each GB tells more than MB/s.
+"""
+
+from bench.broker.load.job import Outcome
+from bench.broker.stage import Entry, Stage, new_topic
+from bench.broker.systems.system import Flush
+from bench.page_cache import prime, settle
+
+SIZES = {1024: "1 KiB", 100: "100 B"}
+PARTITIONS = (1, 4)
+
+
+def measure_throughput(stage: Stage) -> None:
+    """Each size with one and with four partitions; flushed, with one only, and without consuming."""
+    for partitions in PARTITIONS if stage.flush is Flush.OS else (1,):
+        for record_bytes in SIZES:
+            _measure_row(stage.with_partitions(partitions), record_bytes, partitions)
+
+
+def row_name(stage: Stage, record_bytes: int, partitions: int) -> str:
+    """Such as "1 KiB, 4 partitions, page cache"."""
+    return stage.cell(SIZES[record_bytes], f"{partitions} partition{'s' if partitions > 1 else ''}")
+
+
+def _measure_row(stage: Stage, record_bytes: int, partitions: int) -> None:
+    cell = row_name(stage, record_bytes, partitions)
+    consumes = stage.flush is Flush.OS
+    for number, entry in stage.turns(stage.plan.rounds):
+        settle()
+        prime(stage.folder, stage.plan.prime_megabytes(record_bytes))
+        topic = {"topic": new_topic(), "record_bytes": record_bytes, "partitions": partitions}
+        seconds = stage.plan.seconds if number else stage.plan.warm_up_seconds
+        produced = stage.load(entry, "produce", seconds=seconds, keep=consumes, **topic)
+        _read(stage, entry, "produce", cell, produced, number)
+        if consumes:
+            consumed = stage.load(entry, "consume", seconds=seconds, records=produced.records, **topic)
+            _read(stage, entry, "consume", cell, consumed, number)
+
+
+def _read(stage: Stage, entry: Entry, measure: str, cell: str, outcome: Outcome, number: int) -> None:
+    if number == 0:
+        return
+    rates = {"MB_s": outcome.megabytes_per_second, "records_s": outcome.records_per_second}
+    stage.read(entry, measure, cell, **rates)
+    stage.read(entry, f"{measure}: broker's CPU", cell, s_GB=outcome.broker_cpu_per_gigabyte)
+    stage.read(entry, f"{measure}: broker busy", cell, cores=outcome.broker_cpu_seconds / outcome.seconds)
+    stage.read(entry, f"{measure}: client busy", cell, cores=outcome.client_cpu_seconds / outcome.seconds)

@@ -1,0 +1,128 @@
+"""The systems of a run, set up in one flush mode, and the loads that are put on them."""
+
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.broker.load.job import Job, Outcome
+from bench.broker.plan import Plan
+from bench.broker.systems.system import Flush, Node, System
+from bench.readings import Readings
+
+LOAD_SECONDS = 300
+
+
+class LoadBroke(Exception):
+    """A client program ended with an error; the message holds what it wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A system with its node."""
+
+    system: System
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Systems in one flush mode; only one of them is under load at any time."""
+
+    flush: Flush
+    plan: Plan
+    entries: Sequence[Entry]
+    readings: Readings
+    progress: Console
+    folder: Path
+
+    def turns(self, rounds: int) -> Iterator[tuple[int, Entry]]:
+        """The systems in turn, round by round, so that a slow minute of the machine hits all alike.
+
+        Round 0 is the warm-up. Each round begins with another system.
+        """
+        for number in range(rounds + 1):
+            shift = number % len(self.entries) if self.entries else 0
+            for entry in [*self.entries[shift:], *self.entries[:shift]]:
+                yield number, entry
+
+    def speaking_kafka(self) -> "Stage":
+        """The same stage with those systems only that take the same client."""
+        return self._with([entry for entry in self.entries if entry.system.speaks_kafka])
+
+    def with_partitions(self, partitions: int) -> "Stage":
+        """The same stage with those systems only that can split a topic so."""
+        return self._with([entry for entry in self.entries if partitions == 1 or entry.system.has_partitions])
+
+    def _with(self, entries: Sequence[Entry]) -> "Stage":
+        return Stage(
+            flush=self.flush,
+            plan=self.plan,
+            entries=entries,
+            readings=self.readings,
+            progress=self.progress,
+            folder=self.folder,
+        )
+
+    def cell(self, *words: str) -> str:
+        """The name of a row: the words, and the flush mode."""
+        return ", ".join([*words, self.flush.value])
+
+    def read(self, entry: Entry, measure: str, cell: str, **values: float) -> None:
+        """Note one round of a row, a reading for each unit; `MB_s` stands for the unit MB/s."""
+        for unit, value in values.items():
+            self.readings.add(
+                measure=measure, cell=cell, unit=unit.replace("_", "/"), system=entry.system.name, value=value
+            )
+        said = ", ".join(f"{value:,.3g} {unit.replace('_', '/')}" for unit, value in values.items())
+        self.progress.print(f"{measure} · {cell} · {entry.system.title}: {said}")
+
+    def load(self, entry: Entry, act: str, *, client: str | None = None, **details: object) -> Outcome:
+        """Run one client program against a system, and return what it did."""
+        job = Job(act=act, address=entry.node.address, broker_pid=entry.node.pid, **details)  # type: ignore[arg-type]
+        command = [sys.executable, "-m", "bench.broker.load", client or entry.system.client, job.to_json()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS)
+        if done.returncode:
+            raise LoadBroke(
+                f"{act} on {entry.system.title} ended with {done.returncode}. Run it alone to look closer:\n"
+                f"python -m bench.broker.load {command[3]} '{job.to_json()}'\n{done.stderr[-3000:]}"
+            )
+        return Outcome.from_json(done.stdout.splitlines()[-1])
+
+
+def new_topic() -> str:
+    """A name that no earlier load has used."""
+    return f"bench-{uuid.uuid4().hex[:12]}"
+
+
+@contextmanager
+def set_up(
+    systems: Sequence[System], flush: Flush, *, plan: Plan, readings: Readings, progress: Console
+) -> Iterator[Stage]:
+    """The systems set up in temporary folders, not started yet; all is removed in the end."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
+        entries = []
+        for system in systems:
+            own = folder / system.name
+            own.mkdir()
+            node = system.set_up(own, flush)
+            stack.callback(node.close)
+            entries.append(Entry(system=system, node=node))
+        yield Stage(
+            flush=flush, plan=plan, entries=entries, readings=readings, progress=progress, folder=folder
+        )
+
+
+def first_answer_seconds(entry: Entry, started: float) -> float:
+    """Seconds from `started` (by `time.perf_counter`) until the system answers."""
+    while not entry.system.answers(entry.node.address):
+        time.sleep(0.001)
+    return time.perf_counter() - started

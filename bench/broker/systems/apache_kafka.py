@@ -1,0 +1,53 @@
+"""Apache Kafka with its own defaults, in KRaft mode, one node."""
+
+from pathlib import Path
+
+from bench.broker.systems.kafka_ping import ping_kafka
+from bench.broker.systems.system import Flush, Node, System
+from tools.apache_kafka import VERSION, ApacheKafka
+
+FLUSH: dict[Flush, dict[str, str]] = {Flush.OS: {}, Flush.ALWAYS: {"log.flush.interval.messages": "1"}}
+
+
+class KafkaNode:
+    """A node of Apache Kafka; it keeps its data in a temporary folder of its own."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self._kafka = ApacheKafka(properties=properties)
+
+    @property
+    def address(self) -> str:
+        """Host and port that clients connect to."""
+        return self._kafka.bootstrap
+
+    @property
+    def pid(self) -> int:
+        """The process id of the Java virtual machine."""
+        return self._kafka.pid
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        self._kafka.start()
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._kafka.stop()
+
+    def close(self) -> None:
+        """Stop it if it runs, and remove its folder."""
+        self._kafka.close()
+
+
+def _set_up(_: Path, flush: Flush) -> Node:
+    return KafkaNode(FLUSH[flush])
+
+
+KAFKA = System(
+    name="kafka",
+    title="Apache Kafka",
+    client="librdkafka",
+    set_up=_set_up,
+    ping=ping_kafka,
+    version=lambda: VERSION,
+    has_partitions=True,
+)

@@ -1,0 +1,127 @@
+"""The command `headrace broker`: a broker in the foreground, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.config import BrokerConfig, Flush
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headrace broker",
+        description="Start a broker that speaks the Apache Kafka protocol, and run it until Ctrl-C.",
+        epilog="example: headrace broker --listen 127.0.0.1:9092 --data ./data --flush always",
+    )
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:9092",
+        metavar="HOST:PORT",
+        help="loopback address; port 0 for a free one",
+    )
+    parser.add_argument(
+        "--data", default="data", type=Path, metavar="DIR", help="the data folder (default: data)"
+    )
+    parser.add_argument(
+        "--flush",
+        default="os",
+        choices=[policy.value for policy in Flush],
+        help="when records reach the disk itself: left to the operating system (default), at an interval, "
+        "or always before they are acknowledged",
+    )
+    parser.add_argument(
+        "--flush-interval-ms", default=1000, type=int, metavar="MS", help="for --flush interval"
+    )
+    parser.add_argument(
+        "--partitions", default=1, type=int, help="partitions of a topic made without a number"
+    )
+    parser.add_argument("--no-auto-create", action="store_true", help="refuse topics that were not created")
+    parser.add_argument(
+        "--maintenance-interval-ms",
+        default=5000,
+        type=int,
+        metavar="MS",
+        help="how often retention and compaction look",
+    )
+    parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a broker; gives the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    host, _, port = options.listen.rpartition(":")
+    if not host or not port.isdigit():
+        parser.error(f"--listen {options.listen}: write HOST:PORT, for example 127.0.0.1:9092")
+    try:
+        config = BrokerConfig(
+            data=options.data,
+            host=host.strip("[]"),
+            port=int(port),
+            flush=Flush(options.flush),
+            flush_interval_ms=options.flush_interval_ms,
+            default_partitions=options.partitions,
+            auto_create_topics=not options.no_auto_create,
+            maintenance_interval_ms=options.maintenance_interval_ms,
+        )
+        _raise_file_limit()
+        return _run(config)
+    except HeadraceError as fault:
+        sys.stderr.write(f"headrace broker: {fault}\n")
+        return 1
+    except OSError as fault:
+        sys.stderr.write(f"headrace broker: cannot start on {options.listen}: {fault.strerror}\n")
+        return 1
+
+
+def _run(config: BrokerConfig) -> int:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config))
+
+
+async def _serve(config: BrokerConfig) -> int:
+    from headrace.broker.broker import Broker
+
+    broker = await Broker.start(config)
+    # What exists now lives as long as the broker: the garbage collector need not walk it again and again.
+    gc.collect()
+    gc.freeze()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        broker.loop.add_signal_handler(number, stop.set)
+    sys.stdout.write(f"headrace broker ready on {broker.host}:{broker.port}\n")
+    sys.stdout.flush()
+    stopped = broker.loop.create_task(stop.wait())
+    ends: list[asyncio.Future[Any]] = [stopped, broker.failed]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if broker.failed.done():
+        sys.stderr.write(f"headrace broker: stopped, the disk failed: {broker.failed.exception()}\n")
+        return 1
+    await broker.stop()
+    return 0
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system does: every connection and every active segment is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

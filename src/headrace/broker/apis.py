@@ -1,0 +1,167 @@
+"""The table of APIs: which Kafka requests are served, in which versions, and by whom.
+
+ApiVersions is derived from this table. Produce and Fetch get the frame itself; all others get kio's entity
+and give back a mapping that is packed for the version that was asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    describe_transactions,
+    end_txn,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    list_transactions,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+    txn_offset_commit,
+    write_txn_markers,
+)
+from headrace.broker.request import RequestContext
+from headrace.protocol.errors import ProtocolError
+from headrace.protocol.messages import (
+    API_VERSIONS,
+    RequestHeader,
+    is_flexible,
+    read_request,
+    read_request_header,
+    write_response,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from headrace.broker.broker import Broker
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+
+Answer = bytes | list[object] | None
+
+
+class Api(NamedTuple):
+    """One API: the lowest and highest version that are served, and the handler."""
+
+    low: int
+    high: int
+    handle: Callable[..., Any]
+
+
+def _api(module: Any) -> Api:
+    low, high = module.VERSIONS
+    return Api(low, high, module.handle)
+
+
+APIS: Final[Mapping[int, Api]] = {
+    PRODUCE: _api(produce),
+    FETCH: _api(fetch),
+    2: _api(list_offsets),
+    3: _api(metadata),
+    8: _api(offset_commit),
+    9: _api(offset_fetch),
+    10: _api(find_coordinator),
+    11: _api(join_group),
+    12: _api(heartbeat),
+    13: _api(leave_group),
+    14: _api(sync_group),
+    15: _api(describe_groups),
+    16: _api(list_groups),
+    API_VERSIONS: _api(api_versions),
+    19: _api(create_topics),
+    20: _api(delete_topics),
+    21: _api(delete_records),
+    22: _api(init_producer_id),
+    23: _api(offset_for_leader_epoch),
+    24: _api(add_partitions_to_txn),
+    25: _api(add_offsets_to_txn),
+    26: _api(end_txn),
+    27: _api(write_txn_markers),
+    28: _api(txn_offset_commit),
+    32: _api(describe_configs),
+    33: _api(alter_configs),
+    35: _api(describe_log_dirs),
+    37: _api(create_partitions),
+    42: _api(delete_groups),
+    44: _api(incremental_alter_configs),
+    47: _api(offset_delete),
+    60: _api(describe_cluster),
+    61: _api(describe_producers),
+    65: _api(describe_transactions),
+    66: _api(list_transactions),
+    75: _api(describe_topic_partitions),
+}
+
+SERVED: Final[Mapping[int, tuple[int, int]]] = {
+    # librdkafka breaks when Produce begins above 0 (KAFKA-18659); versions below 3 are refused all the same.
+    key: (0 if key == PRODUCE else api.low, api.high)
+    for key, api in APIS.items()
+}
+"""What ApiVersions tells."""
+
+
+def answer_request(broker: Broker, frame: memoryview, host: str) -> Answer | Awaitable[Answer]:
+    """The answer to one request; None when the client wants none."""
+    header = read_request_header(frame, _has_tagged_header)
+    api = APIS.get(header.api_key)
+    if api is None or not api.low <= header.version <= api.high:
+        return _refuse_version(broker, header, host)
+    if header.api_key in (PRODUCE, FETCH):
+        answer: Answer | Awaitable[Answer] = api.handle(broker, frame, header)
+        return answer
+    context = RequestContext(
+        api_key=header.api_key, version=header.version, client_id=header.client_id, client_host=host
+    )
+    body = api.handle(broker, read_request(frame, header), context)
+    if inspect.isawaitable(body):
+        return _pack_later(header, body)
+    return write_response(header.api_key, header.version, header.correlation_id, body)
+
+
+async def _pack_later(header: RequestHeader, body: Awaitable[Mapping[str, Any]]) -> bytes:
+    return write_response(header.api_key, header.version, header.correlation_id, await body)
+
+
+def _has_tagged_header(api_key: int, version: int) -> bool:
+    api = APIS.get(api_key)
+    return api is not None and api.low <= version <= api.high and is_flexible(api_key, version)
+
+
+def _refuse_version(broker: Broker, header: RequestHeader, host: str) -> bytes:
+    """A client that asks ApiVersions too high is told the ranges; any other request ends the connection."""
+    if header.api_key == API_VERSIONS:
+        context = RequestContext(
+            api_key=API_VERSIONS, version=0, client_id=header.client_id, client_host=host
+        )
+        body = api_versions.unsupported(broker, context)
+        return write_response(API_VERSIONS, 0, header.correlation_id, body)
+    raise ProtocolError(f"API {header.api_key} version {header.version} is not served")

@@ -1,0 +1,121 @@
+"""The broker put together: storage below, coordinators beside it, the server in front.
+
+Start: lock the folder, open the topics, replay groups and transactions, then listen. Stop: take no more
+requests, let those under way end, and leave a folder that the next start need not scan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.apis import SERVED
+from headrace.broker.clock import LoopClock
+from headrace.broker.config import BrokerConfig, Flush
+from headrace.broker.flusher import Flusher
+from headrace.broker.groups import Groups, GroupSettings
+from headrace.broker.log_participants import LogParticipants
+from headrace.broker.maintenance import Maintenance
+from headrace.broker.offsets import Offsets
+from headrace.broker.server import Server, listen
+from headrace.broker.sessions import FetchSessions
+from headrace.broker.statelog import PartitionStateLog
+from headrace.broker.topics import OFFSETS, TOPICS, TRANSACTIONS, Topics
+from headrace.broker.transactions import Transactions, TransactionSettings
+from headrace.storage.folder import DataFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NODE_ID: Final = 1
+
+
+class Broker:
+    """A single node that speaks the Kafka protocol; `await Broker.start(config)` gives a running one."""
+
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.loop = loop
+        self.clock = LoopClock(loop)
+        self.served = SERVED
+        self.node_id = NODE_ID
+        self.port = config.port
+        self.host = config.advertised_host or config.host
+        self.failed: asyncio.Future[None] = loop.create_future()
+        """Done with the reason when the broker can no longer keep its promises."""
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-disk")
+        self.flusher = Flusher(config.flush, self._executor, loop, self._fail)
+        self.folder = DataFolder(
+            config.data,
+            background=self._executor.submit,
+            waits_for_sync=config.flush is Flush.ALWAYS,
+        )
+        self.cluster_id = self.folder.cluster_id
+        self.sessions = FetchSessions()
+        self.topics = Topics(self.folder, self.clock)
+        self._open_state()
+        self.maintenance = Maintenance(self)
+        self._server: Server | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+
+    def _open_state(self) -> None:
+        topics, offsets, transactions = (
+            PartitionStateLog(self.topics.open_internal(name), self.flusher, self.clock)
+            for name in (TOPICS, OFFSETS, TRANSACTIONS)
+        )
+        self.topics.load(topics)
+        settings = GroupSettings()
+        self.offsets = Offsets(offsets, self.clock, settings)
+        self.groups = Groups(offsets, self.offsets, self.clock, settings)
+        participants = LogParticipants(self.topics, self.offsets, self.flusher, self.clock)
+        self.transactions = Transactions(transactions, self.clock, participants, TransactionSettings())
+        self.groups.load()
+        self.transactions.load()
+
+    @classmethod
+    async def start(cls, config: BrokerConfig) -> Broker:
+        """A broker that accepts connections; `broker.port` is the port that it got."""
+        listener = listen(config.host, config.port)
+        try:
+            broker = cls(config, asyncio.get_running_loop())
+        except BaseException:
+            listener.close()
+            raise
+        broker.port = listener.getsockname()[1]
+        await broker.transactions.start()
+        broker.maintenance.start()
+        broker._server = Server(broker, listener)
+        if config.flush is Flush.INTERVAL:
+            broker._flush_regularly()
+        return broker
+
+    def _flush_regularly(self) -> None:
+        self.flusher.sync_soon()
+        delay = self.config.flush_interval_ms / 1000
+        self._flush_timer = self.loop.call_later(delay, self._flush_regularly)
+
+    def _fail(self, fault: Exception) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(fault)
+
+    async def in_background(self, job: Callable[[], None]) -> None:
+        """Return when a job that waits for the disk has been done beside the loop."""
+        await self.loop.run_in_executor(self._executor, job)
+
+    async def save_checkpoint(self) -> None:
+        """Return when start offsets and recovery points are safe."""
+        await self.in_background(self.folder.checkpoint)
+
+    async def stop(self) -> None:
+        """Stop cleanly: nothing is lost, and the next start needs no scan."""
+        if self._server is not None:
+            await self._server.close()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        await self.maintenance.close()
+        self.groups.close()
+        await self.transactions.close()
+        await self.flusher.durable()
+        self._executor.shutdown(wait=True)
+        self.folder.close()

@@ -1,0 +1,43 @@
+"""Kafka's error codes for what the layers below refuse: the one place where the two vocabularies meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker import topics
+from headrace.protocol.errors import CorruptBatch, ProtocolError
+from headrace.storage import errors as storage
+from headrace.storage import producers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.errors import HeadraceError
+
+_CODES: Final[Mapping[type[HeadraceError], ErrorCode]] = {
+    CorruptBatch: ErrorCode.corrupt_message,
+    ProtocolError: ErrorCode.invalid_request,
+    storage.InvalidRecord: ErrorCode.invalid_record,
+    storage.RecordTooLarge: ErrorCode.message_too_large,
+    storage.InvalidTimestamp: ErrorCode.invalid_timestamp,
+    storage.OffsetOutOfRange: ErrorCode.offset_out_of_range,
+    storage.DiskFault: ErrorCode.kafka_storage_error,
+    storage.InvalidConfig: ErrorCode.invalid_config,
+    topics.InvalidTopicName: ErrorCode.invalid_topic_exception,
+    topics.TopicExists: ErrorCode.topic_already_exists,
+    topics.UnknownTopic: ErrorCode.unknown_topic_or_partition,
+    topics.InvalidPartitions: ErrorCode.invalid_partitions,
+    producers.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
+    producers.StaleProducerEpoch: ErrorCode.invalid_producer_epoch,
+    producers.OutsideTransaction: ErrorCode.invalid_txn_state,
+}
+
+
+def error_code(fault: HeadraceError) -> ErrorCode:
+    """The code that tells a client of `fault`."""
+    for kind in type(fault).__mro__:
+        if kind in _CODES:
+            return _CODES[kind]
+    return ErrorCode.unknown_server_error

@@ -1,0 +1,98 @@
+"""When appended records count as stored: at once, from time to time, or after a sync that many share.
+
+With `flush=always` an acknowledgement waits for fdatasync. All appends that arrive while one sync runs share
+the next one, so that the disk is asked once for many producers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.broker.config import Flush
+from headrace.storage.errors import DiskFault
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Executor
+
+    from headrace.broker.partition import Partition
+
+log = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Keeps the promise of the broker's flush setting."""
+
+    def __init__(
+        self,
+        policy: Flush,
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+        on_fault: Callable[[Exception], None],
+    ) -> None:
+        self.waits = policy is Flush.ALWAYS
+        """Whether an acknowledgement has to wait."""
+        self._keeps_dirty = policy is not Flush.OS
+        self._executor = executor
+        self._loop = loop
+        self._on_fault = on_fault
+        self._dirty: set[Partition] = set()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def appended(self, partition: Partition) -> None:
+        """Note an append; readers hear of it as soon as they may see it."""
+        if self._keeps_dirty:
+            self._dirty.add(partition)
+        if not self.waits and partition.waiters:
+            partition.notify()
+
+    async def durable(self) -> None:
+        """Return when everything appended before the call is as safe as the setting promises."""
+        if self.waits and (self._dirty or self._task is not None):
+            future = self._loop.create_future()
+            self._waiting.append(future)
+            self._start()
+            await future
+
+    def sync_soon(self) -> None:
+        """Begin to sync what is dirty, if anything is (for `flush=interval`)."""
+        if self._dirty:
+            self._start()
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._dirty or self._waiting:
+                dirty, self._dirty = self._dirty, set()
+                waiting, self._waiting = self._waiting, []
+                await self._sync(dirty, waiting)
+        finally:
+            self._task = None
+
+    async def _sync(self, dirty: set[Partition], waiting: list[asyncio.Future[None]]) -> None:
+        partitions = [partition for partition in dirty if not partition.log.is_deleted]
+        try:
+            reached = await self._loop.run_in_executor(self._executor, _sync_all, partitions)
+        except OSError as fault:
+            # What the kernel could not write it may already have dropped: only a restart knows what is left.
+            log.critical("a sync failed, the broker stops: %s", fault)
+            for future in waiting:
+                future.set_exception(DiskFault(f"the disk failed to sync: {fault.strerror}"))
+            self._on_fault(fault)
+            return
+        for partition, end_offset in zip(partitions, reached, strict=True):
+            partition.log.synced(end_offset)
+            partition.notify()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+def _sync_all(partitions: Iterable[Partition]) -> list[int]:
+    return [partition.log.sync() for partition in partitions]

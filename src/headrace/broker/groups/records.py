@@ -1,0 +1,169 @@
+"""The records of `__consumer_offsets`, byte for byte as Apache Kafka writes them: its tools can read them.
+
+Every key and value begins with an i16 version. Written here are the newest versions without tagged fields:
+OffsetCommitKey 1, OffsetCommitValue 3 (1 when the client set an expiry of its own), GroupMetadataKey 2,
+GroupMetadataValue 3. Older versions, and version 4 with its compact types, are read as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from headrace.broker.groups.fields import FieldReader, FieldWriter
+from headrace.errors import HeadraceError
+
+OFFSET_KEY: Final = 1
+"""Keys of version 0 and 1 are offsets."""
+GROUP_KEY: Final = 2
+"""Keys of version 2 are classic groups."""
+NO_TIME: Final = -1
+
+
+class UnknownRecord(HeadraceError):
+    """A value of `__consumer_offsets` in a version that this broker does not know."""
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset of which partition."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """Where a group goes on in a partition: the offset that it will read next."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    committed_at_ms: int = 0
+    expires_at_ms: int = NO_TIME
+    """Set only by old clients that name a retention with each commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMember:
+    """A member as it survives a restart: with the metadata of the protocol that was chosen, and no other."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredGroup:
+    """A group as it survives a restart."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    since_ms: int
+    members: tuple[StoredMember, ...]
+
+
+def write_offset_key(key: OffsetKey) -> bytes:
+    """The key under which an offset is kept."""
+    return FieldWriter().i16(OFFSET_KEY).string(key.group_id).string(key.topic).i32(key.partition).done()
+
+
+def write_group_key(group_id: str) -> bytes:
+    """The key under which a group is kept."""
+    return FieldWriter().i16(GROUP_KEY).string(group_id).done()
+
+
+def read_key(data: bytes) -> OffsetKey | str | None:
+    """The offset or the group id that a key names; None for what newer brokers keep here besides."""
+    reader = FieldReader(data)
+    version = reader.i16()
+    if version in {0, OFFSET_KEY}:
+        return OffsetKey(reader.string(), reader.string(), reader.i32())
+    return reader.string() if version == GROUP_KEY else None
+
+
+def write_offset(committed: CommittedOffset) -> bytes:
+    """The value of an offset."""
+    if committed.expires_at_ms == NO_TIME:
+        head = FieldWriter().i16(3).i64(committed.offset).i32(committed.leader_epoch)
+        return head.string(committed.metadata).i64(committed.committed_at_ms).done()
+    head = FieldWriter().i16(1).i64(committed.offset).string(committed.metadata)
+    return head.i64(committed.committed_at_ms).i64(committed.expires_at_ms).done()
+
+
+def read_offset(data: bytes) -> CommittedOffset:
+    """The offset in a value of any version."""
+    reader, version = _open(data, "an offset")
+    offset = reader.i64()
+    return CommittedOffset(
+        offset=offset,
+        leader_epoch=reader.i32() if version >= 3 else -1,
+        metadata=reader.string(),
+        committed_at_ms=reader.i64(),
+        expires_at_ms=reader.i64() if version == 1 else NO_TIME,
+    )
+
+
+def write_group(group: StoredGroup) -> bytes:
+    """The value of a group."""
+    writer = FieldWriter().i16(3).string(group.protocol_type).i32(group.generation)
+    writer.string(group.protocol).string(group.leader).i64(group.since_ms).i32(len(group.members))
+    for member in group.members:
+        writer.string(member.member_id).string(member.instance_id)
+        writer.string(member.client_id).string(member.client_host)
+        writer.i32(member.rebalance_timeout_ms).i32(member.session_timeout_ms)
+        writer.blob(member.subscription).blob(member.assignment)
+    return writer.done()
+
+
+def read_group(data: bytes) -> StoredGroup:
+    """The group in a value of any version."""
+    reader, version = _open(data, "a group")
+    return StoredGroup(
+        protocol_type=reader.string(),
+        generation=reader.i32(),
+        protocol=reader.nullable_string(),
+        leader=reader.nullable_string(),
+        since_ms=reader.i64() if version >= 2 else NO_TIME,
+        members=tuple(_read_member(reader, version) for _ in range(reader.count())),
+    )
+
+
+def _read_member(reader: FieldReader, version: int) -> StoredMember:
+    member_id = reader.string()
+    instance_id = reader.nullable_string() if version >= 3 else None
+    client_id, client_host = reader.string(), reader.string()
+    rebalance_timeout_ms = reader.i32() if version >= 1 else -1
+    session_timeout_ms = reader.i32()
+    member = StoredMember(
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        # The first versions knew one timeout for both.
+        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        subscription=reader.blob(),
+        assignment=reader.blob(),
+    )
+    reader.tagged_fields()
+    return member
+
+
+def _open(data: bytes, what: str) -> tuple[FieldReader, int]:
+    reader = FieldReader(data)
+    version = reader.i16()
+    if not 0 <= version <= 4:
+        raise UnknownRecord(
+            f"{what} in version {version} of its format, written by a newer broker: "
+            "start that broker on this folder, or delete the group with it"
+        )
+    reader.compact = version >= 4
+    return reader, version

@@ -1,0 +1,51 @@
+"""ApiVersions (key 18), versions 0–4: what the broker serves, from the table of APIs.
+
+The finalized feature `transaction.version` 2 tells Java clients to use the transactions of KIP-890. Below
+version 4 features whose lowest version is 0 are left out, as Apache Kafka does: old clients cannot read them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+
+VERSIONS: Final = (0, 4)
+TRANSACTION_VERSION: Final = 2
+
+
+def handle(broker: Broker, _request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """The versions of every API."""
+    features = [{"name": "transaction.version", "min_version": 0, "max_version": TRANSACTION_VERSION}]
+    finalized = [
+        {
+            "name": "transaction.version",
+            "max_version_level": TRANSACTION_VERSION,
+            "min_version_level": TRANSACTION_VERSION,
+        }
+    ]
+    return {
+        "error_code": 0,
+        "api_keys": _ranges(broker),
+        "supported_features": features if context.version >= 4 else (),
+        "finalized_features_epoch": 0,
+        "finalized_features": finalized,
+    }
+
+
+def unsupported(broker: Broker, _context: RequestContext) -> Mapping[str, Any]:
+    """What a client hears that asked in a version above ours; it asks again in one that both know."""
+    return {"error_code": ErrorCode.unsupported_version, "api_keys": _ranges(broker)}
+
+
+def _ranges(broker: Broker) -> list[Mapping[str, int]]:
+    return [
+        {"api_key": key, "min_version": low, "max_version": high}
+        for key, (low, high) in broker.served.items()
+    ]

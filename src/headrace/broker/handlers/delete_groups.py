@@ -1,0 +1,36 @@
+"""DeleteGroups (42), versions 0–2: groups without members go, and their offsets with them.
+
+NON_EMPTY_GROUP for a group with members, GROUP_ID_NOT_FOUND for none. As in Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+
+VERSIONS: Final = (0, 2)
+
+
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
+    """What became of each group; a group that was named twice is answered once."""
+    group_ids = list(dict.fromkeys(request.groups_names))
+    try:
+        results = [broker.groups.delete(group_id) for group_id in group_ids]
+        await broker.offsets.durable()
+    except StorageError:
+        results = [ErrorCode.coordinator_not_available] * len(group_ids)
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": result}
+            for group_id, result in zip(group_ids, results, strict=True)
+        ]
+    }

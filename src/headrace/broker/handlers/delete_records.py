@@ -1,0 +1,51 @@
+"""DeleteRecords (key 21), versions 0–2: the start of a partition moves up, for good before the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.errors import error_code
+from headrace.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+
+VERSIONS: Final = (0, 2)
+TO_THE_END: Final = -1
+
+
+async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+    """Move the start of each partition to the offset given."""
+    topics = [
+        {"name": topic.name, "partitions": [_delete(broker, topic.name, item) for item in topic.partitions]}
+        for topic in request.topics
+    ]
+    await broker.save_checkpoint()
+    return {"topics": topics}
+
+
+def _delete(broker: Broker, name: str, item: Any) -> Mapping[str, Any]:
+    topic = broker.topics.get(name)
+    partition = topic.partition(item.partition_index) if topic is not None else None
+    if topic is None or partition is None:
+        return _answer(item, ErrorCode.unknown_topic_or_partition)
+    if topic.is_internal:
+        return _answer(item, ErrorCode.invalid_topic_exception)
+    if not topic.config.is_deleted:
+        return _answer(item, ErrorCode.policy_violation)
+    log = partition.log
+    try:
+        log.move_start(log.high_watermark if item.offset == TO_THE_END else item.offset)
+    except StorageError as fault:
+        return _answer(item, error_code(fault))
+    partition.notify()
+    return _answer(item, 0, log.start_offset)
+
+
+def _answer(item: Any, code: int, low_watermark: int = -1) -> Mapping[str, Any]:
+    return {"partition_index": item.partition_index, "error_code": code, "low_watermark": low_watermark}

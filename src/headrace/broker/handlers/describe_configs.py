@@ -1,0 +1,110 @@
+"""DescribeConfigs (key 32), versions 1–4: the settings of topics, and what clients ask of the broker's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.storage.config import OPTIONS, TopicConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+
+VERSIONS: Final = (1, 4)
+
+TOPIC: Final = 2
+BROKER: Final = 4
+TOPIC_SOURCE: Final = 1
+STATIC_SOURCE: Final = 4
+DEFAULT_SOURCE: Final = 5
+TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
+
+
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+    """The settings of each resource."""
+    synonyms = request.include_synonyms
+    documented = getattr(request, "include_documentation", False)
+    results = []
+    for resource in request.resources:
+        code, message, configs = _describe(broker, resource)
+        results.append(
+            {
+                "error_code": code,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "configs": [_shown(config, synonyms=synonyms, documented=documented) for config in configs],
+            }
+        )
+    return {"results": results}
+
+
+def _describe(broker: Broker, resource: Any) -> tuple[int, str | None, Iterable[Mapping[str, Any]]]:
+    wanted = resource.configuration_keys
+    if resource.resource_type == TOPIC:
+        topic = broker.topics.get(resource.resource_name)
+        if topic is None:
+            return ErrorCode.unknown_topic_or_partition, "there is no such topic", ()
+        configs = describe_topic_configs(topic.config)
+    elif resource.resource_type == BROKER and resource.resource_name in (str(broker.node_id), ""):
+        configs = describe_broker_configs(broker)
+    else:
+        return ErrorCode.invalid_request, "only topics and this broker have settings", ()
+    return 0, None, [config for config in configs if not wanted or config["name"] in wanted]
+
+
+def describe_topic_configs(config: TopicConfig) -> list[Mapping[str, Any]]:
+    """Every setting of a topic with its value and where that comes from."""
+    return [
+        {
+            "name": option.name,
+            "value": config.overrides.get(option.name, option.default),
+            "read_only": False,
+            "config_source": TOPIC_SOURCE if option.name in config.overrides else DEFAULT_SOURCE,
+            "is_sensitive": False,
+            "config_type": TYPES[option.kind],
+            "documentation": option.doc,
+        }
+        for option in OPTIONS.values()
+    ]
+
+
+def describe_broker_configs(broker: Broker) -> list[Mapping[str, Any]]:
+    """What tools ask a broker for, under Kafka's names; it changes only with a restart."""
+    config = broker.config
+    known = {
+        "advertised.listeners": (f"PLAINTEXT://{broker.host}:{broker.port}", "string"),
+        "auto.create.topics.enable": (str(config.auto_create_topics).lower(), "boolean"),
+        "broker.id": (str(broker.node_id), "int"),
+        "connections.max.idle.ms": (str(config.idle_connection_ms), "long"),
+        "default.replication.factor": ("1", "int"),
+        "log.dirs": (str(config.data), "list"),
+        "num.partitions": (str(config.default_partitions), "int"),
+        "socket.request.max.bytes": (str(config.request_limit_bytes), "int"),
+        "headrace.flush": (config.flush.value, "string"),
+    }
+    return [
+        {
+            "name": name,
+            "value": value,
+            "read_only": True,
+            "config_source": STATIC_SOURCE,
+            "is_sensitive": False,
+            "config_type": TYPES[kind],
+            "documentation": None,
+        }
+        for name, (value, kind) in known.items()
+    ]
+
+
+def _shown(config: Mapping[str, Any], *, synonyms: bool, documented: bool) -> Mapping[str, Any]:
+    same = {"name": config["name"], "value": config["value"], "source": config["config_source"]}
+    return {
+        **config,
+        "synonyms": [same] if synonyms else (),
+        "documentation": config["documentation"] if documented else None,
+    }

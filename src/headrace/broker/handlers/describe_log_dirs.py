@@ -1,0 +1,48 @@
+"""DescribeLogDirs (key 35), versions 1–5: the bytes of each partition, and what is left on the disk."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+    from headrace.broker.topics import Topic
+
+VERSIONS: Final = (1, 5)
+
+
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+    """The one data folder."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
+    topics = [topic for topic in broker.topics if wanted is None or topic.name in wanted]
+    disk = shutil.disk_usage(broker.config.data)
+    folder = {
+        "error_code": 0,
+        "log_dir": str(broker.config.data),
+        "topics": [_sizes(topic, None if wanted is None else wanted[topic.name]) for topic in topics],
+        "total_bytes": disk.total,
+        "usable_bytes": disk.free,
+    }
+    return {"error_code": 0, "results": [folder]}
+
+
+def _sizes(topic: Topic, wanted: set[int] | None) -> Mapping[str, Any]:
+    return {
+        "name": topic.name,
+        "partitions": [
+            {
+                "partition_index": partition.index,
+                "partition_size": partition.log.size,
+                "offset_lag": 0,
+                "is_future_key": False,
+            }
+            for partition in topic.partitions
+            if not wanted or partition.index in wanted
+        ],
+    }

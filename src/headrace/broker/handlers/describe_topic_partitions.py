@@ -1,0 +1,51 @@
+"""DescribeTopicPartitions (key 75), version 0: topics page by page, with a cursor to go on from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.handlers.metadata import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+
+VERSIONS: Final = (0, 0)
+
+
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+    """Up to `response_partition_limit` partitions from the cursor on."""
+    names = sorted(item.name for item in request.topics) or sorted(topic.name for topic in broker.topics)
+    first_topic, first_index = "", 0
+    if request.cursor is not None:
+        first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
+    room = max(request.response_partition_limit, 1)
+    topics: list[Mapping[str, Any]] = []
+    for name in names:
+        if name < first_topic:
+            continue
+        skip = first_index if name == first_topic else 0
+        if room == 0:
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": skip}}
+        shown = _describe(broker, name, skip, room)
+        topics.append(shown)
+        room -= len(shown["partitions"])
+        end = skip + len(shown["partitions"])
+        topic = broker.topics.get(name)
+        if topic is not None and end < len(topic.partitions):
+            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": end}}
+    return {"topics": topics, "next_cursor": None}
+
+
+def _describe(broker: Broker, name: str, skip: int, room: int) -> Mapping[str, Any]:
+    topic = broker.topics.get(name)
+    if topic is None:
+        unknown = ErrorCode.unknown_topic_or_partition
+        return {"error_code": unknown, "name": name, "topic_id": None, "partitions": ()}
+    shown = describe(broker, topic)
+    none_known = {"eligible_leader_replicas": (), "last_known_elr": ()}
+    return {**shown, "partitions": [{**p, **none_known} for p in shown["partitions"][skip : skip + room]]}

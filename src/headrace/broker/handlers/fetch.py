@@ -1,0 +1,184 @@
+"""Fetch (key 1), versions 4–18: long poll, byte limits, isolation levels and fetch sessions.
+
+Records go from the file to the socket without passing through Python. One node has no followers, so replica
+fields are read over; every other client's fetch is served the same way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.errors import error_code
+from headrace.broker.sessions import NO_SESSION, SessionRefused
+from headrace.protocol.fetch import TOPIC_IDS_FROM, VERSIONS, FetchResponse, PartitionData, read_fetch
+from headrace.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Iterator
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.clock import Timer
+    from headrace.broker.partition import Partition
+    from headrace.broker.sessions import FetchSession, Key
+    from headrace.protocol.fetch import FetchRequest, PartitionFetch
+    from headrace.protocol.messages import RequestHeader
+    from headrace.storage.segment import FileRange
+
+__all__ = ["VERSIONS", "handle"]
+
+
+class Answer(NamedTuple):
+    """What is known of one partition, and its records."""
+
+    key: Key
+    data: PartitionData
+    records: FileRange | None
+
+
+def handle(
+    broker: Broker, frame: memoryview, header: RequestHeader
+) -> list[object] | asyncio.Future[list[object]]:
+    """The records that are there, or a future of them when the client rather waits."""
+    request = read_fetch(frame, header.body, header.version)
+    try:
+        session = broker.sessions.resolve(request) if header.version >= 7 else None
+    except SessionRefused as refusal:
+        response = FetchResponse(header.version, header.correlation_id)
+        response.begin(refusal.code, NO_SESSION, 0)
+        return response.finish()
+    fetch = Fetch(broker, request, header, session)
+    return fetch.poll() or fetch.wait()
+
+
+class Fetch:
+    """One fetch, from its request to its answer."""
+
+    __slots__ = ("_broker", "_future", "_header", "_request", "_scheduled", "_session", "_timer", "_watched")
+
+    def __init__(
+        self, broker: Broker, request: FetchRequest, header: RequestHeader, session: FetchSession | None
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._header = header
+        self._session = session
+        self._future: asyncio.Future[list[object]] | None = None
+        self._timer: Timer | None = None
+        self._scheduled = False
+        self._watched: list[Partition] = []
+
+    def poll(self, *, is_last: bool = False) -> list[object] | None:
+        """The answer, if there is enough of it; on the last call whatever there is."""
+        answers = self._collect()
+        size = sum(answer.data.records_bytes for answer in answers)
+        has_fault = any(answer.data.error_code for answer in answers)
+        if is_last or has_fault or size >= self._request.min_bytes or self._request.max_wait_ms <= 0:
+            return self._pack(answers)
+        return None
+
+    def wait(self) -> asyncio.Future[list[object]]:
+        """A future of the answer: complete when enough has arrived or the time is over."""
+        self._future = self._broker.loop.create_future()
+        self._future.add_done_callback(self._stop)
+        for key, _ in self._targets():
+            partition = self._partition(key)
+            if partition is not None:
+                partition.waiters.add(self._wake)
+                self._watched.append(partition)
+        self._timer = self._broker.clock.call_later(self._request.max_wait_ms, self._expire)
+        return self._future
+
+    def _wake(self) -> None:
+        # Once a turn of the loop is enough, however many batches arrive in it.
+        if not self._scheduled:
+            self._scheduled = True
+            self._broker.loop.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._scheduled = False
+        if self._future is not None and not self._future.done():
+            answer = self.poll()
+            if answer is not None:
+                self._future.set_result(answer)
+
+    def _expire(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(self.poll(is_last=True) or [])
+
+    def _stop(self, _: asyncio.Future[list[object]]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.waiters.discard(self._wake)
+        self._watched.clear()
+
+    def _targets(self) -> Iterator[tuple[Key, PartitionFetch]]:
+        if self._session is not None:
+            yield from list(self._session.partitions.items())
+            return
+        for topic, partitions in self._request.topics:
+            for partition in partitions:
+                yield (topic, partition.partition), partition
+
+    def _partition(self, key: Key) -> Partition | None:
+        topic = self._broker.topics.find(key[0])
+        return topic.partition(key[1]) if topic is not None else None
+
+    def _collect(self) -> list[Answer]:
+        remaining = self._request.max_bytes
+        answers = []
+        for key, wanted in self._targets():
+            partition = self._partition(key)
+            if partition is None:
+                answers.append(Answer(key, PartitionData(key[1], self._unknown()), None))
+                continue
+            limit = min(wanted.max_bytes, remaining)
+            answer = self._read(key, wanted, partition, limit, is_first=remaining == self._request.max_bytes)
+            remaining = max(remaining - answer.data.records_bytes, 0)
+            answers.append(answer)
+        return answers
+
+    def _unknown(self) -> ErrorCode:
+        if self._header.version >= TOPIC_IDS_FROM:
+            return ErrorCode.unknown_topic_id
+        return ErrorCode.unknown_topic_or_partition
+
+    def _read(
+        self, key: Key, wanted: PartitionFetch, partition: Partition, max_bytes: int, *, is_first: bool
+    ) -> Answer:
+        log = partition.log
+        committed = self._request.read_committed
+        high, stable = log.high_watermark, log.last_stable_offset
+        end = stable if committed else high
+        if wanted.leader_epoch > 0:
+            return Answer(key, PartitionData(key[1], ErrorCode.unknown_leader_epoch), None)
+        try:
+            records = log.read(wanted.offset, max_bytes, end, at_least_one=is_first)
+        except StorageError as fault:
+            data = PartitionData(key[1], error_code(fault), high, stable, log.start_offset)
+            return Answer(key, data, None)
+        aborted = None
+        if committed:
+            found = log.aborted.between(wanted.offset, end) if records is not None else ()
+            aborted = [(entry.producer_id, entry.first_offset) for entry in found]
+        size = records.size if records is not None else 0
+        return Answer(key, PartitionData(key[1], 0, high, stable, log.start_offset, aborted, size), records)
+
+    def _pack(self, answers: Iterable[Answer]) -> list[object]:
+        session = self._session
+        if session is not None:
+            answers = [answer for answer in answers if session.has_news(answer.key, answer.data)]
+        by_topic: dict[object, list[Answer]] = {}
+        for answer in answers:
+            by_topic.setdefault(answer.key[0], []).append(answer)
+        response = FetchResponse(self._header.version, self._header.correlation_id)
+        response.begin(0, NO_SESSION if session is None else session.id, len(by_topic))
+        for group in by_topic.values():
+            response.begin_topic(group[0].key[0], len(group))
+            for answer in group:
+                response.add_partition(answer.data, answer.records)
+            response.end_topic()
+        return response.finish()

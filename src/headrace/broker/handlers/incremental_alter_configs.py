@@ -1,0 +1,50 @@
+"""IncrementalAlterConfigs (key 44), versions 0–1: sets, deletes, and appends to or subtracts from lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.handlers.alter_configs import alter_topics
+from headrace.storage.config import OPTIONS
+from headrace.storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+    from headrace.broker.topics import Topic
+
+VERSIONS: Final = (0, 1)
+
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+    """Change some settings of each topic."""
+    return await alter_topics(broker, request, _changed)
+
+
+def _changed(topic: Topic, resource: Any) -> Mapping[str, str]:
+    configs = dict(topic.config.overrides)
+    for change in resource.configs:
+        option = OPTIONS.get(change.name)
+        if option is None:
+            raise InvalidConfig(f"unknown topic setting {change.name!r}")
+        if change.config_operation == DELETE:
+            configs.pop(change.name, None)
+        elif change.value is None:
+            raise InvalidConfig(f"{change.name} has no value: give one, or delete the setting")
+        elif change.config_operation == SET:
+            configs[change.name] = change.value
+        elif option.kind == "list" and change.config_operation in (APPEND, SUBTRACT):
+            current = configs.get(change.name, option.default)
+            configs[change.name] = _edit_list(current, change.value, adds=change.config_operation == APPEND)
+        else:
+            raise InvalidConfig(f"{change.name} is not a list: set it as a whole")
+    return configs
+
+
+def _edit_list(current: str, value: str, *, adds: bool) -> str:
+    items = [item for item in current.split(",") if item and item not in value.split(",")]
+    return ",".join(items + value.split(",") if adds else items)

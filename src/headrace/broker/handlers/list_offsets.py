@@ -1,0 +1,81 @@
+"""ListOffsets (key 2), versions 1–11: offsets by time, and the ends of partitions.
+
+Special times: −1 latest, −2 earliest, −3 largest timestamp, −4 earliest local (the earliest, for all is
+local), −5 latest tiered and −6 earliest pending upload (none, for nothing is tiered).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+    from headrace.storage.partition import PartitionLog
+
+VERSIONS: Final = (1, 11)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+TIERED: Final = (-5, -6)
+
+
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+    """An offset for each partition."""
+    committed = getattr(request, "isolation_level", 0) == 1
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _look_up(broker, topic.name, item, committed=committed) for item in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+def _look_up(broker: Broker, name: str, item: Any, *, committed: bool) -> Mapping[str, Any]:
+    topic = broker.topics.get(name)
+    partition = topic.partition(item.partition_index) if topic is not None else None
+    if partition is None:
+        return _answer(item, ErrorCode.unknown_topic_or_partition)
+    if getattr(item, "current_leader_epoch", -1) > 0:
+        return _answer(item, ErrorCode.unknown_leader_epoch)
+    log = partition.log
+    end = log.last_stable_offset if committed else log.high_watermark
+    if item.timestamp == LATEST:
+        return _answer(item, 0, end, leader_epoch=0)
+    if item.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return _answer(item, 0, log.start_offset, leader_epoch=0)
+    if item.timestamp in TIERED:
+        return _answer(item, 0)
+    return _by_time(item, log, end)
+
+
+def _by_time(item: Any, log: PartitionLog, end: int) -> Mapping[str, Any]:
+    if item.timestamp != MAX_TIMESTAMP and item.timestamp < 0:
+        return _answer(item, ErrorCode.unsupported_version)
+    found = log.find_latest_time() if item.timestamp == MAX_TIMESTAMP else log.find_time(item.timestamp)
+    if found is None or found.offset >= end:
+        return _answer(item, 0)
+    return _answer(item, 0, found.offset, found.timestamp, leader_epoch=0)
+
+
+def _answer(
+    item: Any, code: int, offset: int = -1, timestamp: int = -1, *, leader_epoch: int = -1
+) -> Mapping[str, Any]:
+    return {
+        "partition_index": item.partition_index,
+        "error_code": code,
+        "timestamp": timestamp,
+        "offset": offset,
+        "leader_epoch": leader_epoch,
+    }

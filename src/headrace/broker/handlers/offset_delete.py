@@ -1,0 +1,65 @@
+"""OffsetDelete (47), version 0: a group forgets where it was in some partitions.
+
+Refused with GROUP_SUBSCRIBED_TO_TOPIC for topics that a member of the group reads, and with NON_EMPTY_GROUP
+for groups with members that are not consumers, whose subscriptions nobody can read. As in Apache Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+
+VERSIONS: Final = (0, 0)
+
+
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
+    """What became of the offset of each partition."""
+    if not request.group_id:
+        return _refusal(ErrorCode.invalid_group_id)
+    error = broker.groups.check_offset_delete(request.group_id)
+    if error is not ErrorCode.none:
+        return _refusal(error)
+    results = {
+        (topic.name, index): _check(broker, request.group_id, topic.name, index)
+        for topic in request.topics
+        for index in _indexes(topic)
+    }
+    try:
+        accepted = [where for where, result in results.items() if result is ErrorCode.none]
+        broker.offsets.delete(request.group_id, accepted)
+        await broker.offsets.durable()
+    except StorageError:
+        return _refusal(ErrorCode.coordinator_not_available)
+    return {"error_code": ErrorCode.none, "topics": [_topic_body(topic, results) for topic in request.topics]}
+
+
+def _indexes(topic: Any) -> list[int]:
+    return [partition.partition_index for partition in topic.partitions]
+
+
+def _check(broker: Broker, group_id: str, name: str, index: int) -> ErrorCode:
+    topic = broker.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    is_read = broker.groups.is_subscribed(group_id, name)
+    return ErrorCode.group_subscribed_to_topic if is_read else ErrorCode.none
+
+
+def _topic_body(topic: Any, results: Mapping[tuple[str, int], ErrorCode]) -> dict[str, Any]:
+    partitions = [
+        {"partition_index": index, "error_code": results[topic.name, index]} for index in _indexes(topic)
+    ]
+    return {"name": topic.name, "partitions": partitions}
+
+
+def _refusal(error: ErrorCode) -> dict[str, Any]:
+    return {"error_code": error, "topics": []}

@@ -1,0 +1,116 @@
+"""TxnOffsetCommit (key 28), versions 0–5.
+
+Brings the offsets of a group into a transaction: they count when it commits, and never when it aborts. Up to
+version 4 AddOffsetsToTxn must have come before (INVALID_TXN_STATE below version 4, TRANSACTION_ABORTABLE in
+it); version 5 does that by itself. A fenced producer is told INVALID_PRODUCER_EPOCH in every version. From
+version 3 on the member and its generation are checked, so that a group that was rebalanced refuses a zombie.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.errors import error_code
+from headrace.broker.groups.records import CommittedOffset
+from headrace.broker.statelog import Producer
+from headrace.broker.transaction import ProducerFenced, TransactionBusy, TransactionFault
+from headrace.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.request import RequestContext
+
+VERSIONS: Final = (0, 5)
+ABORTABLE_FROM: Final = 4
+IMPLICIT_FROM: Final = 5
+
+Codes = dict[tuple[str, int], ErrorCode]
+
+
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """A code for each partition whose offset was sent."""
+    codes = _check_partitions(broker, request)
+    good = [where for where, code in codes.items() if not code]
+    if good:
+        code = await _commit(broker, request, context.version, good)
+        codes.update(dict.fromkeys(good, code))
+    return {"topics": _by_topic(codes)}
+
+
+def _check_partitions(broker: Broker, request: Any) -> Codes:
+    codes: Codes = {}
+    for topic in request.topics:
+        known = broker.topics.get(topic.name)
+        for sent in topic.partitions:
+            where = (topic.name, sent.partition_index)
+            if known is None or not 0 <= sent.partition_index < len(known.partitions):
+                codes[where] = ErrorCode.unknown_topic_or_partition
+            elif not broker.offsets.accepts_metadata(sent.committed_metadata):
+                codes[where] = ErrorCode.offset_metadata_too_large
+            else:
+                codes[where] = ErrorCode.none
+    return codes
+
+
+async def _commit(broker: Broker, request: Any, version: int, partitions: list[tuple[str, int]]) -> ErrorCode:
+    producer = Producer(request.producer_id, request.producer_epoch)
+    try:
+        broker.transactions.check_offsets(request.transactional_id, producer, add=version >= IMPLICIT_FROM)
+        code = _check_member(broker, request)
+        if code:
+            return code
+        broker.offsets.add_pending(producer, request.group_id, _entries(broker, request, partitions))
+        await broker.offsets.durable()
+        await broker.transactions.durable()
+    except TransactionFault as fault:
+        return _code_of(fault, version)
+    except StorageError as fault:
+        return error_code(fault)
+    return ErrorCode.none
+
+
+def _check_member(broker: Broker, request: Any) -> ErrorCode:
+    return broker.offsets.check_transactional_commit(
+        request.group_id,
+        getattr(request, "member_id", ""),
+        getattr(request, "generation_id", -1),
+        getattr(request, "group_instance_id", None),
+    )
+
+
+def _entries(
+    broker: Broker, request: Any, partitions: list[tuple[str, int]]
+) -> dict[tuple[str, int], CommittedOffset]:
+    now_ms = broker.clock.now_ms()
+    wanted = set(partitions)
+    return {
+        (topic.name, sent.partition_index): CommittedOffset(
+            offset=sent.committed_offset,
+            leader_epoch=getattr(sent, "committed_leader_epoch", -1),
+            metadata=sent.committed_metadata or "",
+            committed_at_ms=now_ms,
+        )
+        for topic in request.topics
+        for sent in topic.partitions
+        if (topic.name, sent.partition_index) in wanted
+    }
+
+
+def _code_of(fault: TransactionFault, version: int) -> ErrorCode:
+    if isinstance(fault, ProducerFenced):
+        return ErrorCode.invalid_producer_epoch
+    if isinstance(fault, TransactionBusy) and version < IMPLICIT_FROM:
+        # Older clients do not know CONCURRENT_TRANSACTIONS here, and try again on this one.
+        return ErrorCode.coordinator_load_in_progress if version >= 2 else ErrorCode.coordinator_not_available
+    return fault.code_in(version, abortable_from=ABORTABLE_FROM)
+
+
+def _by_topic(codes: Codes) -> list[Mapping[str, Any]]:
+    topics: dict[str, list[Mapping[str, Any]]] = {}
+    for (topic, index), code in codes.items():
+        topics.setdefault(topic, []).append({"partition_index": index, "error_code": code})
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]

@@ -1,0 +1,126 @@
+"""What the broker does on the side: retention, compaction, checkpoints, and forgetting idle producers.
+
+Compaction runs in a process of its own at low priority, so that the event loop keeps its latency; here it is
+started, and what it made is swapped in between two reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.storage.cleaning import plan_compaction
+from headrace.storage.compaction import CompactionRequest, CompactionResult, recover_swaps, swap_in
+from headrace.storage.errors import StorageError
+from headrace.storage.retention import apply_retention
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.partition import Partition
+    from headrace.storage.partition import PartitionLog
+
+log = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """The broker's upkeep, as two tasks that run until it stops."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._interval = broker.config.maintenance_interval_ms / 1000
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin the upkeep."""
+        loop = self._broker.loop
+        self._tasks = [loop.create_task(self._repeat(job)) for job in (self.tidy, self.compact)]
+
+    async def close(self) -> None:
+        """End the upkeep; a compaction under way is given up, which loses nothing."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _repeat(self, job: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            try:
+                await job()
+            except (StorageError, OSError):
+                log.exception("upkeep failed and is tried again in %s s", self._interval)
+
+    def _partitions(self) -> Iterator[Partition]:
+        for topic in self._broker.topics:
+            yield from topic.partitions
+
+    async def tidy(self) -> None:
+        """Apply retention, forget idle producers, and save the checkpoints."""
+        now_ms = self._broker.clock.now_ms()
+        for partition in self._partitions():
+            freed = apply_retention(partition.log, now_ms)
+            partition.log.producers.expire(now_ms)
+            if freed:
+                log.info("%s-%d: %d bytes were past their retention", partition.topic, partition.index, freed)
+                await asyncio.sleep(0)
+        await self._broker.save_checkpoint()
+
+    async def compact(self) -> None:
+        """Compact the partitions that are worth it, one after the other."""
+        limit = self._broker.config.compaction_bytes_per_second or None
+        for partition in list(self._partitions()):
+            request = plan_compaction(partition.log, self._broker.clock.now_ms(), limit)
+            if request is not None:
+                result = await _run_compactor(request)
+                await self._swap_in(partition.log, request, result)
+
+    async def _swap_in(
+        self, partition: PartitionLog, request: CompactionRequest, result: CompactionResult
+    ) -> None:
+        for group in result.groups:
+            present = {segment.base_offset for segment in partition.segments}
+            if partition.is_deleted or not present.issuperset(group.replaces):
+                # Retention or DeleteRecords was quicker: what is left is compacted the next time.
+                recover_swaps(request.directory)
+                return
+            for segment in partition.segments:
+                if segment.base_offset in group.replaces:
+                    segment.hold()
+            partition.is_swapping = True
+            try:
+                await self._broker.in_background(partial(swap_in, request.directory, group))
+                partition.replace_segments(group.replaces)
+            finally:
+                partition.is_swapping = False
+        partition.first_dirty_offset = max(partition.first_dirty_offset, result.first_dirty)
+        log.info(
+            "%s: compacted %d records to %d", request.directory, result.records_before, result.records_after
+        )
+
+
+async def _run_compactor(request: CompactionRequest) -> CompactionResult:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "headrace.storage.compactor",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await process.communicate(request.to_json().encode() + b"\n")
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        raise StorageError(
+            f"the compaction of {request.directory} failed: {err.decode(errors='replace')[-2000:]}"
+        )
+    return CompactionResult.from_json(out.decode())

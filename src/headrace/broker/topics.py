@@ -1,0 +1,205 @@
+"""The topics: by name and by id, with their partitions and settings, kept in an internal topic of their own.
+
+A topic is recorded before its folders are made and forgotten after a tombstone is written, so that a crash in
+between leaves either the whole topic or none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from headrace.broker.partition import Partition
+from headrace.broker.statelog import StateRecord
+from headrace.errors import HeadraceError
+from headrace.storage.config import TopicConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.broker.clock import Clock
+    from headrace.broker.statelog import StateLog
+    from headrace.storage.folder import DataFolder
+
+OFFSETS: Final = "__consumer_offsets"
+TRANSACTIONS: Final = "__transaction_state"
+TOPICS: Final = "__headrace_topics"
+INTERNAL: Final = frozenset({OFFSETS, TRANSACTIONS, TOPICS})
+
+STATE_CONFIG: Final = TopicConfig.parse(
+    {"cleanup.policy": "compact", "segment.bytes": str(16 * 2**20), "max.message.bytes": str(16 * 2**20)}
+)
+"""How the broker's own topics are kept."""
+
+MAX_PARTITIONS: Final = 10_000
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class TopicError(HeadraceError):
+    """A topic that cannot be made or changed as asked."""
+
+
+class InvalidTopicName(TopicError):
+    """A name that no topic may have."""
+
+
+class TopicExists(TopicError):
+    """A topic of that name is there already."""
+
+
+class UnknownTopic(TopicError):
+    """No topic of that name is there."""
+
+
+class InvalidPartitions(TopicError):
+    """A number of partitions that a topic cannot have."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Topic:
+    """One topic."""
+
+    name: str
+    id: UUID
+    config: TopicConfig
+    partitions: list[Partition] = field(default_factory=list)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the topic is the broker's own."""
+        return self.name in INTERNAL
+
+    def partition(self, index: int) -> Partition | None:
+        """The partition of that number, if there is one."""
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+def check_name(name: str) -> None:
+    """Pass when a topic may have this name: it becomes the name of a folder."""
+    if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidTopicName(
+            f"{name[:80]!r} is no topic name: use up to 249 letters, digits, '.', '_' and '-', not only dots"
+        )
+
+
+class Topics:
+    """All topics of the broker."""
+
+    def __init__(self, folder: DataFolder, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._state: StateLog | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def open_internal(self, name: str) -> Partition:
+        """The one partition of an internal topic, made when it is missing."""
+        # The id must not change between starts, and the name of an internal topic never does.
+        topic = Topic(name=name, id=UUID(bytes=name.encode().rjust(16, b"_")[-16:]), config=STATE_CONFIG)
+        self._add(topic, 1)
+        return topic.partitions[0]
+
+    def load(self, state: StateLog) -> None:
+        """Open every topic that the state log knows."""
+        self._state = state
+        latest = {entry.key: entry.value for entry in state.replay() if isinstance(entry, StateRecord)}
+        for key, value in latest.items():
+            if value is not None:
+                stored = json.loads(value)
+                topic = Topic(
+                    name=key.decode(), id=UUID(stored["id"]), config=TopicConfig.parse(stored["configs"])
+                )
+                self._add(topic, stored["partitions"])
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of that name."""
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        """The topic with that id."""
+        return self._by_id.get(topic_id)
+
+    def find(self, topic: str | UUID) -> Topic | None:
+        """The topic, by name or by id."""
+        return self._by_name.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
+
+    def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> TopicConfig:
+        """The settings of a topic that could be made now, or the reason why it cannot."""
+        check_name(name)
+        if name in self._by_name:
+            raise TopicExists(f"topic {name!r} exists already")
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise InvalidPartitions(f"{partitions} partitions: a topic has 1 to {MAX_PARTITIONS}")
+        return TopicConfig.parse(configs)
+
+    def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """Make a topic."""
+        topic = Topic(name=name, id=uuid4(), config=self.check_new(name, partitions, configs))
+        self._record(topic, partitions)
+        self._add(topic, partitions)
+        return topic
+
+    def check_growth(self, name: str, partitions: int) -> Topic:
+        """The topic that could have so many partitions, or the reason why it cannot."""
+        topic = self._existing(name)
+        if not len(topic.partitions) < partitions <= MAX_PARTITIONS:
+            raise InvalidPartitions(
+                f"topic {name!r} has {len(topic.partitions)} partitions and cannot have {partitions}: "
+                "partitions can be added and not taken away"
+            )
+        return topic
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have `partitions` partitions in all."""
+        topic = self.check_growth(name, partitions)
+        self._record(topic, partitions)
+        self._add(topic, partitions)
+
+    def configure(self, name: str, configs: Mapping[str, str]) -> None:
+        """Replace the settings of a topic."""
+        topic = self._existing(name)
+        config = TopicConfig.parse(configs)
+        topic.config = config
+        for partition in topic.partitions:
+            partition.log.config = config
+        self._record(topic, len(topic.partitions))
+
+    def delete(self, name: str) -> Topic:
+        """Remove a topic and its records; those who wait for it are told."""
+        topic = self._existing(name)
+        assert self._state is not None
+        self._state.append([(name.encode(), None)])
+        del self._by_name[name]
+        del self._by_id[topic.id]
+        for partition in topic.partitions:
+            self._folder.delete(name, partition.index)
+            partition.notify()
+        return topic
+
+    def _existing(self, name: str) -> Topic:
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return topic
+
+    def _record(self, topic: Topic, partitions: int) -> None:
+        assert self._state is not None
+        stored = {"id": str(topic.id), "partitions": partitions, "configs": dict(topic.config.overrides)}
+        self._state.append([(topic.name.encode(), json.dumps(stored).encode())])
+
+    def _add(self, topic: Topic, partitions: int) -> None:
+        now_ms = self._clock.now_ms()
+        for index in range(len(topic.partitions), partitions):
+            log = self._folder.open(topic.name, index, topic.config, now_ms)
+            topic.partitions.append(Partition(topic.name, index, log))
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id] = topic

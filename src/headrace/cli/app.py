@@ -1,0 +1,56 @@
+"""The tree of commands: nouns, then verbs; and beside them what is done most often."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli import consume, group, produce, topic, txn
+from headrace.cli.failure import ExplainingGroup
+from headrace.cli.main import run_broker
+from headrace.cli.output import print_line
+
+app = typer.Typer(
+    cls=ExplainingGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Headrace: a log that speaks the Kafka protocol. Every command works with Apache Kafka too.",
+)
+app.add_typer(topic.commands, name="topic")
+app.add_typer(group.commands, name="group")
+app.add_typer(txn.commands, name="txn")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print_line(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def headrace(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Describe what all commands share."""
+
+
+# `main` starts the broker before this tree is built; here the command is listed, and works all the same.
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def broker(ctx: typer.Context) -> None:
+    """Run a broker until Ctrl-C.
+
+    Example: headrace broker --data ./log
+    """
+    run_broker(ctx.args)

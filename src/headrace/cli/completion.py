@@ -1,0 +1,41 @@
+"""Names that the shell completes by asking the broker; without a broker it completes nothing, silently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import typer  # noqa: TC002  it reads annotations when it runs
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.cli.session import Session
+
+PATIENCE_S: Final = 1.0
+"""A key press is not worth a longer wait."""
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics that begin with what was typed."""
+    from headrace.cli.topic_admin import topic_names
+
+    return _beginning_with(incomplete, topic_names, ctx)
+
+
+def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of consumer groups that begin with what was typed."""
+    from headrace.cli.group_admin import group_names
+
+    return _beginning_with(incomplete, group_names, ctx)
+
+
+def _beginning_with(typed: str, read_names: Callable[[Session], list[str]], ctx: typer.Context) -> list[str]:
+    from headrace.cli.session import connect
+
+    try:
+        with connect(ctx.params.get("broker"), timeout_s=PATIENCE_S) as session:
+            return [name for name in read_names(session) if name.startswith(typed)]
+    except HeadraceError:
+        return []

@@ -1,0 +1,200 @@
+"""`headrace consume`: records of a topic on standard output."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.completion import complete_group
+from headrace.cli.failure import Misuse, RequestFailed, discard_output
+from headrace.cli.position import END, START, Kind, Position, read_position
+from headrace.cli.progress import Progress
+from headrace.cli.record_output import VALUES_ONLY, json_line, read_format
+from headrace.cli.session import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from confluent_kafka import Message
+
+    from headrace.cli.reader import Reader
+    from headrace.cli.session import Session
+
+PLACES = "start|end|OFFSET|TIME"
+
+
+def consume(
+    *,
+    topic: options.Topic,
+    begin: Annotated[
+        Position | None,
+        typer.Option(
+            "--from",
+            parser=read_position,
+            metavar=PLACES,
+            help="Where to begin; -5m is five minutes ago. Otherwise at the start; a group where it was.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        Position | None,
+        typer.Option(
+            "--until",
+            parser=read_position,
+            metavar=PLACES,
+            show_default=False,
+            help="Where to stop: end is what is there now. Otherwise follow the topic until Ctrl-C.",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="Stop after so many records.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", help="Read as a member of this group, and commit.", autocompletion=complete_group
+        ),
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", min=0, help="Only this partition; may be repeated.")
+    ] = None,
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            help=r"%t %p %o %k %v %h %T are topic, partition, offset, key, value, headers, time.",
+        ),
+    ] = VALUES_ONLY,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = False,
+    uncommitted: Annotated[
+        bool,
+        typer.Option("--uncommitted", help="Also records of transactions that are open or were aborted."),
+    ] = False,
+    broker: options.Broker = None,
+) -> None:
+    r"""Print the records of a topic.
+
+    A group's offsets are committed after its records were printed: after a crash some may come again, but
+    none is lost.
+
+    Example: headrace consume orders --from -1h --until end --format '%o %k %v\n'
+    """
+    write_record = json_line if as_json else _read_layout(layout)
+    _check_group(group, begin, partition)
+    with connect(broker) as session, _stopped_by_signals():
+        plan = _Plan(session, topic, partition or (), committed_only=not uncommitted)
+        with plan.reader(group, begin, until) as reader:
+            _print_batches(reader.batches(count), write_record, total=count or plan.expected)
+
+
+class _Plan:
+    """Which partitions to read, from where, and up to where."""
+
+    def __init__(
+        self, session: Session, topic: str, numbers: Collection[int], *, committed_only: bool
+    ) -> None:
+        from headrace.cli.topic_admin import choose_partitions
+
+        self._session = session
+        self._topic = topic
+        self._committed_only = committed_only
+        self._numbers = choose_partitions(session, topic, numbers)
+        self.expected: int | None = None
+        """How many offsets lie between beginning and end, where there is an end."""
+
+    @contextmanager
+    def reader(self, group: str | None, begin: Position | None, until: Position | None) -> Iterator[Reader]:
+        """A reader that is on its way, and is closed at the end of the block."""
+        from headrace.cli.reader import Reader
+
+        stop = None if until is None else self._resolve(until)
+        start = None if group else self._resolve(begin or START)
+        if stop is not None and start is not None:
+            self.expected = sum(max(0, stop[number] - start[number]) for number in self._numbers)
+        reader = Reader(
+            self._session,
+            self._topic,
+            group=group,
+            until=stop,
+            isolation_level="read_committed" if self._committed_only else "read_uncommitted",
+            auto_offset_reset="latest" if begin == END else "earliest",
+        )
+        try:
+            reader.subscribe() if start is None else reader.assign(start)
+            yield reader
+        finally:
+            reader.close()
+
+    def _resolve(self, position: Position) -> dict[int, int]:
+        from headrace.cli.offsets import read_extents, resolve
+
+        partitions = [(self._topic, number) for number in self._numbers]
+        extents = read_extents(self._session, partitions, committed_only=self._committed_only)
+        return {number: at for (_, number), at in resolve(self._session, position, extents).items()}
+
+
+def _print_batches(
+    batches: Iterator[list[Message]], write_record: Callable[[Message], bytes], *, total: int | None
+) -> None:
+    # One write and one flush for each batch: a record at a time costs ten times as much in a pipe.
+    output = sys.stdout.buffer
+    with Progress("read", total=total, wanted=not sys.stdout.isatty()) as progress:
+        for batch in batches:
+            text = b"".join([write_record(message) for message in batch])
+            with _written_or_explained():
+                output.write(text)
+                output.flush()
+            progress.advance(len(batch), len(batch))
+
+
+@contextmanager
+def _written_or_explained() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as fault:
+        discard_output()
+        raise RequestFailed(
+            f"the records cannot be written: {fault.strerror}.\n"
+            "Make room, or write elsewhere, and try again; a group has committed only what was written."
+        ) from fault
+
+
+def _read_layout(layout: str) -> Callable[[Message], bytes]:
+    try:
+        return read_format(layout)
+    except ValueError as fault:
+        raise Misuse(f"--format: {fault}.") from fault
+
+
+def _check_group(group: str | None, begin: Position | None, partition: list[int] | None) -> None:
+    if group is None:
+        return
+    if partition:
+        raise Misuse("a group shares out the partitions among its members: leave out --partition or --group.")
+    if begin is not None and begin.kind in (Kind.OFFSET, Kind.TIME):
+        raise Misuse(
+            f"a group goes on from where it was: move it first with `headrace group seek {group} --to …`, "
+            "or leave out --group. (--from start and --from end hold for partitions that it never read.)"
+        )
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does: with its offsets committed and its group left."""
+
+    def stop(_signal: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,69 @@
+"""How a command fails: an explanation on standard error, and an exit code that scripts can use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+"""What shells say of a program that Ctrl-C ended: 128 and the number of the signal."""
+
+
+class Misuse(HeadraceError):
+    """The command or its configuration is wrong: nothing was asked of the broker."""
+
+
+class RequestFailed(HeadraceError):
+    """The broker was asked, and it did not do it."""
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        """Kafka's error code, or 0 where the broker gave none."""
+
+
+class ExplainingGroup(TyperGroup):
+    """The commands of `headrace`: errors that we foresaw end in an explanation, never in a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named on the command line."""
+        with explained():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors that we foresaw into a message and an exit code."""
+    try:
+        yield
+    except HeadraceError as error:
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(str(error), err=True)
+        raise typer.Exit(MISUSED if isinstance(error, Misuse) else FAILED) from None
+    except BrokenPipeError:
+        discard_output()
+        raise typer.Exit(0) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def discard_output() -> None:
+    """Throw away what standard output still holds, because nobody can take it.
+
+    The reader of the pipe has left (`| head`), or the disk is full. Python would flush once more when it
+    ends, and complain; this gives it somewhere else to flush to.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,113 @@
+"""What commands print: tables for people, JSON for programs, notes beside both on standard error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console
+
+UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
+UNBOUNDED: Final = 100_000
+"""The width of a table that no terminal limits: whoever reads the pipe wants whole names."""
+
+
+def print_json(value: Any) -> None:
+    """Print `value` (data classes, and what JSON knows) as one JSON document."""
+    typer.echo(json.dumps(value, default=_plain, ensure_ascii=False, indent=2))
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under headings; columns of numbers are aligned to the right, and nothing is shown as `-`."""
+    from rich.table import Table
+
+    cells = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for position, heading in enumerate(headings):
+        is_number = all(isinstance(row[position], int | None) for row in cells)
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*(cell_text(value) for value in row))
+    _print(table)
+
+
+def print_line(text: str) -> None:
+    """Print one line of a result."""
+    typer.echo(text)
+
+
+def note(text: str) -> None:
+    """Say something beside the result, on standard error."""
+    typer.echo(text, err=True)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Go on if `--yes` was given or the user agrees; otherwise the command ends, with nothing done."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        from headrace.cli.failure import Misuse
+
+        raise Misuse(f"there is nobody here to answer: {question}\nIf yes, repeat the command with --yes.")
+    typer.confirm(question, abort=True, err=True)
+
+
+def size_text(size_bytes: int | None) -> str | None:
+    """A number of bytes as people read it.
+
+    >>> size_text(1536)
+    '1.5 KiB'
+    """
+    if size_bytes is None or size_bytes < 1024:
+        return None if size_bytes is None else f"{size_bytes} B"
+    power = min((size_bytes.bit_length() - 1) // 10, len(UNITS))
+    return f"{size_bytes / 1024**power:.1f} {UNITS[power - 1]}"
+
+
+def cell_text(value: object) -> str:
+    """A value as it stands in a table; what is not there is a dash.
+
+    >>> cell_text(None), cell_text(["orders/0", "orders/1"])
+    ('-', 'orders/0,orders/1')
+    """
+    if value is None or value in ((), []):
+        return "-"
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _print(table: Any) -> None:
+    console = _console()
+    if console.is_terminal:
+        console.print(table)
+        return
+    # Rich fills the last column up with spaces, which are noise in a pipe or a file.
+    with console.capture() as captured:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, width=None if is_terminal else UNBOUNDED, highlight=False, markup=False)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value // timedelta(milliseconds=1)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -1,0 +1,151 @@
+"""A command's conversation with a broker, by librdkafka or by our own client."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from headrace.cli.failure import RequestFailed
+from headrace.cli.settings import broker_address
+from headrace.client.errors import BrokerUnreachable
+from headrace.client.retry import attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from confluent_kafka import KafkaError
+
+    from headrace.cli.librdkafka import AdminClient
+    from headrace.cli.settings import BrokerAddress
+    from headrace.client.cluster import Cluster
+
+Answer = TypeVar("Answer")
+
+TIMEOUT_S: Final = 30.0
+PROBE_S: Final = 5.0
+PATIENCE_S: Final = 5.0
+
+PASSING: Final = frozenset({5, 6, 14, 15, 16})
+"""Kafka's errors that pass by themselves: no leader yet, another leader, and a coordinator that loads, is not
+there yet, or has moved."""
+
+
+class Session:
+    """The way to one broker or cluster. What is not used is not opened, nor imported."""
+
+    def __init__(self, address: BrokerAddress, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self._cluster: Cluster | None = None
+
+    def client_config(self, **more: Any) -> dict[str, Any]:
+        """The configuration of a librdkafka client; underscores in names stand for dots."""
+        settings = {name.replace("_", "."): value for name, value in more.items()}
+        # librdkafka would write to standard error by itself; what matters comes back to us as an error.
+        silent = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
+        return {
+            "bootstrap.servers": str(self.address),
+            "client.id": "headrace",
+            "logger": silent,
+            "socket.timeout.ms": int(self.timeout_s * 1000),
+            **settings,
+        }
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        """The client of librdkafka for questions and changes."""
+        from headrace.cli.librdkafka import AdminClient
+
+        return AdminClient(self.client_config())
+
+    @property
+    def cluster(self) -> Cluster:
+        """Our own client, for what librdkafka does not offer."""
+        if self._cluster is None:
+            from headrace.client.cluster import Cluster
+
+            self._cluster = Cluster(self.address.addresses)
+        return self._cluster
+
+    def ask(self, question: Callable[[], Answer], act: str) -> Answer:
+        """What `question` returns, or an error that says that the broker did not `act`, and why.
+
+        A refusal that passes by itself, such as that of a coordinator which is still loading, is waited out.
+        """
+        for _ in attempts(min(self.timeout_s, PATIENCE_S)):
+            try:
+                with self.asking(act):
+                    return question()
+            except RequestFailed as refusal:
+                fault = refusal
+                if refusal.code not in PASSING:
+                    break
+        raise fault
+
+    def ask_about(self, method: Callable[..., Any], subject: object, act: str) -> Any:
+        """What a method of librdkafka's admin client, which takes many subjects, answers about one."""
+
+        def question() -> Any:
+            (future,) = method([subject], request_timeout=self.timeout_s).values()
+            return future.result()
+
+        return self.ask(question, act)
+
+    @contextmanager
+    def asking(self, act: str) -> Iterator[None]:
+        """Turn librdkafka's errors inside the block into ours, which say that the broker did not `act`."""
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as fault:
+            raise self.failure(fault.args[0], act) from fault
+
+    def failure(self, error: KafkaError, act: str) -> RequestFailed | BrokerUnreachable:
+        """Our error for librdkafka's."""
+        from confluent_kafka import KafkaError
+
+        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
+            return self.unreachable(f"it did not {act}: {error.str()}")
+        return RequestFailed(f"the broker did not {act}: {error.str()} ({error.name()})", code=error.code())
+
+    def unreachable(self, reason: str) -> BrokerUnreachable:
+        """The error of a broker that does not answer, with the address, its origin, and the ways out."""
+        return BrokerUnreachable(
+            f"the broker at {self.address} ({self.address.origin}) is not reachable: {reason}.\n"
+            "Start one with `headrace broker`, or name another with --broker HOST:PORT or HEADRACE_BROKER."
+        )
+
+    def probe(self) -> None:
+        """Return when one of the addresses accepts a connection; fail at once when none does.
+
+        librdkafka would go on trying for the whole timeout, and then could not say why.
+        """
+        reason = ""
+        for address in self.address.addresses:
+            try:
+                socket.create_connection((address.host, address.port), min(PROBE_S, self.timeout_s)).close()
+            except OSError as fault:
+                reason = (fault.strerror or str(fault)).lower()
+            else:
+                return
+        raise self.unreachable(reason)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._cluster is not None:
+            self._cluster.close()
+
+
+@contextmanager
+def connect(broker: str | None, *, timeout_s: float = TIMEOUT_S) -> Iterator[Session]:
+    """A session with the broker that `--broker`, the environment or `headrace.toml` names."""
+    session = Session(broker_address(broker), timeout_s=timeout_s)
+    session.probe()
+    try:
+        yield session
+    finally:
+        session.close()

@@ -1,0 +1,255 @@
+"""`headrace topic`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.completion import complete_topic
+from headrace.cli.failure import Misuse, RequestFailed
+from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
+from headrace.cli.session import connect
+from headrace.cli.topic_admin import TopicConfig, is_internal
+
+if TYPE_CHECKING:
+    from headrace.cli.session import Session
+
+commands = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+
+ALREADY_EXISTS = 36
+"""Kafka's TOPIC_ALREADY_EXISTS."""
+
+Configs = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="A setting under Kafka's name; may be repeated."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """One partition of a topic: who holds it, and what it holds."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    start: int
+    end: int
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """Everything that `topic describe` shows."""
+
+    topic: str
+    partitions: tuple[PartitionDescription, ...]
+    configs: tuple[TopicConfig, ...]
+
+
+@commands.command()
+def create(
+    *,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the new topic.")],
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="How many; otherwise the broker's choice.")
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option("--replicas", min=1, help="Copies on a cluster; otherwise the broker's choice."),
+    ] = None,
+    config: Configs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Do nothing if the topic is already there.")
+    ] = False,
+    broker: options.Broker = None,
+) -> None:
+    """Create a topic.
+
+    Example: headrace topic create orders --partitions 6 --config retention.ms=604800000
+    """
+    from headrace.cli import topic_admin
+
+    configs = _read_configs(config)
+    with connect(broker) as session:
+        try:
+            topic_admin.create_topic(
+                session, topic, partitions=partitions, replicas=replicas, configs=configs
+            )
+        except RequestFailed as error:
+            if error.code != ALREADY_EXISTS or not if_not_exists:
+                raise
+            note(f"topic {topic} is already there: nothing changed")
+            return
+    print_line(f"created topic {topic}")
+
+
+@commands.command("list")
+def list_(
+    every: Annotated[
+        bool, typer.Option("--all", help="Also the topics that hold the broker's own state.")
+    ] = False,
+    as_json: options.Json = False,
+    broker: options.Broker = None,
+) -> None:
+    """List the topics.
+
+    Example: headrace topic list --json
+    """
+    from headrace.cli import topic_admin
+
+    with connect(broker) as session:
+        found = [
+            listing for listing in topic_admin.list_topics(session) if every or not is_internal(listing.topic)
+        ]
+    if as_json:
+        print_json(found)
+    elif not found:
+        note("there are no topics yet: `headrace topic create NAME` makes one")
+    else:
+        rows = [(listing.topic, listing.partitions, listing.replicas) for listing in found]
+        print_table(["topic", "partitions", "replicas"], rows)
+
+
+@commands.command()
+def describe(
+    topic: options.Topic,
+    configs: Annotated[
+        bool, typer.Option("--configs", help="All settings, not only those that differ from the default.")
+    ] = False,
+    as_json: options.Json = False,
+    broker: options.Broker = None,
+) -> None:
+    """Show a topic's partitions, offsets, sizes and settings.
+
+    Settings that differ from the default are marked with a star.
+
+    Example: headrace topic describe orders --configs
+    """
+    with connect(broker) as session:
+        description = describe_topic(session, topic)
+    if as_json:
+        print_json(description)
+        return
+    _print_partitions(description)
+    _print_configs(description, every=configs)
+
+
+@commands.command()
+def alter(
+    topic: options.Topic,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Raise the number of partitions to this.")
+    ] = None,
+    config: Configs = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Return a setting to its default; may be repeated."),
+    ] = None,
+    broker: options.Broker = None,
+) -> None:
+    """Change a topic's settings, or give it more partitions.
+
+    More partitions change which partition a key goes to from then on; fewer are not possible.
+
+    Example: headrace topic alter orders --config retention.ms=86400000 --unset segment.bytes
+    """
+    from headrace.cli import topic_admin
+
+    put = _read_configs(config)
+    if not (partitions or put or unset):
+        raise Misuse("there is nothing to alter: give --config NAME=VALUE, --unset NAME or --partitions N.")
+    with connect(broker) as session:
+        topic_admin.find_partitions(session, topic)
+        if put or unset:
+            topic_admin.alter_configs(session, topic, put=put, unset=unset or ())
+        if partitions:
+            topic_admin.add_partitions(session, topic, partitions)
+    print_line(f"altered topic {topic}")
+
+
+@commands.command()
+def delete(
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.", autocompletion=complete_topic)
+    ],
+    yes: options.Yes = False,
+    broker: options.Broker = None,
+) -> None:
+    """Delete topics and all their records.
+
+    Example: headrace topic delete orders --yes
+    """
+    from headrace.cli import topic_admin
+
+    with connect(broker) as session:
+        for topic in topics:
+            topic_admin.find_partitions(session, topic)
+        confirm(
+            f"Delete {', '.join(topics)} and all records in {'it' if len(topics) == 1 else 'them'}?", yes=yes
+        )
+        for topic in topics:
+            topic_admin.delete_topic(session, topic)
+            print_line(f"deleted topic {topic}")
+
+
+def describe_topic(session: Session, topic: str) -> TopicDescription:
+    """What the brokers know about a topic."""
+    from headrace.cli import topic_admin
+    from headrace.cli.offsets import read_extents
+    from headrace.client.log_dirs import partition_sizes
+
+    places = topic_admin.find_partitions(session, topic)
+    extents = read_extents(session, [(topic, place.partition) for place in places])
+    sizes = partition_sizes(session.cluster, topic, [place.partition for place in places])
+    partitions = tuple(
+        PartitionDescription(
+            partition=place.partition,
+            leader=place.leader,
+            replicas=place.replicas,
+            in_sync=place.in_sync,
+            start=extents[topic, place.partition].start,
+            end=extents[topic, place.partition].end,
+            size_bytes=sizes.get(place.partition),
+        )
+        for place in places
+    )
+    configs = tuple(topic_admin.read_configs(session, topic))
+    return TopicDescription(topic=topic, partitions=partitions, configs=configs)
+
+
+def _print_partitions(description: TopicDescription) -> None:
+    rows = [
+        (
+            part.partition,
+            part.leader,
+            part.replicas,
+            part.in_sync,
+            part.start,
+            part.end,
+            size_text(part.size_bytes),
+        )
+        for part in description.partitions
+    ]
+    print_table(["partition", "leader", "replicas", "in sync", "start", "end", "size"], rows)
+
+
+def _print_configs(description: TopicDescription, *, every: bool) -> None:
+    shown = [config for config in description.configs if every or not config.is_default]
+    if shown:
+        print_line("")
+        rows = [("" if config.is_default else "*", config.name, config.value) for config in shown]
+        print_table(["", "setting", "value"], rows)
+
+
+def _read_configs(pairs: list[str] | None) -> dict[str, str]:
+    configs = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise Misuse(f"--config {pair!r} is not NAME=VALUE, for example retention.ms=86400000.")
+        configs[name] = value
+    return configs

@@ -1,0 +1,188 @@
+"""What a broker knows about topics, and what can be changed about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.cli.failure import RequestFailed
+from headrace.cli.suggestion import did_you_mean
+from headrace.client.retry import attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from headrace.cli.session import Session
+
+SETTLING_S: Final = 5.0
+BROKERS_CHOICE: Final = -1
+"""What CreateTopics takes for "as the broker is configured"."""
+
+
+class UnknownTopic(RequestFailed):
+    """The topic does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicListing:
+    """One topic in a list."""
+
+    topic: str
+    partitions: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlace:
+    """Which brokers hold a partition."""
+
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One setting of a topic."""
+
+    name: str
+    value: str | None
+    is_default: bool
+
+
+def is_internal(topic: str) -> bool:
+    """Whether the topic holds state of the broker itself, which by Kafka's custom its name shows."""
+    return topic.startswith("__")
+
+
+def topic_names(session: Session) -> list[str]:
+    """The names of all topics."""
+    return sorted(_metadata(session))
+
+
+def list_topics(session: Session) -> list[TopicListing]:
+    """All topics by name, those of the broker itself included."""
+    found = _metadata(session)
+    return [
+        TopicListing(
+            topic=name,
+            partitions=len(found[name].partitions),
+            replicas=max((len(place.replicas) for place in found[name].partitions.values()), default=0),
+        )
+        for name in sorted(found)
+    ]
+
+
+def find_partitions(session: Session, topic: str) -> list[PartitionPlace]:
+    """The partitions of a topic. One that does not exist is an error, and does not come to be by asking."""
+    # Asking for all topics and not for this one: a broker may create a topic that is asked for by name.
+    found = _metadata(session)
+    if topic not in found:
+        raise UnknownTopic(
+            f"topic {topic!r} does not exist.{did_you_mean(topic, found)}\n"
+            f"`headrace topic list` shows what there is; `headrace topic create {topic}` makes it."
+        )
+    return [_place(found[topic].partitions[number]) for number in sorted(found[topic].partitions)]
+
+
+def choose_partitions(session: Session, topic: str, numbers: Collection[int]) -> list[int]:
+    """The partitions of a topic that are meant: those in `numbers`, or all where it is empty."""
+    known = [place.partition for place in find_partitions(session, topic)]
+    for number in numbers:
+        if number not in known:
+            raise RequestFailed(
+                f"topic {topic!r} has no partition {number}: its partitions are 0 to {len(known) - 1}.\n"
+                "Choose one of those, or leave out --partition for all of them."
+            )
+    return sorted(numbers) or known
+
+
+def read_configs(session: Session, topic: str) -> list[TopicConfig]:
+    """All settings of a topic by name."""
+    from headrace.cli.librdkafka import ConfigResource
+
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    entries = session.ask_about(
+        session.admin.describe_configs, resource, f"describe the settings of topic {topic!r}"
+    )
+    return [
+        TopicConfig(name=name, value=entries[name].value, is_default=not _is_set_on_topic(entries[name]))
+        for name in sorted(entries)
+    ]
+
+
+def create_topic(
+    session: Session, topic: str, *, partitions: int | None, replicas: int | None, configs: Mapping[str, str]
+) -> None:
+    """Create a topic; what is not given is the broker's choice."""
+    from headrace.cli.librdkafka import NewTopic
+
+    new = NewTopic(
+        topic,
+        num_partitions=partitions or BROKERS_CHOICE,
+        replication_factor=replicas or BROKERS_CHOICE,
+        config=dict(configs),
+    )
+    session.ask_about(session.admin.create_topics, new, f"create topic {topic!r}")
+    _await_leaders(session, topic)
+
+
+def add_partitions(session: Session, topic: str, total: int) -> None:
+    """Raise the number of partitions to `total`."""
+    from headrace.cli.librdkafka import NewPartitions
+
+    new = NewPartitions(topic, total)
+    session.ask_about(session.admin.create_partitions, new, f"raise topic {topic!r} to {total} partitions")
+
+
+def alter_configs(session: Session, topic: str, *, put: Mapping[str, str], unset: Sequence[str]) -> None:
+    """Set and unset settings of a topic, all or none of them."""
+    from headrace.cli.librdkafka import AlterConfigOpType, ConfigEntry, ConfigResource
+
+    changes = [
+        *(
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in put.items()
+        ),
+        *(ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unset),
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
+    session.ask_about(
+        session.admin.incremental_alter_configs, resource, f"alter the settings of topic {topic!r}"
+    )
+
+
+def delete_topic(session: Session, topic: str) -> None:
+    """Delete a topic and all its records."""
+    session.ask_about(session.admin.delete_topics, topic, f"delete topic {topic!r}")
+
+
+def _metadata(session: Session) -> dict[str, Any]:
+    def question() -> dict[str, Any]:
+        return dict(session.admin.list_topics(timeout=session.timeout_s).topics)
+
+    return session.ask(question, "list its topics")
+
+
+def _await_leaders(session: Session, topic: str) -> None:
+    """Wait a little for the new topic to be usable: a cluster says that it is made before it has leaders."""
+    for _ in attempts(SETTLING_S):
+        found = _metadata(session).get(topic)
+        if found is not None and all(place.leader >= 0 for place in found.partitions.values()):
+            return
+
+
+def _place(partition: Any) -> PartitionPlace:
+    return PartitionPlace(
+        partition=partition.id,
+        leader=None if partition.leader < 0 else partition.leader,
+        replicas=tuple(partition.replicas),
+        in_sync=tuple(partition.isrs),
+    )
+
+
+def _is_set_on_topic(entry: Any) -> bool:
+    from headrace.cli.librdkafka import ConfigSource
+
+    return bool(entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value)

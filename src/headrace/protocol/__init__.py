@@ -1,0 +1,1 @@
+"""Kafka's wire format at the edge of bytes: no sockets, no files, no clocks."""

@@ -1,0 +1,178 @@
+"""Fetch (key 1): reading requests of versions 4–18, and packing answers around payloads that stay in files.
+
+Version 7 brings fetch sessions, 12 flexible encoding, 13 topic ids, 15 moves the replica id into a tag.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from headrace.protocol.wire import Cursor, pack_count, pack_string, pack_unsigned_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+VERSIONS: Final = (4, 18)
+FLEXIBLE_FROM: Final = 12
+TOPIC_IDS_FROM: Final = 13
+SESSIONS_FROM: Final = 7
+
+_INT32 = struct.Struct(">i")
+_LIMITS = struct.Struct(">iiib")
+_SESSION = struct.Struct(">ii")
+_ABORTED = struct.Struct(">qq")
+
+
+class PartitionFetch(NamedTuple):
+    """From where one partition is to be read, and how much."""
+
+    partition: int
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+
+
+class TopicFetch(NamedTuple):
+    """The partitions of one topic that are to be read."""
+
+    topic: str | UUID
+    partitions: list[PartitionFetch]
+
+
+class FetchRequest(NamedTuple):
+    """What a consumer asks for, and how long it is willing to wait."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    session_id: int
+    session_epoch: int
+    topics: list[TopicFetch]
+    forgotten: list[tuple[str | UUID, list[int]]]
+
+
+class PartitionData(NamedTuple):
+    """The answer for one partition; `records_bytes` follow it from wherever they are kept."""
+
+    partition: int
+    error_code: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    start_offset: int = -1
+    aborted: Sequence[tuple[int, int]] | None = None
+    records_bytes: int = 0
+
+
+def _partition_layout(version: int) -> tuple[struct.Struct, Callable[[tuple[int, ...]], PartitionFetch]]:
+    """How a partition is laid out in this version, and how its fields are picked."""
+    epoch = "i" if version >= 9 else ""
+    last_epoch = "i" if version >= 12 else ""
+    start = "q" if version >= 5 else ""
+    layout = struct.Struct(f">i{epoch}q{last_epoch}{start}i")
+    if epoch:
+        return layout, lambda f: PartitionFetch(f[0], f[1], f[2], f[-1])
+    return layout, lambda f: PartitionFetch(f[0], -1, f[1], f[-1])
+
+
+_PARTITION_LAYOUTS = {version: _partition_layout(version) for version in range(VERSIONS[0], VERSIONS[1] + 1)}
+
+
+def read_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
+    """The request whose body begins at `position`."""
+    cursor = Cursor(frame, position, flexible=version >= FLEXIBLE_FROM)
+    if version < 15:
+        cursor.take(_INT32)
+    max_wait_ms, min_bytes, max_bytes, isolation = cursor.take(_LIMITS)
+    session_id, session_epoch = cursor.take(_SESSION) if version >= SESSIONS_FROM else (0, -1)
+    topics = [_read_topic(cursor, version) for _ in range(cursor.count())]
+    forgotten = []
+    if version >= SESSIONS_FROM:
+        forgotten = [_read_forgotten(cursor, version) for _ in range(cursor.count())]
+    return FetchRequest(
+        max_wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, forgotten
+    )
+
+
+def _read_name(cursor: Cursor, version: int) -> str | UUID:
+    return cursor.uuid() if version >= TOPIC_IDS_FROM else (cursor.string() or "")
+
+
+def _read_topic(cursor: Cursor, version: int) -> TopicFetch:
+    topic = _read_name(cursor, version)
+    layout, pick = _PARTITION_LAYOUTS[version]
+    partitions = []
+    for _ in range(cursor.count()):
+        partitions.append(pick(cursor.take(layout)))
+        cursor.tags()
+    cursor.tags()
+    return TopicFetch(topic, partitions)
+
+
+def _read_forgotten(cursor: Cursor, version: int) -> tuple[str | UUID, list[int]]:
+    topic = _read_name(cursor, version)
+    indexes = [cursor.take(_INT32)[0] for _ in range(cursor.count())]
+    cursor.tags()
+    return topic, indexes
+
+
+class FetchResponse:
+    """Packs an answer piece by piece: bytes and, between them, the payloads as they were given."""
+
+    def __init__(self, version: int, correlation_id: int) -> None:
+        self.version = version
+        self.flexible = version >= FLEXIBLE_FROM
+        self._correlation_id = correlation_id
+        self._tags = b"\0" if self.flexible else b""
+        self._parts: list[bytes] = []
+        self._chunks: list[object] = []
+        self._payload_bytes = 0
+        self._layout = struct.Struct(">ihqqq" if version >= 5 else ">ihqq")
+
+    def begin(self, error_code: int, session_id: int, topics: int) -> None:
+        """The fields before the topics."""
+        self._parts += [_INT32.pack(self._correlation_id), self._tags, b"\0\0\0\0"]
+        if self.version >= SESSIONS_FROM:
+            self._parts.append(struct.pack(">hi", error_code, session_id))
+        self._parts.append(pack_count(topics, flexible=self.flexible))
+
+    def begin_topic(self, topic: str | UUID, partitions: int) -> None:
+        """The fields before a topic's partitions."""
+        named = topic.bytes if isinstance(topic, UUID) else pack_string(topic, flexible=self.flexible)
+        self._parts += [named, pack_count(partitions, flexible=self.flexible)]
+
+    def add_partition(self, data: PartitionData, payload: object | None) -> None:
+        """One partition's answer, with the payload that makes up its records."""
+        index, error_code, high, stable, start, aborted, size = data
+        fields = (index, error_code, high, stable, start)
+        self._parts.append(self._layout.pack(*fields[: 5 if self.version >= 5 else 4]))
+        self._pack_aborted(aborted)
+        if self.version >= 11:
+            self._parts.append(b"\xff\xff\xff\xff")
+        self._parts.append(pack_unsigned_varint(size + 1) if self.flexible else _INT32.pack(size))
+        if payload is not None and size:
+            self._chunks += [b"".join(self._parts), payload]
+            self._parts.clear()
+            self._payload_bytes += size
+        self._parts.append(self._tags)
+
+    def _pack_aborted(self, aborted: Sequence[tuple[int, int]] | None) -> None:
+        self._parts.append(pack_count(-1 if aborted is None else len(aborted), flexible=self.flexible))
+        for entry in aborted or ():
+            self._parts += [_ABORTED.pack(*entry), self._tags]
+
+    def end_topic(self) -> None:
+        """The fields after a topic's partitions."""
+        self._parts.append(self._tags)
+
+    def finish(self) -> list[object]:
+        """The whole answer: bytes and payloads in the order in which they are sent."""
+        self._parts.append(self._tags)
+        self._chunks.append(b"".join(self._parts))
+        size = sum(len(chunk) for chunk in self._chunks if isinstance(chunk, bytes)) + self._payload_bytes
+        first = self._chunks[0]
+        assert isinstance(first, bytes)
+        self._chunks[0] = _INT32.pack(size) + first
+        return self._chunks

@@ -1,0 +1,211 @@
+"""A topic's settings, under Kafka's names, each documented once.
+
+`TopicConfig.parse({"retention.ms": "60000"})` checks names and values and gives typed settings;
+`OPTIONS` is the table that describes, validates and lists them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LONG_MAX: Final = 2**63 - 1
+INT_MAX: Final = 2**31 - 1
+DAY_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One setting: its Kafka name and type, its default as text, and what its values mean."""
+
+    name: str
+    kind: str
+    default: str
+    doc: str
+    parse: Callable[[str], Any]
+
+    @property
+    def attribute(self) -> str:
+        """The name of the setting on `TopicConfig`."""
+        return self.name.replace(".", "_")
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"it must be between {low} and {high}")
+        return value
+
+    return parse
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError("it must be between 0 and 1")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return text.lower() == "true"
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _policies(text: str) -> frozenset[str]:
+    policies = frozenset(part.strip() for part in text.split(","))
+    if not policies or not policies <= {"delete", "compact"}:
+        raise ValueError("it must be delete, compact, or compact,delete")
+    return policies
+
+
+def _compression(text: str) -> str:
+    if text != "producer":
+        raise ValueError("batches are stored as their producer compressed them: set compression.type on it")
+    return text
+
+
+def _option(name: str, kind: str, default: object, parse: Callable[[str], Any], doc: str) -> Option:
+    return Option(name=name, kind=kind, default=str(default), doc=doc, parse=parse)
+
+
+_SIZE = _integer(0, INT_MAX)
+_DURATION = _integer(0, LONG_MAX)
+_LIMIT = _integer(-1, LONG_MAX)
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    option.name: option
+    for option in (
+        _option(
+            "cleanup.policy",
+            "list",
+            "delete",
+            _policies,
+            "What becomes of old records: delete, compact or both.",
+        ),
+        _option("compression.type", "string", "producer", _compression, "Always as the producer chose."),
+        _option("delete.retention.ms", "long", DAY_MS, _DURATION, "How long compaction keeps a tombstone."),
+        _option(
+            "file.delete.delay.ms", "long", 60_000, _DURATION, "Accepted; a reader keeps its file by itself."
+        ),
+        _option("flush.messages", "long", LONG_MAX, _integer(1, LONG_MAX), "Accepted; --flush decides."),
+        _option("flush.ms", "long", LONG_MAX, _DURATION, "Accepted; --flush decides."),
+        _option("index.interval.bytes", "int", 4096, _SIZE, "Bytes of log between two index entries."),
+        _option(
+            "max.compaction.lag.ms",
+            "long",
+            LONG_MAX,
+            _integer(1, LONG_MAX),
+            "When a record must be compacted.",
+        ),
+        _option("max.message.bytes", "int", 1_048_588, _SIZE, "The largest batch that is accepted."),
+        _option(
+            "message.timestamp.after.max.ms",
+            "long",
+            3_600_000,
+            _DURATION,
+            "How far ahead of the broker a record may be.",
+        ),
+        _option("message.timestamp.before.max.ms", "long", LONG_MAX, _DURATION, "How old a record may be."),
+        _option(
+            "message.timestamp.type",
+            "string",
+            "CreateTime",
+            _one_of("CreateTime", "LogAppendTime"),
+            "Whose clock stamps records: the producer's or the broker's.",
+        ),
+        _option(
+            "min.cleanable.dirty.ratio",
+            "double",
+            0.5,
+            _ratio,
+            "Share of uncompacted bytes that starts compaction.",
+        ),
+        _option("min.compaction.lag.ms", "long", 0, _DURATION, "How long a record is safe from compaction."),
+        _option("min.insync.replicas", "int", 1, _integer(1, INT_MAX), "Accepted; one node has one replica."),
+        _option("preallocate", "boolean", "false", _boolean, "Accepted; files grow as they are written."),
+        _option("retention.bytes", "long", -1, _LIMIT, "Bytes kept in a partition; -1 for all."),
+        _option("retention.ms", "long", 7 * DAY_MS, _LIMIT, "How long records are kept; -1 for ever."),
+        _option("segment.bytes", "int", 2**30, _integer(1024, INT_MAX), "When a new segment file is begun."),
+        _option(
+            "segment.index.bytes", "int", 10 * 2**20, _integer(4, INT_MAX), "The largest index of a segment."
+        ),
+        _option("segment.jitter.ms", "long", 0, _DURATION, "Accepted; segments roll without jitter."),
+        _option(
+            "segment.ms", "long", 7 * DAY_MS, _integer(1, LONG_MAX), "The age at which a segment is closed."
+        ),
+        _option(
+            "unclean.leader.election.enable",
+            "boolean",
+            "false",
+            _boolean,
+            "Accepted; one node elects nobody.",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The settings of one topic, typed; those not named have Kafka's defaults."""
+
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    delete_retention_ms: int = DAY_MS
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = LONG_MAX
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    retention_bytes: int = -1
+    retention_ms: int = 7 * DAY_MS
+    segment_bytes: int = 2**30
+    segment_index_bytes: int = 10 * 2**20
+    segment_ms: int = 7 * DAY_MS
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """The settings that were given, as text: what is stored and described."""
+
+    @classmethod
+    def parse(cls, overrides: Mapping[str, str]) -> TopicConfig:
+        """Typed settings from names and texts, or `InvalidConfig` that says what is wrong."""
+        typed = {name: _parse_one(name, text) for name, text in overrides.items()}
+        known = {OPTIONS[name].attribute: value for name, value in typed.items()}
+        effective = {name: value for name, value in known.items() if name in cls.__dataclass_fields__}
+        return cls(**effective, overrides=dict(overrides))
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the latest record of each key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether old segments are deleted by time and size."""
+        return "delete" in self.cleanup_policy
+
+
+def _parse_one(name: str, text: str) -> Any:
+    option = OPTIONS.get(name)
+    if option is None:
+        raise InvalidConfig(f"unknown topic setting {name!r}; known are {', '.join(OPTIONS)}")
+    try:
+        return option.parse(text)
+    except ValueError as fault:
+        raise InvalidConfig(f"invalid value {text!r} for {name}: {fault}") from fault

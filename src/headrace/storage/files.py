@@ -1,0 +1,67 @@
+"""Files as the log needs them: opened late, closed by their last reader, and replaced only whole."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class LogFile:
+    """An open segment file. Whoever holds it may read on, even after the segment was deleted."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path, flags: int = os.O_RDONLY) -> None:
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        # `fd` is missing when the open failed.
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class FilePool:
+    """The files of closed segments that were read last, so that many segments need few descriptors."""
+
+    def __init__(self, limit: int = 256) -> None:
+        self._limit = limit
+        self._files: OrderedDict[Path, LogFile] = OrderedDict()
+
+    def open(self, path: Path) -> LogFile:
+        """The file at `path`, opened now or before."""
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = LogFile(path)
+            if len(self._files) > self._limit:
+                self._files.popitem(last=False)
+        else:
+            self._files.move_to_end(path)
+        return file
+
+    def forget(self, path: Path) -> None:
+        """Let go of a file that was deleted or replaced; readers in the middle of it keep theirs."""
+        self._files.pop(path, None)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names of new and removed files in `path` survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, so that a crash leaves the old content or the new, never a part of either."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)

@@ -1,0 +1,149 @@
+"""The broker's data folder: one folder a partition, checkpoints, the lock, and the mark of a clean stop.
+
+DATA/cluster-id                        the name that clients know the broker by
+DATA/lock                              held while a broker runs; its process id is inside
+DATA/clean-stop                        there only after a clean stop
+DATA/recovery-point-offset-checkpoint  below these offsets nothing needs a scan
+DATA/log-start-offset-checkpoint       where each partition begins
+DATA/cleaner-offset-checkpoint         where compaction has not been yet
+DATA/<topic>-<partition>/              segments
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import shutil
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from headrace.storage.checkpoint import Offsets, read_checkpoint, write_checkpoint
+from headrace.storage.errors import FolderInUse
+from headrace.storage.files import FilePool, replace_file, sync_directory
+from headrace.storage.partition import PartitionLog, run_inline
+from headrace.storage.recovery import Marks, open_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.storage.config import TopicConfig
+
+DELETED_SUFFIX: Final = ".deleted"
+
+
+class DataFolder:
+    """Everything that one broker keeps on disk; only one process at a time can have it open."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        background: Callable[[Callable[[], None]], object] = run_inline,
+        waits_for_sync: bool = False,
+    ) -> None:
+        self.path = path
+        self.background = background
+        self.waits_for_sync = waits_for_sync
+        self.pool = FilePool()
+        self.partitions: dict[tuple[str, int], PartitionLog] = {}
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = self._take_lock()
+        self._recovery_points = read_checkpoint(self._checkpoint("recovery-point"))
+        self._start_offsets = read_checkpoint(self._checkpoint("log-start"))
+        self._first_dirty = read_checkpoint(self._checkpoint("cleaner"))
+        self.cluster_id = self._read_cluster_id()
+        self._clean_mark = path / "clean-stop"
+        self.was_clean = self._clean_mark.exists()
+        self._clean_mark.unlink(missing_ok=True)
+        sync_directory(path)
+        for leftover in path.glob(f"*{DELETED_SUFFIX}"):
+            shutil.rmtree(leftover)
+
+    def _take_lock(self) -> int:
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise FolderInUse(
+                f"{self.path} is in use by the broker with process id {holder}: "
+                "stop it first, or start this one with another folder (--data DIR)"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return descriptor
+
+    def _read_cluster_id(self) -> str:
+        path = self.path / "cluster-id"
+        if not path.exists():
+            replace_file(path, base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"="))
+        return path.read_text()
+
+    def _checkpoint(self, name: str) -> Path:
+        return self.path / f"{name}-offset-checkpoint"
+
+    def open(self, topic: str, partition: int, config: TopicConfig, now_ms: int) -> PartitionLog:
+        """The log of one partition, made if it is new."""
+        key = (topic, partition)
+        directory = self.path / f"{topic}-{partition}"
+        is_new = not directory.exists()
+        opened = open_partition(
+            directory,
+            config,
+            now_ms=now_ms,
+            marks=Marks(
+                recovery_point=self._recovery_points.get(key, 0),
+                start_offset=self._start_offsets.get(key, 0),
+                first_dirty_offset=self._first_dirty.get(key, 0),
+            ),
+            clean=self.was_clean and key in self._recovery_points,
+            pool=self.pool,
+            background=self.background,
+            waits_for_sync=self.waits_for_sync,
+        )
+        if is_new:
+            sync_directory(self.path)
+        self.partitions[key] = opened
+        return opened
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Remove a partition: out of sight at once, its files in the background."""
+        log = self.partitions.pop((topic, partition))
+        log.is_deleted = True
+        for segment in log.segments:
+            self.pool.forget(segment.path)
+            segment.close()
+        # A name of its own: a topic of the same name may be made and deleted again before the files are gone.
+        target = self.path / f"{uuid.uuid4().hex}{DELETED_SUFFIX}"
+        log.directory.rename(target)
+        self.background(lambda: shutil.rmtree(target, ignore_errors=True))
+
+    def checkpoint(self) -> None:
+        """Save start offsets, recovery points and compaction's progress; may run in the background."""
+        partitions = list(self.partitions.items())
+        recovery: Offsets = {key: log.recovery_point for key, log in partitions}
+        starts: Offsets = {key: log.start_offset for key, log in partitions if log.start_offset}
+        dirty: Offsets = {key: log.first_dirty_offset for key, log in partitions if log.first_dirty_offset}
+        self._recovery_points = self._save("recovery-point", recovery, self._recovery_points)
+        self._start_offsets = self._save("log-start", starts, self._start_offsets)
+        self._first_dirty = self._save("cleaner", dirty, self._first_dirty)
+
+    def _save(self, name: str, offsets: Offsets, saved: Offsets) -> Offsets:
+        if offsets != saved:
+            write_checkpoint(self._checkpoint(name), offsets)
+        return offsets
+
+    def close(self) -> None:
+        """Stop cleanly: the next start needs no scan."""
+        for log in self.partitions.values():
+            log.close()
+        self.checkpoint()
+        replace_file(self._clean_mark, b"")
+        os.close(self._lock)
+
+    def abandon(self) -> None:
+        """Let go of the folder as a crash would: nothing is saved (for tests of recovery)."""
+        os.close(self._lock)

@@ -1,0 +1,371 @@
+"""What a partition knows of the producers that write to it: sequences, epochs and open transactions.
+
+An idempotent producer numbers its records. The partition takes the next number only, remembers the last five
+batches of each producer so that a repeated one is answered and not written again, and refuses every epoch
+older than the newest it has seen. A transactional batch opens a transaction of its producer, and a marker
+ends it; readers of committed records stop before the first open one.
+
+The rules are those of Apache Kafka: a producer without state may begin with any sequence; a new epoch begins
+with 0; markers of a newer epoch forget the batches, markers of the same epoch keep them. Batches without a
+sequence (the broker's own) are held to the epoch alone. Nothing here does I/O: the log asks `check` before it
+writes and tells `applied` or `marker` afterwards, and replaying the log's headers gives the same state again.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import HeadraceError
+from headrace.protocol.batch import SEQUENCE_LIMIT, TRANSACTIONAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.protocol.batch import BatchHeader
+
+REMEMBERED_BATCHES: Final = 5
+"""Batches of a producer in which a repeated one is recognised; as many as a client may have in flight."""
+EXPIRATION_MS: Final = 86_400_000
+"""Kafka's default of `producer.id.expiration.ms`: one day."""
+
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+SNAPSHOT_VERSION: Final = 1
+
+_SNAPSHOT_HEADER = struct.Struct(">BII")  # version, checksum of what follows, producers
+_PRODUCER = struct.Struct(">qhiiqqqB")
+_BATCH = struct.Struct(">iiqqq")
+
+
+class ProducerFault(HeadraceError):
+    """A batch that its producer may not write."""
+
+
+class OutOfOrderSequence(ProducerFault):
+    """Records are missing between the producer's last batch and this one, or it is an old one come again."""
+
+
+class StaleProducerEpoch(ProducerFault):
+    """A newer instance of the producer has written: this one is fenced off."""
+
+
+class OutsideTransaction(ProducerFault):
+    """A batch without a transaction while the same producer has one open."""
+
+
+class CorruptSnapshot(HeadraceError):
+    """Bytes that are no snapshot of producers; the log's own headers give the same state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate:
+    """A batch that is in the log already: where, and since when."""
+
+    base_offset: int
+    append_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedTransaction:
+    """A transaction that readers must skip: its range, and the last stable offset when it ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerDescription:
+    """One producer as the admin client shows it; −1 stands for "none"."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_used_ms: int
+    coordinator_epoch: int
+    first_open_offset: int
+
+
+class _Batch(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+
+
+class _Producer:
+    """The state of one producer; plain slots, for it is read on every append."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "first_open_offset",
+        "last_used_ms",
+        "marker_offset",
+        "next_sequence",
+    )
+
+    def __init__(self) -> None:
+        self.epoch = NO_EPOCH
+        self.next_sequence = 0
+        self.batches: list[_Batch] = []
+        self.first_open_offset = NO_OFFSET
+        self.marker_offset = NO_OFFSET
+        self.coordinator_epoch = NO_EPOCH
+        self.last_used_ms = 0
+
+    def move_to(self, epoch: int) -> None:
+        """Take on an epoch; a new one forgets the batches of the old."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.next_sequence = 0
+            self.batches.clear()
+
+
+class ProducerStates:
+    """The producers of one partition."""
+
+    __slots__ = ("_open", "_producers", "first_unstable_offset")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+        # By first offset, lowest first: offsets only grow, so that the order of insertion is the order.
+        self._open: dict[int, int] = {}
+        self.first_unstable_offset: int | None = None
+        """First offset of the oldest open transaction; None when every transaction has ended."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """None when the batch may be written, the earlier one when it repeats it, or a `ProducerFault`."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        if header.producer_epoch == producer.epoch:
+            # The common case ends here: the next sequence of the current epoch.
+            if header.base_sequence != producer.next_sequence and header.base_sequence >= 0:
+                return _find_duplicate(producer, header)
+        else:
+            _check_new_epoch(producer, header)
+        if producer.first_open_offset >= 0 and not header.attributes & TRANSACTIONAL:
+            raise OutsideTransaction(
+                f"producer {header.producer_id} wrote a batch without a transaction while its transaction "
+                f"from offset {producer.first_open_offset} is open: end the transaction first"
+            )
+        return None
+
+    def check_marker(self, producer_id: int, epoch: int) -> None:
+        """Pass when a marker of this epoch may be written, or raise `StaleProducerEpoch`."""
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise _stale(producer_id, epoch, producer.epoch)
+
+    def applied(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Record a data batch that is in the log at `base_offset`; it may open a transaction."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = _Producer()
+        if header.producer_epoch != producer.epoch:
+            producer.move_to(header.producer_epoch)
+        producer.last_used_ms = now_ms
+        first = header.base_sequence
+        last_offset = base_offset + header.last_offset_delta
+        last = (first + header.last_offset_delta) % SEQUENCE_LIMIT if first >= 0 else first
+        if first >= 0:
+            producer.next_sequence = (last + 1) % SEQUENCE_LIMIT
+        batches = producer.batches
+        if len(batches) == REMEMBERED_BATCHES:
+            del batches[0]
+        batches.append(_Batch(first, last, base_offset, last_offset, now_ms))
+        if header.attributes & TRANSACTIONAL and producer.first_open_offset < 0:
+            producer.first_open_offset = base_offset
+            self._open[header.producer_id] = base_offset
+            if self.first_unstable_offset is None:
+                self.first_unstable_offset = base_offset
+
+    def marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        offset: int,
+        *,
+        committed: bool,
+        now_ms: int,
+        coordinator_epoch: int = 0,
+    ) -> AbortedTransaction | None:
+        """Record the marker at `offset`; what readers must skip, when it aborted records here."""
+        producer = self._producers.setdefault(producer_id, _Producer())
+        producer.move_to(epoch)
+        producer.coordinator_epoch = coordinator_epoch
+        producer.marker_offset = offset
+        producer.last_used_ms = now_ms
+        first = producer.first_open_offset
+        if first < 0:
+            return None
+        producer.first_open_offset = NO_OFFSET
+        del self._open[producer_id]
+        self.first_unstable_offset = next(iter(self._open.values()), None)
+        if committed:
+            return None
+        stable = offset + 1 if self.first_unstable_offset is None else self.first_unstable_offset
+        return AbortedTransaction(
+            producer_id=producer_id, first_offset=first, last_offset=offset, last_stable_offset=stable
+        )
+
+    def has_open(self, producer_id: int) -> bool:
+        """Whether the producer has a transaction open in this partition."""
+        return producer_id in self._open
+
+    def epoch_of(self, producer_id: int) -> int:
+        """The newest epoch seen of the producer; −1 when there is none."""
+        producer = self._producers.get(producer_id)
+        return NO_EPOCH if producer is None else producer.epoch
+
+    def open_transactions(self) -> dict[int, int]:
+        """First offset of each open transaction by producer id, the oldest first."""
+        return dict(self._open)
+
+    def active(self) -> dict[int, int]:
+        """By producer id, the offset whose batch compaction must keep, or a replay loses the producer.
+
+        That is the last data batch, or the last marker where a new epoch has written nothing yet.
+        """
+        return {
+            producer_id: producer.batches[-1].last_offset if producer.batches else producer.marker_offset
+            for producer_id, producer in self._producers.items()
+        }
+
+    def describe(self) -> Iterator[ProducerDescription]:
+        """Each producer as the admin client shows it."""
+        for producer_id, producer in self._producers.items():
+            yield ProducerDescription(
+                producer_id=producer_id,
+                epoch=producer.epoch,
+                last_sequence=producer.batches[-1].last_sequence if producer.batches else -1,
+                last_used_ms=producer.last_used_ms,
+                coordinator_epoch=producer.coordinator_epoch,
+                first_open_offset=producer.first_open_offset,
+            )
+
+    def expire(self, now_ms: int, after_ms: int = EXPIRATION_MS) -> int:
+        """Forget producers that were idle for `after_ms`, never one with an open transaction; how many."""
+        idle = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.first_open_offset < 0 and now_ms - producer.last_used_ms >= after_ms
+        ]
+        for producer_id in idle:
+            del self._producers[producer_id]
+        return len(idle)
+
+    def dump(self) -> bytes:
+        """A snapshot that `load` reads: versioned and with a checksum."""
+        body = bytearray()
+        for producer_id, producer in self._producers.items():
+            body += _PRODUCER.pack(
+                producer_id,
+                producer.epoch,
+                producer.next_sequence,
+                producer.coordinator_epoch,
+                producer.first_open_offset,
+                producer.marker_offset,
+                producer.last_used_ms,
+                len(producer.batches),
+            )
+            for batch in producer.batches:
+                body += _BATCH.pack(*batch)
+        return _SNAPSHOT_HEADER.pack(SNAPSHOT_VERSION, crc32c(body), len(self._producers)) + body
+
+    @classmethod
+    def load(cls, snapshot: bytes) -> ProducerStates:
+        """The states that `dump` wrote, or `CorruptSnapshot`."""
+        count = _check_snapshot(snapshot)
+        states = cls()
+        position = _SNAPSHOT_HEADER.size
+        try:
+            for _ in range(count):
+                producer_id, producer, position = _read_producer(snapshot, position)
+                states._producers[producer_id] = producer
+        except struct.error as fault:
+            raise CorruptSnapshot(
+                "a snapshot of producers ends too early: rebuild it from the log"
+            ) from fault
+        if position != len(snapshot):
+            raise CorruptSnapshot("a snapshot of producers is too long: rebuild it from the log")
+        states._find_open()
+        return states
+
+    def _find_open(self) -> None:
+        opened = sorted((state.first_open_offset, id_) for id_, state in self._producers.items())
+        self._open = {producer_id: offset for offset, producer_id in opened if offset >= 0}
+        self.first_unstable_offset = next(iter(self._open.values()), None)
+
+
+def _find_duplicate(producer: _Producer, header: BatchHeader) -> Duplicate:
+    first, last = header.base_sequence, header.last_sequence
+    for batch in producer.batches:
+        if batch.first_sequence == first and batch.last_sequence == last:
+            return Duplicate(base_offset=batch.base_offset, append_time_ms=batch.append_time_ms)
+    raise OutOfOrderSequence(
+        f"producer {header.producer_id} (epoch {header.producer_epoch}) wrote sequence {first} where "
+        f"{producer.next_sequence} comes next: a batch before it was lost, or it is older than the last "
+        f"{REMEMBERED_BATCHES}; begin again with a new epoch"
+    )
+
+
+def _check_new_epoch(producer: _Producer, header: BatchHeader) -> None:
+    if header.producer_epoch < producer.epoch:
+        raise _stale(header.producer_id, header.producer_epoch, producer.epoch)
+    if header.base_sequence > 0:
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} began epoch {header.producer_epoch} with sequence "
+            f"{header.base_sequence}: a new epoch begins with 0"
+        )
+
+
+def _stale(producer_id: int, epoch: int, newest: int) -> StaleProducerEpoch:
+    return StaleProducerEpoch(
+        f"producer {producer_id} wrote with epoch {epoch} and epoch {newest} has been seen: a newer instance "
+        "has taken over, or the transaction was aborted; begin again with InitProducerId"
+    )
+
+
+def _check_snapshot(snapshot: bytes) -> int:
+    """How many producers the snapshot holds, once its header and checksum are found good."""
+    if len(snapshot) < _SNAPSHOT_HEADER.size:
+        raise CorruptSnapshot(
+            f"a snapshot of producers has only {len(snapshot)} bytes: rebuild it from the log"
+        )
+    version, checksum, count = _SNAPSHOT_HEADER.unpack_from(snapshot)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshot(f"a snapshot of producers has version {version}: rebuild it from the log")
+    if crc32c(memoryview(snapshot)[_SNAPSHOT_HEADER.size :]) != checksum:
+        raise CorruptSnapshot("a snapshot of producers fails its checksum: rebuild it from the log")
+    return int(count)
+
+
+def _read_producer(snapshot: bytes, position: int) -> tuple[int, _Producer, int]:
+    producer = _Producer()
+    (
+        producer_id,
+        producer.epoch,
+        producer.next_sequence,
+        producer.coordinator_epoch,
+        producer.first_open_offset,
+        producer.marker_offset,
+        producer.last_used_ms,
+        count,
+    ) = _PRODUCER.unpack_from(snapshot, position)
+    position += _PRODUCER.size
+    for _ in range(count):
+        producer.batches.append(_Batch._make(_BATCH.unpack_from(snapshot, position)))
+        position += _BATCH.size
+    return producer_id, producer, position

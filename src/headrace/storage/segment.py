@@ -1,0 +1,240 @@
+"""One segment of a partition: a `.log` file of batches, and its indexes.
+
+The last segment of a partition is active: its file is open for writing and its indexes grow in memory. A
+closed segment is only names until somebody reads it. Positions are bytes in the log file; all of them are
+boundaries of batches.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD, MIN_LENGTH, BatchHeader, read_header
+from headrace.storage.errors import DiskFault
+from headrace.storage.files import FilePool, LogFile, replace_file
+from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHUNK_BYTES: Final = 8192
+SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+# Base offset, length and last offset delta: all that a walk along batches needs.
+_STEP = struct.Struct(">qi11xi")
+
+
+class FileRange(NamedTuple):
+    """Bytes of a log file that hold whole batches, ready to be sent."""
+
+    file: LogFile
+    position: int
+    size: int
+
+
+class Step(NamedTuple):
+    """One batch met on a walk along a log file."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+
+
+def segment_name(base_offset: int, suffix: str = ".log") -> str:
+    """The file name of a segment, as Kafka writes it."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def walk(file: LogFile, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Step]:
+    """Each whole batch of the file from `position` to `end`; stops at the first that is torn."""
+    buffer, start = b"", position
+    while position + HEADER_BYTES <= end:
+        at = position - start
+        if at + HEADER_BYTES > len(buffer):
+            buffer, start, at = os.pread(file.fd, chunk_bytes, position), position, 0
+            if len(buffer) < HEADER_BYTES:
+                return
+        base_offset, length, delta = _STEP.unpack_from(buffer, at)
+        size = length + LENGTH_OVERHEAD
+        if length < MIN_LENGTH or position + size > end:
+            return
+        yield Step(position, size, base_offset, base_offset + delta)
+        position += size
+
+
+class Segment:
+    """Batches from `base_offset` on, up to the next segment."""
+
+    __slots__ = (
+        "_active_file",
+        "_offset_index",
+        "_pool",
+        "_time_index",
+        "_unindexed_bytes",
+        "base_offset",
+        "directory",
+        "first_timestamp",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "path",
+        "size",
+    )
+
+    def __init__(self, directory: Path, base_offset: int, pool: FilePool) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = directory / segment_name(base_offset)
+        self.size = self.path.stat().st_size if self.path.exists() else 0
+        self.first_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self._pool = pool
+        self._active_file: LogFile | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._unindexed_bytes = 0
+
+    def activate(self) -> None:
+        """Open the segment for writing; one that holds batches goes on with the indexes that it has."""
+        self._active_file = LogFile(self.path, os.O_RDWR | os.O_CREAT)
+        if self.size == 0:
+            self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+            return
+        self.load_max_timestamp()
+        self._unindexed_bytes = self.size
+        self.load_first_timestamp()
+
+    def load_first_timestamp(self) -> int:
+        """The time of the first record, read from the file when it is not known."""
+        if self.first_timestamp == NO_TIMESTAMP and self.size:
+            self.first_timestamp = next((header.base_timestamp for _, header in self.headers()), NO_TIMESTAMP)
+        return self.first_timestamp
+
+    def truncate(self, size: int) -> None:
+        """Cut the log file at a boundary between batches."""
+        os.truncate(self.path, size)
+        self.size = size
+
+    @property
+    def file(self) -> LogFile:
+        """The open log file."""
+        return self._active_file or self._pool.open(self.path)
+
+    def append(self, batch: bytes | bytearray | memoryview) -> int:
+        """Write one placed batch at the end; gives its position. A failed write leaves nothing behind."""
+        position, file = self.size, self.file
+        try:
+            written = os.pwrite(file.fd, batch, position)
+            if written != len(batch):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as fault:
+            os.ftruncate(file.fd, position)
+            raise DiskFault(f"{self.path} could not be written: {fault.strerror}; free some space") from fault
+        self.size = position + written
+        return position
+
+    def note(self, header: BatchHeader, position: int, last_offset: int, interval_bytes: int) -> None:
+        """Index the batch at `position` once `interval_bytes` have passed since the last entry."""
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.first_timestamp == NO_TIMESTAMP:
+            self.first_timestamp = header.base_timestamp
+        if self._unindexed_bytes > interval_bytes:
+            self.offset_index.add(last_offset, position)
+            self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
+            self._unindexed_bytes = 0
+        self._unindexed_bytes += header.length + LENGTH_OVERHEAD
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The offset index, read from its file or made again from the log."""
+        if self._offset_index is None:
+            self._load_indexes()
+        assert self._offset_index is not None
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index, read from its file or made again from the log."""
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def load_max_timestamp(self) -> int:
+        """The largest time in a closed segment, and the offset that had it, from its time index."""
+        if self.max_timestamp == NO_TIMESTAMP and len(self.time_index):
+            self.max_timestamp = self.time_index.max_timestamp
+            self.max_timestamp_offset = self.time_index.offsets[-1]
+        return self.max_timestamp
+
+    def _load_indexes(self) -> None:
+        try:
+            offsets = OffsetIndex.load(self.base_offset, self.path.with_suffix(".index").read_bytes())
+            times = TimeIndex.load(self.base_offset, self.path.with_suffix(".timeindex").read_bytes())
+        except FileNotFoundError:
+            self.rebuild_indexes()
+            return
+        too_far = len(offsets) > 0 and offsets.positions[-1] >= self.size
+        too_short = self.size > 0 and (len(times) == 0 or (len(offsets) == 0 and self.size > 2**20))
+        if too_far or too_short:
+            self.rebuild_indexes()
+        else:
+            self._offset_index, self._time_index = offsets, times
+
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
+        """Make both indexes again from the log file, and save them."""
+        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self._unindexed_bytes = 0
+        for position, header in self.headers():
+            self.note(header, position, header.last_offset, interval_bytes)
+        self.save_indexes()
+
+    def save_indexes(self) -> None:
+        """Write both index files; the time index ends with the largest time of the segment."""
+        self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
+        replace_file(self.path.with_suffix(".index"), self.offset_index.dump())
+        replace_file(self.path.with_suffix(".timeindex"), self.time_index.dump())
+
+    def hold(self) -> None:
+        """Keep the file and the indexes as they are now, while another file takes the segment's name."""
+        self._active_file = self.file
+        self.load_max_timestamp()
+
+    def close(self) -> None:
+        """Close the segment for writing; readers open it again by name."""
+        self._active_file = None
+
+    def sync(self) -> None:
+        """Make the log file survive power loss."""
+        os.fdatasync(self.file.fd)
+
+    def locate(self, offset: int) -> Step | None:
+        """The batch that holds `offset`, or the first one after it when compaction removed it."""
+        for step in walk(self.file, self.offset_index.floor(offset), self.size):
+            if step.last_offset >= offset:
+                return step
+        return None
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and whole header of each batch from `position` on."""
+        for step in walk(self.file, position, self.size):
+            yield step.position, read_header(os.pread(self.file.fd, HEADER_BYTES, step.position))
+
+    def read(self, step: Step) -> bytes:
+        """The bytes of one batch."""
+        return os.pread(self.file.fd, step.size, step.position)
+
+    def delete(self) -> None:
+        """Remove the files; a reader in the middle of the log file is not disturbed."""
+        self._active_file = None
+        self._pool.forget(self.path)
+        for suffix in SUFFIXES:
+            self.path.with_suffix(suffix).unlink(missing_ok=True)

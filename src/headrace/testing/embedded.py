@@ -1,0 +1,81 @@
+"""A broker in a thread of the calling process."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from headrace.broker.broker import Broker
+from headrace.broker.config import BrokerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class EmbeddedBroker:
+    """A broker that runs beside the caller; any Kafka client in any process can use it at `bootstrap`."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self._loop = uvloop.new_event_loop()
+        self._stop = asyncio.Event()
+        self._started = threading.Event()
+        self._fault: BaseException | None = None
+        self._port = 0
+        self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._fault is not None:
+            self._thread.join()
+            raise self._fault
+
+    @property
+    def bootstrap(self) -> str:
+        """The address to give to clients as `bootstrap.servers`."""
+        return f"{self.config.host}:{self._port}"
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            asyncio.set_event_loop(None)
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        try:
+            broker = await Broker.start(self.config)
+        except BaseException as fault:  # noqa: BLE001  raised again in the thread that waits for the start
+            self._fault = fault
+            self._started.set()
+            return
+        self._port = broker.port
+        self._started.set()
+        await self._stop.wait()
+        await broker.stop()
+
+    def stop(self) -> None:
+        """Stop cleanly; the data stays where it is."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+
+@contextmanager
+def broker(**settings: Any) -> Iterator[EmbeddedBroker]:
+    """A private broker in a temporary folder on a free port, gone when the block ends.
+
+    `settings` are those of `headrace.broker.config.BrokerConfig`, for example `default_partitions=3`.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as folder:
+        embedded = EmbeddedBroker(BrokerConfig(**({"data": Path(folder), "port": 0} | settings)))
+        try:
+            yield embedded
+        finally:
+            embedded.stop()

@@ -1,0 +1,107 @@
+"""The records of `__transaction_state`, byte by byte as Kafka lays them out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.broker.producer_ids import BLOCK, ProducerIds
+from headrace.broker.statelog import MemoryStateLog, StateRecord
+from headrace.broker.transaction import State, TopicPartition, Transaction
+from headrace.broker.transaction_records import (
+    read_key,
+    read_producer_ids,
+    read_value,
+    write_key,
+    write_producer_ids,
+    write_value,
+)
+
+short, integer, long = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
+transactions = st.builds(
+    Transaction,
+    transactional_id=st.text(min_size=1, max_size=20),
+    producer_id=long,
+    epoch=short,
+    last_epoch=short,
+    previous_producer_id=long,
+    next_producer_id=long,
+    timeout_ms=integer,
+    state=st.sampled_from([state for state in State if state is not State.EMPTY]),
+    partitions=st.frozensets(
+        st.builds(TopicPartition, st.text(min_size=1, max_size=200), st.integers(0, 5)), max_size=8
+    ),
+    started_ms=long,
+    updated_ms=long,
+    protocol=short,
+)
+
+
+@given(transactions)
+def test_a_transaction_survives_the_log(transaction: Transaction) -> None:
+    assert read_key(write_key(transaction.transactional_id)) == transaction.transactional_id
+    assert read_value(transaction.transactional_id, write_value(transaction)) == transaction
+
+
+def test_a_value_is_laid_out_as_kafka_lays_out_version_1() -> None:
+    transaction = Transaction(
+        transactional_id="t",
+        producer_id=5,
+        epoch=2,
+        timeout_ms=1000,
+        state=State.ONGOING,
+        partitions=frozenset({TopicPartition("ab", 3), TopicPartition("ab", 1)}),
+        started_ms=16,
+        updated_ms=17,
+        previous_producer_id=4,
+        protocol=2,
+    )
+    assert write_value(transaction) == bytes.fromhex(
+        "0001"  # version
+        "0000000000000005 0002 000003e8 01"  # producer id, epoch, timeout, Ongoing
+        "02 03 6162 03 00000001 00000003 00"  # one topic of two partitions
+        "0000000000000011 0000000000000010"  # last update, start
+        "02 00 08 0000000000000004 02 02 0002"  # two tagged fields: previous id, client's version
+    )
+
+
+def test_an_empty_transaction_has_null_for_its_partitions() -> None:
+    transaction = Transaction(transactional_id="t", producer_id=5, epoch=0, timeout_ms=1, updated_ms=7)
+    value = write_value(transaction)
+    assert value == bytes.fromhex(
+        "0001 0000000000000005 0000 00000001 00 00 0000000000000007 ffffffffffffffff 00"
+    )
+    assert read_value("t", value) == transaction
+
+
+def test_values_of_version_0_are_read_too() -> None:
+    value = bytes.fromhex(
+        "0000 0000000000000005 0002 000003e8 04"
+        "00000001 0002 6162 00000002 00000001 00000003"
+        "0000000000000011 0000000000000010"
+    )
+    transaction = read_value("t", value)
+    assert transaction.state is State.COMPLETE_COMMIT
+    assert transaction.partitions == {("ab", 1), ("ab", 3)}
+    assert (transaction.updated_ms, transaction.started_ms) == (17, 16)
+
+
+def test_the_counter_of_producer_ids_has_a_key_that_is_no_transactional_id() -> None:
+    key, value = write_producer_ids(3000)
+    assert read_key(key) is None
+    assert read_producer_ids(key, value) == 3000
+    assert read_producer_ids(write_key("t"), value) is None
+
+
+def test_no_producer_id_is_given_twice_even_over_restarts() -> None:
+    log = MemoryStateLog()
+    given_ids: list[int] = []
+    for _ in range(3):
+        ids = ProducerIds(log)
+        for entry in log.replay():
+            assert isinstance(entry, StateRecord)
+            assert entry.value is not None
+            ids.restore(read_producer_ids(entry.key, entry.value) or 0)
+        given_ids += [ids.take() for _ in range(BLOCK + 1)]
+    assert len(set(given_ids)) == len(given_ids)
+    assert len(log.entries) == 6
