@@ -5,6 +5,8 @@ from typing import Any
 
 from bench.readings import Readings, round_to
 
+TIMES = "\N{MULTIPLICATION SIGN}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
@@ -25,7 +27,8 @@ class Aim:
     def limit(self) -> str:
         """The limit in words, such as "≥ 1.4× kafka" or "≤ 1 ms"."""
         sign, number = ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
-        return f"{sign} {number:g}× {self.against}" if self.against else f"{sign} {number:g} {self.unit}"
+        unit = f"{TIMES} {self.against}" if self.against else f" {self.unit}"
+        return f"{sign} {number:g}{unit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The page cache, made equally warm for every system that is about to write.
 
 A virtual machine may have to ask its host for each page that it has not used for some seconds; writing to
-such pages was seen to be six times slower (0.6 GB/s against 4 GB/s). Without this, whoever writes first loses.
+such pages was seen to be six times slower (0.6 GB/s against 4 GB/s). Without this, whoever writes to fresh
+memory loses, and nobody would know why.
 """
 
 import os

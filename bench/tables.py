@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from rich.console import Console
 from rich.table import Table
 
-from bench.aims import Verdict
+from bench.aims import TIMES, Verdict
 from bench.readings import Reading, Readings
 
 COLOURS = {"reached": "green", "missed": "red", "not measured": "yellow"}
@@ -40,7 +40,7 @@ def print_verdicts(console: Console, verdicts: Iterable[Verdict]) -> None:
         table.add_column(heading, no_wrap=True)
     for verdict in verdicts:
         aim, colour = verdict.aim, COLOURS[verdict.word]
-        figure = "" if verdict.figure is None else f"{verdict.figure:.3g}{'×' if aim.against else ''}"
+        figure = "" if verdict.figure is None else f"{verdict.figure:.3g}{TIMES if aim.against else ''}"
         word = f"[{colour}]{verdict.word}[/]"
         table.add_row(aim.measure, aim.cell, aim.unit, aim.limit, figure, word)
     console.print(table)
@@ -48,13 +48,17 @@ def print_verdicts(console: Console, verdicts: Iterable[Verdict]) -> None:
 
 def _figure(reading: Reading | None, base: Reading | None) -> str:
     if reading is None:
-        return "–"
+        return ""
     text = _number(reading.median)
     if len(reading.values) > 1:
         text += f" ±{reading.spread:.0%}"
     if base is not None and base.median and base.system != reading.system:
-        text += f" ({reading.median / base.median:.2f}×)"
+        text += f" ({_ratio(reading.median / base.median)}{TIMES})"
     return text
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.1g}"
 
 
 def _number(value: float) -> str:

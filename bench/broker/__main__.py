@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from tools.apache_kafka import ApacheKafkaUnavailable
 
 from bench.broker.measures.ceiling import measure_ceiling
 from bench.broker.measures.latency import measure_latency
@@ -18,9 +19,9 @@ from bench.broker.report import print_report, write_report
 from bench.broker.stage import LoadBroke, Stage, set_up
 from bench.broker.systems import SYSTEMS, System
 from bench.broker.systems.system import Flush
+from bench.broker.warm_up import warm_up
 from bench.processes import ServerFailed
 from bench.readings import Readings
-from tools.apache_kafka import ApacheKafkaUnavailable
 
 # In the order in which they run: each stage starts its systems once, after `startup`.
 MEASURES: dict[Flush, dict[str, Callable[[Stage], None]]] = {
@@ -100,6 +101,7 @@ def _measure(systems: Sequence[System], only: set[str], plan: Plan, readings: Re
 def _run(stage: Stage, measures: Sequence[Callable[[Stage], None]]) -> None:
     for entry in stage.entries:
         entry.node.start()
+    warm_up(stage)
     for measure in measures:
         measure(stage)
 

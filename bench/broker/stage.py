@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.console import Console
 from bench.broker.load.job import Job, Outcome
 from bench.broker.plan import Plan
 from bench.broker.systems.system import Flush, Node, System
-from bench.readings import Readings
+from bench.readings import Readings, round_to
 
 LOAD_SECONDS = 300
 
@@ -75,13 +75,11 @@ class Stage:
         """The name of a row: the words, and the flush mode."""
         return ", ".join([*words, self.flush.value])
 
-    def read(self, entry: Entry, measure: str, cell: str, **values: float) -> None:
-        """Note one round of a row, a reading for each unit; `MB_s` stands for the unit MB/s."""
+    def read(self, entry: Entry, measure: str, cell: str, values: Mapping[str, float]) -> None:
+        """Note one round of a row: `values` by their units."""
         for unit, value in values.items():
-            self.readings.add(
-                measure=measure, cell=cell, unit=unit.replace("_", "/"), system=entry.system.name, value=value
-            )
-        said = ", ".join(f"{value:,.3g} {unit.replace('_', '/')}" for unit, value in values.items())
+            self.readings.add(measure=measure, cell=cell, unit=unit, system=entry.system.name, value=value)
+        said = ", ".join(f"{round_to(value):,g} {unit}" for unit, value in values.items())
         self.progress.print(f"{measure} · {cell} · {entry.system.title}: {said}")
 
     def load(self, entry: Entry, act: str, *, client: str | None = None, **details: object) -> Outcome:

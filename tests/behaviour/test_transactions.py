@@ -157,16 +157,24 @@ def test_a_second_producer_fences_the_first(client: Client, new_topic: NewTopic,
     successor.begin()
     successor.send(topic, messages(b"successor's"))
     with pytest.raises(Refused) as refused:
-        _finish(zombie, topic)
+        zombie.commit()
     assert refused.value.error in FENCED
     successor.commit()
     assert values(read(reader(client, topic, "read_committed"), 1)) == [b"successor's"]
 
 
-def _finish(zombie: Producer, topic: str) -> None:
-    # Libraries differ in which of the two calls tells them.
-    zombie.send(topic, messages(b"late"))
-    zombie.commit()
+def test_a_late_message_of_a_fenced_producer_is_refused(
+    client: Client, new_topic: NewTopic, new_name: NewName
+) -> None:
+    topic, transactional_id = new_topic(), new_name("txn")
+    zombie = transactional(client, transactional_id)
+    zombie.begin()
+    zombie.send(topic, messages(b"early"))
+    transactional(client, transactional_id)
+    with pytest.raises(Refused) as refused:
+        zombie.send(topic, messages(b"late"))
+    assert refused.value.error in FENCED
+    assert values(read_quietly(reader(client, topic, "read_uncommitted"))) == [b"early"]
 
 
 def test_a_producer_can_make_many_transactions(client: Client, new_topic: NewTopic, new_name: NewName) -> None:

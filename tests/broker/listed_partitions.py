@@ -97,16 +97,25 @@ class ListedPartitions:
             if isinstance(entry, Write) and _outcome(held.log, offset, entry.producer_id)
         ]
 
+    def outcomes(self) -> dict[object, bool | None]:
+        """What became of each value written: committed, aborted, or None as long as it is open."""
+        return {
+            entry.value: _outcome(held.log, offset, entry.producer_id)
+            for held in self.logs.values()
+            for offset, entry in enumerate(held.log)
+            if isinstance(entry, Write)
+        }
+
     def markers(self, topic: str, partition: int) -> list[Marker]:
         """The markers in the log, in order."""
         return [entry for entry in self.logs[topic, partition].log if isinstance(entry, Marker)]
 
 
-def _outcome(log: list[Write | Marker], offset: int, producer_id: int) -> bool:
+def _outcome(log: list[Write | Marker], offset: int, producer_id: int) -> bool | None:
     for entry in log[offset:]:
         if isinstance(entry, Marker) and entry.producer_id == producer_id:
             return entry.committed
-    return False
+    return None
 
 
 def _header(write: Write, sequence: int) -> BatchHeader:

@@ -96,7 +96,17 @@ public final class Driver {
         if (known == Errors.UNKNOWN_SERVER_ERROR && cause.getCause() != null) {
             return codeOf(cause.getCause());
         }
-        return known.code();
+        return known == Errors.UNKNOWN_SERVER_ERROR ? codeFrom(String.valueOf(cause.getMessage())) : known.code();
+    }
+
+    /** Where the client wraps an answer that it did not expect, only the error's own text remains. */
+    private static int codeFrom(String message) {
+        for (Errors candidate : Errors.values()) {
+            if (candidate.message() != null && message.contains(candidate.message())) {
+                return candidate.code();
+            }
+        }
+        return Errors.UNKNOWN_SERVER_ERROR.code();
     }
 
     private Object run(JsonNode command) throws Exception {

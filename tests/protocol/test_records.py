@@ -3,9 +3,9 @@
 import contextlib
 
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from headrace.protocol.batch import LOG_APPEND_TIME, build_batch, check_batch, read_header
 from headrace.protocol.compression import CODECS
@@ -51,7 +51,7 @@ def test_records_come_back_with_their_offsets(records, codec, base_offset):
     ]
 
 
-def test_a_batch_of_ours_is_read_by_kafka_python():
+def test_a_batch_of_ours_is_read_by_aiokafka():
     batch = encode_batch([NewRecord(b"k", b"v", TIME, (("h", b"1"),)), NewRecord(None, None, TIME + 5)])
     theirs = DefaultRecordBatch(bytes(batch))
     assert theirs.validate_crc()
@@ -61,8 +61,8 @@ def test_a_batch_of_ours_is_read_by_kafka_python():
     ]
 
 
-def test_a_batch_of_kafka_python_is_read():
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 10_000)
+def test_a_batch_of_aiokafka_is_read():
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 100_000)
     for offset in range(200):
         builder.append(offset, TIME - offset, b"key", b"x" * offset, [("h", None)])
     assert decode_batch(builder.build()) == [

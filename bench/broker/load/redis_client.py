@@ -71,8 +71,9 @@ def _take_arrivals(job: Job, arrivals: Arrivals) -> None:
     last = b"0"
     while not arrivals.complete.is_set():
         answer = connection.xread({job.topic: last}, block=BLOCK_MS)
-        for last, fields in answer[0][1] if answer else ():
+        for entry, fields in answer[0][1] if answer else ():
             arrivals.add(fields[b"v"])
+            last = entry
 
 
 def _connect(job: Job) -> redis.Redis:

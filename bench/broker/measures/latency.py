@@ -25,4 +25,4 @@ def measure_latency(stage: Stage) -> None:
             warm_up_seconds=plan.latency_warm_up_seconds,
         )
         for name, milliseconds in outcome.latencies_ms.items():
-            stage.read(entry, MEASURE, stage.cell(name), ms=milliseconds)
+            stage.read(entry, MEASURE, stage.cell(name), {"ms": milliseconds})

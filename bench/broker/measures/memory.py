@@ -7,4 +7,4 @@ from bench.processes import resident_megabytes
 def measure_memory(stage: Stage) -> None:
     """Resident memory of each system as it is now."""
     for entry in stage.entries:
-        stage.read(entry, "memory", "after load", MB=resident_megabytes(entry.node.pid))
+        stage.read(entry, "memory", "after load", {"MB": resident_megabytes(entry.node.pid)})

@@ -1,5 +1,7 @@
 """Requests a second without batching: one record of 100 B in each."""
 
+from typing import Any
+
 from bench.broker.stage import Stage, new_topic
 
 MEASURE = "requests of one record"
@@ -12,7 +14,7 @@ def measure_requests(stage: Stage) -> None:
     for in_flight, words in IN_FLIGHT.items():
         for number, entry in stage.turns(stage.plan.rounds):
             seconds = stage.plan.seconds if number else stage.plan.warm_up_seconds
-            topic = {"topic": new_topic(), "record_bytes": RECORD_BYTES}
+            topic: dict[str, Any] = {"topic": new_topic(), "record_bytes": RECORD_BYTES}
             outcome = stage.load(entry, "requests", seconds=seconds, in_flight=in_flight, **topic)
             if number:
-                stage.read(entry, MEASURE, stage.cell(words), requests_s=outcome.records_per_second)
+                stage.read(entry, MEASURE, stage.cell(words), {"requests/s": outcome.records_per_second})

@@ -1,6 +1,6 @@
 """Start-up and idle memory: each system alone, started several times on the same folder.
 
-The clock starts with the process. The first start, which fills file caches and formats folders, is not counted.
+The clock starts with the process. The first start fills file caches and formats folders: it is not counted.
 """
 
 import threading
@@ -22,7 +22,7 @@ def measure_startup(stage: Stage) -> None:
             _start_once(stage, entry)
             time.sleep(IDLE_SECONDS)  # what a system does just after its start counts as its idle state, too
             memory = resident_megabytes(entry.node.pid)
-            stage.read(entry, "memory", "idle", MB=memory)
+            stage.read(entry, "memory", "idle", {"MB": memory})
             entry.node.stop()
 
 
@@ -34,6 +34,6 @@ def _start_once(stage: Stage, entry: Entry) -> None:
     entry.node.start()
     ready = time.perf_counter() - started
     asker.join()
-    stage.read(entry, MEASURE, "first answer to a client", s=answered[0])
+    stage.read(entry, MEASURE, "first answer to a client", {"s": answered[0]})
     if entry.system.prints_ready:
-        stage.read(entry, MEASURE, "ready line", s=ready)
+        stage.read(entry, MEASURE, "ready line", {"s": ready})

@@ -1,8 +1,10 @@
 """Produce and consume as fast as the client can, and what that costs the broker.
 
-Where "client busy" is near 1 or above and "broker busy" is not, the client sets the pace: then the CPU time
-of the broker for each GB tells more than MB/s.
+Where the client's cores are busy and the broker's are not, the client sets the pace: then the CPU time of the
+broker for each GB tells more than MB/s.
 """
+
+from typing import Any
 
 from bench.broker.load.job import Outcome
 from bench.broker.stage import Entry, Stage, new_topic
@@ -29,10 +31,10 @@ def _measure_row(stage: Stage, record_bytes: int, partitions: int) -> None:
     cell = row_name(stage, record_bytes, partitions)
     consumes = stage.flush is Flush.OS
     for number, entry in stage.turns(stage.plan.rounds):
-        settle()
-        prime(stage.folder, stage.plan.prime_megabytes(record_bytes))
-        topic = {"topic": new_topic(), "record_bytes": record_bytes, "partitions": partitions}
         seconds = stage.plan.seconds if number else stage.plan.warm_up_seconds
+        settle()
+        prime(stage.folder, stage.plan.prime_megabytes(seconds, record_bytes))
+        topic: dict[str, Any] = {"topic": new_topic(), "record_bytes": record_bytes, "partitions": partitions}
         produced = stage.load(entry, "produce", seconds=seconds, keep=consumes, **topic)
         _read(stage, entry, "produce", cell, produced, number)
         if consumes:
@@ -43,8 +45,9 @@ def _measure_row(stage: Stage, record_bytes: int, partitions: int) -> None:
 def _read(stage: Stage, entry: Entry, measure: str, cell: str, outcome: Outcome, number: int) -> None:
     if number == 0:
         return
-    rates = {"MB_s": outcome.megabytes_per_second, "records_s": outcome.records_per_second}
-    stage.read(entry, measure, cell, **rates)
-    stage.read(entry, f"{measure}: broker's CPU", cell, s_GB=outcome.broker_cpu_per_gigabyte)
-    stage.read(entry, f"{measure}: broker busy", cell, cores=outcome.broker_cpu_seconds / outcome.seconds)
-    stage.read(entry, f"{measure}: client busy", cell, cores=outcome.client_cpu_seconds / outcome.seconds)
+    rates = {"MB/s": outcome.megabytes_per_second, "records/s": outcome.records_per_second}
+    cpu = {"broker": outcome.broker_cpu_seconds, "client": outcome.client_cpu_seconds}
+    busy = {who: seconds / outcome.seconds for who, seconds in cpu.items()}
+    stage.read(entry, measure, cell, rates)
+    stage.read(entry, f"{measure}: broker's CPU", cell, {"s/GB": outcome.broker_cpu_per_gigabyte})
+    stage.read(entry, f"{measure}: cores busy", cell, busy)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import consume, group, produce, topic, txn
+from headrace.cli import consume, demo, group, produce, topic, txn
 from headrace.cli.failure import ExplainingGroup
 from headrace.cli.main import run_broker
 from headrace.cli.output import print_line
@@ -22,6 +22,7 @@ app.add_typer(group.commands, name="group")
 app.add_typer(txn.commands, name="txn")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("demo")(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,4 +54,4 @@ def broker(ctx: typer.Context) -> None:
 
     Example: headrace broker --data ./log
     """
-    run_broker(ctx.args)
+    raise typer.Exit(run_broker(ctx.args))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.cli.record_input import NewRecord
-    from headrace.cli.sender import Sender
+    from headrace.cli.sender import Sender, SendFailure
 
 COUNT_EVERY = 1000
 
@@ -76,11 +76,14 @@ def produce(
     """
     read = _line_reader(key, key_separator, _read_headers(header), partition, as_json=as_json)
     from headrace.cli.sender import Sender
-    from headrace.cli.topic_admin import choose_partitions
+    from headrace.cli.topic_admin import choose_partitions, read_batch_limit
 
     with connect(broker) as session:
         choose_partitions(session, topic, () if partition is None else (partition,))
-        sender = Sender(session, topic, acks=acks.value, compression=compression.value)
+        limit_bytes = read_batch_limit(session, topic)
+        sender = Sender(
+            session, topic, acks=acks.value, compression=compression.value, limit_bytes=limit_bytes
+        )
         _send_lines(sender, sys.stdin.buffer, read, skip_blank=as_json)
     print_line(f"{_records(sender.acknowledged)} {'sent' if acks is Acks.NOBODY else 'acknowledged'}")
 
@@ -151,9 +154,14 @@ def _report(sender: Sender, bad: str | None) -> None:
     done = f"{_records(sender.acknowledged)} acknowledged; nothing from that line on was sent"
     if sender.failure is not None:
         done = f"{_records(sender.acknowledged)} acknowledged, the rest was not"
-        bad = f"line {sender.failure.line} was not accepted: {sender.failure.reason}."
+        bad = f"{_lines(sender.failure)} not accepted: {sender.failure.reason}."
     if bad is not None:
-        raise RequestFailed(f"{bad}\n{done}. Correct the line, and send it and those after it.")
+        raise RequestFailed(f"{bad}\n{done}. Correct what is wrong, and send the rest.")
+
+
+def _lines(failure: SendFailure) -> str:
+    one = failure.line == failure.last
+    return f"line {failure.line} was" if one else f"lines {failure.line} to {failure.last} were"
 
 
 def _records(count: int) -> str:

@@ -24,6 +24,7 @@ FIELDS: Final = frozenset(
 )
 IGNORED: Final = frozenset({"topic", "offset"})
 """What `consume --json` prints and a new record gets anew."""
+KNOWN: Final = FIELDS | IGNORED
 
 
 class BadLine(ValueError):
@@ -83,13 +84,11 @@ def _object(line: bytes) -> dict[str, Any]:
         raise BadLine(f"is not JSON, for it is not UTF-8 (byte {fault.start})") from fault
     if not isinstance(fields, dict):
         raise BadLine('is not a JSON object: write {"value": …}')
-    for name in fields.keys() - FIELDS - IGNORED:
-        raise BadLine(f"has an unknown field {name!r}.{did_you_mean(name, FIELDS)} The fields are {_names()}")
+    if not fields.keys() <= KNOWN:
+        name = min(fields.keys() - KNOWN)
+        known = ", ".join(sorted(FIELDS))
+        raise BadLine(f"has an unknown field {name!r}.{did_you_mean(name, FIELDS)} The fields are {known}")
     return fields
-
-
-def _names() -> str:
-    return ", ".join(sorted(FIELDS))
 
 
 def _content(fields: Mapping[str, Any], name: str) -> bytes | None:

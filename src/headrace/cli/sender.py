@@ -13,27 +13,31 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 POLL_EVERY: Final = 1000
-LARGEST_RECORD_BYTES: Final = 100_000_000
-"""librdkafka's own limit is lifted out of the way: how large a record may be is the broker's to say."""
+SMALLEST_LIMIT_BYTES: Final = 1000
+"""librdkafka takes no lower limit for a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFailure:
-    """A line whose record was not stored, and why."""
+    """Lines whose records were not stored, and why the first of them was not."""
 
     line: int
+    last: int
+    """The last of the lines: records of one batch are refused together."""
     reason: str
 
 
 class Sender:
     """A producer for one topic. Unless `acks` is 0 or 1, records of a partition arrive once and in order."""
 
-    def __init__(self, session: Session, topic: str, *, acks: str, compression: str) -> None:
+    def __init__(
+        self, session: Session, topic: str, *, acks: str, compression: str, limit_bytes: int
+    ) -> None:
         from confluent_kafka import KafkaException, Producer
 
         self._topic = topic
         self._refused = KafkaException
-        self._producer = Producer(self._config(session, acks, compression))
+        self._producer = Producer(self._config(session, acks, compression, limit_bytes))
         self._sent = 0
         self._failed = 0
         self.failure: SendFailure | None = None
@@ -78,11 +82,15 @@ class Sender:
     def _note(self, line: int, error: KafkaError | None, _: Any) -> None:
         """Count a record that failed; librdkafka calls this for no other (`delivery.report.only.error`)."""
         self._failed += 1
-        if error is not None and (self.failure is None or line < self.failure.line):
-            self.failure = SendFailure(line=line, reason=f"{error.str()} ({error.name()})")
+        if error is None:
+            return
+        first = self.failure or SendFailure(line=line, last=line, reason=f"{error.str()} ({error.name()})")
+        self.failure = SendFailure(
+            line=min(line, first.line), last=max(line, first.last), reason=first.reason
+        )
 
     @staticmethod
-    def _config(session: Session, acks: str, compression: str) -> dict[str, Any]:
+    def _config(session: Session, acks: str, compression: str, limit_bytes: int) -> dict[str, Any]:
         return session.client_config(
             acks=acks,
             compression_type=compression,
@@ -91,6 +99,7 @@ class Sender:
             partitioner="murmur2_random",
             delivery_report_only_error=True,
             message_timeout_ms=int(session.timeout_s * 1000),
-            message_max_bytes=LARGEST_RECORD_BYTES,
+            # Batches no larger than the topic takes, and a record that is too large is known by its line.
+            message_max_bytes=max(limit_bytes, SMALLEST_LIMIT_BYTES),
             queue_buffering_max_messages=500_000,
         )

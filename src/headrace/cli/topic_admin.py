@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from headrace.cli.session import Session
 
+BATCH_LIMIT: Final = "max.message.bytes"
+KAFKAS_BATCH_LIMIT_BYTES: Final = 1_048_588
 SETTLING_S: Final = 5.0
 BROKERS_CHOICE: Final = -1
 """What CreateTopics takes for "as the broker is configured"."""
@@ -110,6 +112,15 @@ def read_configs(session: Session, topic: str) -> list[TopicConfig]:
         TopicConfig(name=name, value=entries[name].value, is_default=not _is_set_on_topic(entries[name]))
         for name in sorted(entries)
     ]
+
+
+def read_batch_limit(session: Session, topic: str) -> int:
+    """The bytes that a batch of records may have in this topic."""
+    try:
+        configs = {config.name: config.value for config in read_configs(session, topic)}
+    except RequestFailed:  # who may write to a topic may not always see its settings
+        configs = {}
+    return int(configs.get(BATCH_LIMIT) or KAFKAS_BATCH_LIMIT_BYTES)
 
 
 def create_topic(

@@ -115,7 +115,7 @@ def _check_zstd_window(data: Bytes, limit: int) -> None:
 
 def _compress_lz4(data: Bytes) -> bytes:
     compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
-    compressor.compress(data)
+    compressor.compress(bytes(data))
     return bytes(compressor.finish())
 
 

@@ -1,4 +1,6 @@
-"""A real broker for tests, in milliseconds: private, in a temporary folder, on a free port.
+"""Real brokers for tests: private, in a temporary folder, on a free port.
+
+`broker()` runs in a thread of the test and is there in milliseconds; `BrokerProcess` can be killed.
 
 >>> from headrace.testing import broker
 >>> with broker() as kafka:
@@ -9,5 +11,6 @@ The pytest plugin that comes with Headrace gives the same as the fixture `headra
 """
 
 from headrace.testing.embedded import EmbeddedBroker, broker
+from headrace.testing.process import BrokerProcess
 
-__all__ = ["EmbeddedBroker", "broker"]
+__all__ = ["BrokerProcess", "EmbeddedBroker", "broker"]

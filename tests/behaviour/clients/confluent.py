@@ -1,8 +1,10 @@
 """confluent-kafka (librdkafka) as a `Client`."""
 
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, ClassVar, TypeVar
 
 import confluent_kafka as ck
@@ -78,7 +80,7 @@ class ConfluentProducer:
             "linger.ms": options.linger_ms,
             "partitioner": "murmur2_random",  # as the other libraries do
             "message.max.bytes": 50_000_000,
-            "message.timeout.ms": int(PATIENCE_S * 1000),
+            "message.timeout.ms": min(int(PATIENCE_S * 1000), options.transaction_timeout_ms),
             "log_level": 0,
         }
         if self._transactional:
@@ -92,7 +94,10 @@ class ConfluentProducer:
         reports: list[Sent | Refused | None] = [None] * len(messages)
         for index, message in enumerate(messages):
             ask(lambda i=index, m=message: self._produce(topic, m, i, reports))  # type: ignore[misc]
-        self._producer.flush(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        # Not flush(): a fatal error that is raised in it makes the reports behind it fail.
+        while None in reports and time.monotonic() < deadline:
+            ask(lambda: self._producer.poll(0.1))
         for report in reports:
             if isinstance(report, Refused):
                 raise report
@@ -131,7 +136,8 @@ class ConfluentProducer:
 
     def close(self) -> None:
         self._producer.purge()
-        self._producer.flush(1)
+        with suppress(ck.KafkaException):  # a fenced producer says so again
+            self._producer.poll(0)
 
 
 class ConfluentConsumer:
@@ -280,7 +286,9 @@ class ConfluentClient:
 
     def replace_configs(self, topic: str, configs: Mapping[str, str]) -> None:
         resource = cka.ConfigResource(cka.ResourceType.TOPIC, topic, set_config=dict(configs))
-        only(self._admin.alter_configs([resource]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # what is shown here is the old request
+            only(self._admin.alter_configs([resource]))
 
     def delete_records(self, partition: TopicPartition, before: int) -> int:
         deleted = only(self._admin.delete_records([ck.TopicPartition(*partition, before)]))

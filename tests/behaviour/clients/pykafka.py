@@ -1,5 +1,6 @@
 """kafka-python as a `Client`."""
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -66,7 +67,15 @@ def refusal(error: errors.KafkaError) -> Refused:
     if type(error) in LOCAL_ERRORS:
         return Refused(LOCAL_ERRORS[type(error)], str(error))
     number = getattr(error, "errno", None)
-    return Refused(ErrorCode(-1 if number is None else number), f"{type(error).__name__} {error}")
+    if number is None:
+        return refusal_from_text(str(error))
+    return Refused(ErrorCode(number), f"{type(error).__name__} {error}")
+
+
+def refusal_from_text(text: str) -> Refused:
+    """The error that kafka-python has only as a text with `[Error 40]` in it."""
+    number = re.search(r"\[Error (\d+)\]", text)
+    return Refused(ErrorCode(int(number[1])) if number else ErrorCode.unknown_server_error, text)
 
 
 def ask(call: Callable[[], Answer]) -> Answer:
@@ -304,9 +313,9 @@ class PykafkaClient:
         return Group(state=described["group_state"].lower(), members=members)
 
     def delete_group(self, group: str) -> None:
-        answer = ask(lambda: self._admin.delete_groups([group]))[group]
+        answer = ask(lambda: self._admin.delete_groups([group]))[group]  # the name of an error's class
         if answer != "OK":
-            raise refusal_from_text(answer)
+            raise refusal(getattr(errors, answer)(group))
 
     def delete_offsets(self, group: str, partition: TopicPartition) -> None:
         wanted = kafka.TopicPartition(*partition)
@@ -314,12 +323,6 @@ class PykafkaClient:
 
     def close(self) -> None:
         self._opened.close()
-
-
-def refusal_from_text(text: str) -> Refused:
-    """The error that kafka-python's admin client has only as a text like `[Error 40] InvalidConfigError: …`."""
-    number = int(text.split("[Error ", 1)[1].split("]", 1)[0])
-    return Refused(ErrorCode(number), text)
 
 
 def _assigned(assignment: Mapping[str, Any] | bytes) -> frozenset[TopicPartition]:

@@ -1,0 +1,92 @@
+"""A broker in a process of its own: one that can be killed, to see what survives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final, Self
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+READY: Final = "headrace broker ready on "
+STOP_SECONDS: Final = 15
+
+
+class BrokerDidNotStart(HeadraceError):
+    """The broker's process ended before it was ready."""
+
+
+class BrokerProcess:
+    """A broker that keeps its data in `folder` and its port over restarts.
+
+    `kill()` is SIGKILL: what a power cut of the process looks like. `start()` after it recovers. As a context
+    manager it is started, and stopped cleanly at the end.
+    """
+
+    def __init__(self, folder: Path, *arguments: str, port: int = 0) -> None:
+        self._folder = folder
+        self._arguments = arguments
+        self._address = f"127.0.0.1:{port}"
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The address to give to clients as `bootstrap.servers`."""
+        return self._address
+
+    @property
+    def pid(self) -> int:
+        """The process id of the broker, which must be running."""
+        assert self._process is not None, "the broker was not started"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start the broker and return when it accepts connections."""
+        command = [sys.executable, "-m", "headrace.broker", "--listen", self._address]
+        command += ["--data", str(self._folder), *self._arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(READY):
+            self._end()
+            raise BrokerDidNotStart(f"the broker ended with {self._process.returncode}; its errors are above")
+        self._address = line.removeprefix(READY).strip()
+        return self
+
+    def kill(self) -> None:
+        """End the process at once, with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._end()
+
+    def stop(self) -> None:
+        """Let the broker stop cleanly; one that does not is killed, and said to be so."""
+        if self._process is None or not self.is_running:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        self._end()
+
+    def _end(self) -> None:
+        assert self._process is not None
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

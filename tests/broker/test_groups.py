@@ -1,0 +1,413 @@
+"""The coordinator: waiting clients, timers, restarts, and what administrators see and do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.broker.group_harness import SESSION_MS, join_request, subscription, sync_request
+from tests.broker.virtual_clock import VirtualClock
+
+from headrace.broker.groups import Groups, GroupSettings
+from headrace.broker.groups.records import CommittedOffset
+from headrace.broker.groups.replies import JoinReply
+from headrace.broker.groups.requests import MemberIdentity
+from headrace.broker.groups.settings import InvalidGroupSettings
+from headrace.broker.groups.states import GroupState
+from headrace.broker.offsets import Offsets
+from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.storage.errors import DiskFault
+
+WEEK_MS = 7 * 24 * 3_600_000
+CHECK_MS = 600_000
+
+
+class World:
+    """Groups and offsets on one log and one clock; `restart` is what a crash of the broker leaves."""
+
+    def __init__(self, log: MemoryStateLog | None = None, clock: VirtualClock | None = None) -> None:
+        self.log = log or MemoryStateLog()
+        self.clock = clock or VirtualClock()
+        self.offsets = Offsets(self.log, self.clock, GroupSettings())
+        self.groups = Groups(self.log, self.offsets, self.clock, GroupSettings())
+        self.groups.load()
+
+    def restart(self) -> World:
+        return World(self.log, self.clock)
+
+    async def joined(self, **details: object) -> JoinReply:
+        """A member of its own generation, joined in as many steps as it takes."""
+        first = await self.groups.join(join_request(**details))  # type: ignore[arg-type]
+        if first.error is not ErrorCode.member_id_required:
+            return first
+        task = asyncio.create_task(self.groups.join(join_request(first.member_id, **details)))  # type: ignore[arg-type]
+        await turn()
+        self.clock.advance(0)
+        return await task
+
+    async def stable(self, **details: object) -> JoinReply:
+        """A lone member with the assignment `work`."""
+        reply = await self.joined(**details)
+        group_id = str(details.get("group_id", "g"))
+        await self.groups.sync(
+            sync_request(reply.member_id, reply.generation, {reply.member_id: b"work"}, group_id=group_id)
+        )
+        return reply
+
+    def commit(self, group_id: str, topic: str = "t", offset: int = 5) -> None:
+        at_ms = self.clock.now_ms()
+        assert self.groups.check_commit(group_id, "", -1, None, transactional=False) is ErrorCode.none
+        self.offsets.commit(group_id, {(topic, 0): CommittedOffset(offset=offset, committed_at_ms=at_ms)})
+
+    def state(self, group_id: str = "g") -> GroupState | None:
+        description = self.groups.describe(group_id)
+        return None if description is None else description.state
+
+
+async def turn() -> None:
+    """Let everything that is ready run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_lone_consumer_joins_at_once(world):
+    reply = await world.joined()
+    assert (reply.error, reply.generation, reply.leader) == (ErrorCode.none, 1, reply.member_id)
+
+
+async def test_a_member_id_of_a_group_that_is_gone_is_unknown(world):
+    reply = await world.groups.join(join_request("c-1"))
+    assert (reply.error, reply.member_id) == (ErrorCode.unknown_member_id, "c-1")
+    assert (await world.groups.sync(sync_request("c-1", 1))).error is ErrorCode.unknown_member_id
+    assert world.groups.heartbeat("g", "c-1", 1, None) is ErrorCode.unknown_member_id
+    assert world.groups.leave("g", [MemberIdentity(member_id="c-1")]) == [ErrorCode.unknown_member_id]
+
+
+async def test_a_member_that_falls_silent_is_noticed_by_the_clock(world):
+    await world.stable()
+    world.clock.advance(SESSION_MS - 1)
+    assert world.state() is GroupState.STABLE
+    world.clock.advance(1)
+    assert world.state() is GroupState.EMPTY
+
+
+async def test_heartbeats_keep_a_member_alive_over_many_sessions(world):
+    member = await world.stable()
+    for _ in range(20):
+        world.clock.advance(SESSION_MS // 2)
+        assert world.groups.heartbeat("g", member.member_id, 1, None) is ErrorCode.none
+
+
+async def test_a_client_that_goes_away_while_its_join_waits_is_left_to_its_session(world):
+    leader = await world.stable()
+    told = await world.groups.join(join_request())
+    newcomer = asyncio.create_task(world.groups.join(join_request(told.member_id)))
+    await turn()
+    newcomer.cancel()
+    await turn()
+    rejoined = await world.groups.join(join_request(leader.member_id))
+    assert len(rejoined.members) == 2
+    world.clock.advance(SESSION_MS - 1)
+    world.groups.heartbeat("g", leader.member_id, rejoined.generation, None)
+    world.clock.advance(1)
+    assert world.groups.heartbeat("g", leader.member_id, 2, None) is ErrorCode.rebalance_in_progress
+
+
+async def test_a_group_survives_a_restart_and_goes_on_without_a_rebalance(world):
+    member = await world.stable(instance="i")
+    after = world.restart()
+    assert after.groups.heartbeat("g", member.member_id, 1, "i") is ErrorCode.none
+    synced = await after.groups.sync(sync_request(member.member_id, 1))
+    assert synced.assignment == b"work"
+    described = after.groups.describe("g")
+    assert described is not None
+    assert described == world.groups.describe("g")
+
+
+async def test_members_get_a_whole_session_after_a_restart(world):
+    member = await world.stable()
+    world.clock.advance(SESSION_MS - 1)
+    after = world.restart()
+    after.clock.advance(SESSION_MS - 1)
+    assert after.groups.heartbeat("g", member.member_id, 1, None) is ErrorCode.none
+    after.clock.advance(SESSION_MS)
+    assert after.state() is GroupState.EMPTY
+
+
+async def test_an_empty_group_survives_a_restart_with_its_generation(world):
+    member = await world.stable()
+    world.groups.leave("g", [MemberIdentity(member_id=member.member_id)])
+    after = world.restart()
+    assert after.state() is GroupState.EMPTY
+    assert (await after.joined()).generation == 3
+
+
+async def test_a_group_that_only_commits_survives_a_restart(world):
+    world.commit("simple")
+    after = world.restart()
+    assert after.state("simple") is GroupState.EMPTY
+    assert after.groups.list()[0].protocol_type == ""
+
+
+async def test_a_static_member_may_come_back_after_a_restart_of_the_broker(world):
+    await world.stable(instance="i")
+    after = world.restart()
+    back = await after.groups.join(join_request(instance="i"))
+    assert (back.generation, back.skip_assignment) == (1, True)
+    assert (await after.groups.sync(sync_request(back.member_id, 1, instance="i"))).assignment == b"work"
+
+
+async def test_a_group_above_a_lowered_limit_rebalances_after_a_restart(world):
+    first = await world.stable()
+    told = await world.groups.join(join_request())
+    second = asyncio.create_task(world.groups.join(join_request(told.member_id)))
+    await turn()
+    await world.groups.join(join_request(first.member_id))
+    await second
+    await world.groups.sync(sync_request(first.member_id, 2))
+    small = Groups(world.log, world.offsets, world.clock, GroupSettings(max_size=1))
+    small.load()
+    assert small.heartbeat("g", first.member_id, 2, None) is ErrorCode.rebalance_in_progress
+    kept = asyncio.create_task(small.join(join_request(first.member_id)))
+    await turn()
+    refused = await small.join(join_request(told.member_id))
+    assert refused.error is ErrorCode.group_max_size_reached
+    assert (await kept).generation == 3
+
+
+async def test_closing_sends_waiting_clients_to_look_for_the_coordinator_again(world):
+    leader = await world.stable()
+    told = await world.groups.join(join_request())
+    waiting = asyncio.create_task(world.groups.join(join_request(told.member_id)))
+    await turn()
+    world.groups.close()
+    assert (await waiting).error is ErrorCode.not_coordinator
+    assert world.clock.pending == 0
+    assert world.restart().groups.heartbeat("g", leader.member_id, 1, None) is ErrorCode.none
+
+
+class FullDisk(MemoryStateLog):
+    """A log that refuses what is appended while `is_full`."""
+
+    is_full = False
+
+    def append(self, records, producer=None) -> None:
+        if self.is_full:
+            raise DiskFault("no space left: free some, and try again")
+        super().append(records, producer)
+
+
+async def test_an_assignment_that_cannot_be_stored_reaches_nobody():
+    log = FullDisk()
+    world = World(log)
+    member = await world.joined()
+    log.is_full = True
+    sync = sync_request(member.member_id, 1, {member.member_id: b"work"})
+    assert (await world.groups.sync(sync)).error is ErrorCode.coordinator_not_available
+    assert world.state() is GroupState.PREPARING_REBALANCE
+    log.is_full = False
+    again = await world.groups.join(join_request(member.member_id))
+    assert (again.error, again.generation) == (ErrorCode.none, 2)
+
+
+class SlowDisk(MemoryStateLog):
+    """A log whose records are durable when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed = asyncio.Event()
+
+    async def durable(self) -> None:
+        await self.flushed.wait()
+
+
+async def test_an_assignment_is_durable_before_the_leader_hears_of_it():
+    log = SlowDisk()
+    log.flushed.set()
+    world = World(log)
+    member = await world.joined()
+    log.flushed.clear()
+    sync = asyncio.create_task(world.groups.sync(sync_request(member.member_id, 1)))
+    await turn()
+    assert not sync.done()
+    log.flushed.set()
+    assert (await sync).error is ErrorCode.none
+
+
+async def test_a_described_group_shows_members_with_subscription_and_assignment(world):
+    member = await world.stable(instance="i")
+    described = world.groups.describe("g")
+    assert described is not None
+    assert (described.state, described.protocol_type, described.protocol) == (
+        GroupState.STABLE,
+        "consumer",
+        "range",
+    )
+    (shown,) = described.members
+    assert (shown.member_id, shown.instance_id, shown.client_id) == (member.member_id, "i", "c")
+    assert (shown.client_host, shown.metadata, shown.assignment) == (
+        "/127.0.0.1",
+        subscription("t"),
+        b"work",
+    )
+
+
+async def test_a_group_between_generations_shows_no_protocol_and_no_subscriptions(world):
+    await world.joined()
+    described = world.groups.describe("g")
+    assert described is not None
+    assert (described.state, described.protocol) == (GroupState.COMPLETING_REBALANCE, "")
+    assert [member.metadata for member in described.members] == [b""]
+
+
+async def test_groups_are_listed_by_name(world):
+    await world.stable(group_id="b")
+    world.commit("a")
+    assert [(group.group_id, group.state) for group in world.groups.list()] == [
+        ("a", GroupState.EMPTY),
+        ("b", GroupState.STABLE),
+    ]
+
+
+async def test_a_deleted_group_is_gone_with_its_offsets_also_after_a_restart(world):
+    world.commit("g")
+    assert world.groups.delete("g") is ErrorCode.none
+    for place in (world, world.restart()):
+        assert place.groups.describe("g") is None
+        assert place.offsets.get("g", "t", 0) is None
+
+
+async def test_a_group_with_members_cannot_be_deleted(world):
+    await world.stable()
+    assert world.groups.delete("g") is ErrorCode.non_empty_group
+    assert world.groups.delete("other") is ErrorCode.group_id_not_found
+
+
+async def test_members_commit_with_their_generation(world):
+    member = await world.stable(instance="i")
+    check = world.groups.check_commit
+    assert check("g", member.member_id, 1, "i", transactional=False) is ErrorCode.none
+    assert check("g", member.member_id, 0, None, transactional=False) is ErrorCode.illegal_generation
+    assert check("g", "c-other", 1, None, transactional=False) is ErrorCode.unknown_member_id
+    assert check("g", "i-other", 1, "i", transactional=False) is ErrorCode.fenced_instance_id
+
+
+async def test_others_commit_only_while_the_group_has_no_members(world):
+    check = world.groups.check_commit
+    assert check("g", "", -1, None, transactional=False) is ErrorCode.none
+    await world.stable()
+    assert check("g", "", -1, None, transactional=False) is ErrorCode.unknown_member_id
+    assert check("g", "", -1, None, transactional=True) is ErrorCode.none
+
+
+async def test_commits_wait_for_the_assignment_unless_they_are_transactional(world):
+    member = await world.joined()
+    check = world.groups.check_commit
+    assert check("g", member.member_id, 1, None, transactional=False) is ErrorCode.rebalance_in_progress
+    assert check("g", member.member_id, 1, None, transactional=True) is ErrorCode.none
+
+
+async def test_commits_of_the_last_generation_are_taken_while_the_next_is_prepared(world):
+    member = await world.stable()
+    told = await world.groups.join(join_request())
+    waiting = asyncio.create_task(world.groups.join(join_request(told.member_id)))
+    await turn()
+    check = world.groups.check_commit
+    assert check("g", member.member_id, 1, None, transactional=False) is ErrorCode.none
+    waiting.cancel()
+
+
+async def test_a_generation_of_a_group_that_is_not_there_is_refused(world):
+    check = world.groups.check_commit
+    assert check("g", "c-1", 1, None, transactional=False) is ErrorCode.group_id_not_found
+    assert check("g", "c-1", 1, None, transactional=True) is ErrorCode.illegal_generation
+
+
+async def test_transactions_ask_the_offsets_who_may_commit(world):
+    member = await world.stable()
+    check = world.offsets.check_transactional_commit
+    assert check("g", member.member_id, 1, None) is ErrorCode.none
+    assert check("g", member.member_id, 7, None) is ErrorCode.illegal_generation
+    assert check("", "", -1, None) is ErrorCode.invalid_group_id
+
+
+async def test_offsets_may_be_deleted_when_no_member_reads_the_topic(world):
+    await world.stable()
+    assert world.groups.check_offset_delete("g") is ErrorCode.none
+    assert world.groups.is_subscribed("g", "t")
+    assert not world.groups.is_subscribed("g", "other")
+
+
+async def test_offsets_of_a_group_that_is_no_consumer_are_kept_while_it_has_members(world):
+    await world.stable(protocol_type="connect")
+    assert world.groups.check_offset_delete("g") is ErrorCode.non_empty_group
+    assert world.groups.check_offset_delete("other") is ErrorCode.group_id_not_found
+
+
+async def test_offsets_expire_a_week_after_the_last_member_left(world):
+    member = await world.stable()
+    world.offsets.commit("g", {("t", 0): CommittedOffset(offset=1, committed_at_ms=world.clock.now_ms())})
+    for _ in range(WEEK_MS // 3_600_000):
+        for _ in range(3_600_000 // SESSION_MS + 1):
+            world.clock.advance(SESSION_MS - 1)
+            world.groups.heartbeat("g", member.member_id, 1, None)
+    world.groups.leave("g", [MemberIdentity(member_id=member.member_id)])
+    world.clock.advance(WEEK_MS - 1)
+    assert world.offsets.get("g", "t", 0) is not None
+    world.clock.advance(CHECK_MS + 1)
+    assert world.offsets.get("g", "t", 0) is None
+    assert world.groups.describe("g") is None
+    assert world.restart().groups.list() == []
+
+
+async def test_offsets_of_a_group_that_only_commits_expire_a_week_after_the_commit(world):
+    world.commit("g")
+    world.clock.advance(WEEK_MS - 1)
+    world.commit("g", topic="u")
+    world.clock.advance(CHECK_MS + 1)
+    assert world.offsets.get("g", "t", 0) is None
+    assert world.offsets.get("g", "u", 0) is not None
+
+
+async def test_an_expiry_that_an_old_client_named_is_kept_to(world):
+    world.commit("g")
+    early = CommittedOffset(offset=1, committed_at_ms=0, expires_at_ms=world.clock.now_ms() + 1_000)
+    world.offsets.commit("g", {("t", 0): early})
+    world.clock.advance(CHECK_MS)
+    assert world.offsets.get("g", "t", 0) is None
+
+
+async def test_offsets_that_a_transaction_holds_do_not_expire(world):
+    world.commit("g")
+    world.offsets.add_pending(Producer(7, 0), "g", {("t", 0): CommittedOffset(offset=9)})
+    world.clock.advance(WEEK_MS + CHECK_MS)
+    assert world.offsets.get("g", "t", 0) is not None
+    world.offsets.complete(7, committed=False)
+    world.clock.advance(CHECK_MS)
+    assert world.groups.describe("g") is None
+
+
+async def test_a_group_without_members_and_offsets_goes_away(world):
+    await world.groups.join(join_request())
+    world.clock.advance(CHECK_MS)
+    assert world.groups.list() == []
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: GroupSettings(min_session_timeout_ms=0),
+        lambda: GroupSettings(max_size=0),
+        lambda: GroupSettings(min_session_timeout_ms=10, max_session_timeout_ms=9),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(build: Callable[[], GroupSettings]):
+    with pytest.raises(InvalidGroupSettings):
+        build()

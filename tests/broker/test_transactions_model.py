@@ -1,0 +1,396 @@
+"""Any number of producers, crashes, lost answers and time-outs: transactions stay all or nothing.
+
+Clients of both protocols and their zombies send requests that advance step by step between one another. The
+broker may die before any write to its state log or to a partition, also while it recovers. What must hold is
+checked against what each client was told.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.broker.listed_partitions import ListedPartitions, Write
+from tests.broker.virtual_clock import VirtualClock
+
+from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.transaction import (
+    ProducerFenced,
+    State,
+    TopicPartition,
+    Transaction,
+    TransactionBusy,
+    TransactionFault,
+    UnknownProducer,
+)
+from headrace.broker.transaction_records import write_key, write_producer_ids, write_value
+from headrace.broker.transactions import OFFSETS, Transactions
+from headrace.storage.producers import ProducerFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+PARTITIONS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), OFFSETS]
+NAMES = ["fresh", "worn"]
+TIMEOUT_MS = 10_000
+
+
+class Crash(BaseException):
+    """The broker dies here."""
+
+
+class Fuse:
+    """Blows before the n-th write from now."""
+
+    def __init__(self) -> None:
+        self.charges: list[int] = []
+
+    def burn(self) -> None:
+        if self.charges:
+            self.charges[0] -= 1
+            if self.charges[0] < 0:
+                del self.charges[0]
+                raise Crash
+
+
+@types.coroutine
+def pause() -> Generator[None, None, None]:
+    """A wait in which others go on."""
+    yield
+
+
+class PausingLog(MemoryStateLog):
+    def __init__(self, fuse: Fuse) -> None:
+        super().__init__()
+        self.fuse = fuse
+
+    def append(self, records, producer=None) -> None:
+        self.fuse.burn()
+        super().append(records, producer)
+
+    async def durable(self) -> None:
+        await pause()
+
+
+class PausingPartitions(ListedPartitions):
+    async def durable(self) -> None:
+        await pause()
+
+
+def finish(request: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a request that nothing interrupts."""
+    while True:
+        try:
+            request.send(None)
+        except StopIteration as done:
+            return done.value
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One transaction as its client sees it: what it wrote, and what it was told of the end."""
+
+    values: list[int] = field(default_factory=list)
+    wanted: bool | None = None
+    """The outcome that the client asked for; None until it asks."""
+    told: bool | None = None
+    """The outcome that the client was told."""
+
+
+@dataclass(eq=False)
+class Request:
+    """A request on its way: the broker's coroutine, and what to do with the answer."""
+
+    work: Coroutine[Any, Any, Any]
+    client: Client | None
+    answered: Callable[[Any], None]
+    was_fenced: bool
+
+
+@dataclass(eq=False)
+class Client:
+    name: str
+    protocol: int
+    producer: Producer | None = None
+    is_fenced: bool = False
+    """A newer instance has been told its epoch: nothing of this one may be accepted."""
+    is_alive: bool = True
+    is_waiting: bool = False
+    attempt: Attempt | None = None
+
+
+class TransactionsModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock, self.fuse = VirtualClock(), Fuse()
+        self.log = PausingLog(self.fuse)
+        self.partitions = PausingPartitions(*PARTITIONS, before_write=self.fuse.burn)
+        self._seed_worn_id()
+        self.clients: list[Client] = []
+        self.attempts: list[Attempt] = []
+        self.running: list[Request] = []
+        self.epochs: dict[str, Producer] = {}
+        self.producer_ids: dict[int, str] = {}
+        self.written = 0
+        self.transactions = self._boot()
+
+    def _seed_worn_id(self) -> None:
+        """An id whose epochs are nearly used up, so that it changes its producer id during the test."""
+        worn = Transaction(
+            transactional_id="worn",
+            producer_id=5,
+            epoch=32_763,
+            timeout_ms=TIMEOUT_MS,
+            state=State.COMPLETE_COMMIT,
+            updated_ms=self.clock.now_ms(),
+        )
+        self.log.append([write_producer_ids(1000), (write_key("worn"), write_value(worn))])
+
+    def _boot(self) -> Transactions:
+        transactions = Transactions(self.log, self.clock, self.partitions)
+        transactions.load()
+        return transactions
+
+    # Requests
+
+    def send(
+        self,
+        work: Coroutine[Any, Any, Any],
+        client: Client | None,
+        answered: Callable[[Any], None] = lambda _: None,
+    ) -> None:
+        if client is not None:
+            client.is_waiting = True
+        self.running.append(Request(work, client, answered, client is not None and client.is_fenced))
+        self.advance(len(self.running) - 1)
+
+    def advance(self, index: int) -> None:
+        request = self.running[index]
+        try:
+            request.work.send(None)
+        except StopIteration as done:
+            assert not request.was_fenced
+            self.running.pop(index)
+            self.free(request.client)
+            request.answered(done.value)
+        except TransactionFault as fault:
+            self.running.pop(index)
+            self.free(request.client)
+            self.refused(request.client, fault)
+        except Crash:
+            self.crash()
+
+    @staticmethod
+    def free(client: Client | None) -> None:
+        if client is not None:
+            client.is_waiting = False
+
+    @staticmethod
+    def refused(client: Client | None, fault: TransactionFault) -> None:
+        assert client is not None
+        assert isinstance(fault, ProducerFenced | UnknownProducer | TransactionBusy), repr(fault)
+        if not isinstance(fault, TransactionBusy):
+            client.is_alive = False
+
+    def usable(self, index: int) -> Client | None:
+        free = [known for known in self.clients if known.is_alive and known.producer and not known.is_waiting]
+        return free[index % len(free)] if free else None
+
+    # Rules: clients
+
+    @rule(name=st.sampled_from(NAMES), protocol=st.sampled_from([1, 2]))
+    def start_client(self, name: str, protocol: int) -> None:
+        client = Client(name, protocol)
+        self.clients.append(client)
+        self.send(
+            self.transactions.initialize(name, TIMEOUT_MS),
+            client,
+            lambda producer: self.learned(client, producer),
+        )
+
+    def learned(self, client: Client, producer: Producer) -> None:
+        """The client was told this epoch: whoever has an older one is fenced. Producer ids only grow."""
+        client.producer = producer
+        peers = [known for known in self.clients if known.name == client.name and known.producer]
+        newest = max(known.producer for known in peers)
+        for known in peers:
+            known.is_fenced = known.producer != newest
+
+    @rule(index=st.integers(0, 9))
+    def recover_client(self, index: int) -> None:
+        client = self.usable(index)
+        if client is None or (client.attempt and client.attempt.wanted is not None):
+            return
+        self.send(
+            self.transactions.initialize(client.name, TIMEOUT_MS, client.producer),
+            client,
+            lambda producer: self.recovered(client, producer),
+        )
+
+    def recovered(self, client: Client, producer: Producer) -> None:
+        assert producer != client.producer
+        self.learned(client, producer)
+        if client.attempt is not None:
+            client.attempt.told, client.attempt = False, None
+
+    @rule(index=st.integers(0, 9), partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1))
+    def add_partitions(self, index: int, partitions: set[TopicPartition]) -> None:
+        client = self.usable(index)
+        if client is None or client.protocol == 2 or not self.may_write(client):
+            return
+        assert client.producer is not None
+        self.send(
+            self.transactions.add_partitions(client.name, client.producer, partitions),
+            client,
+            lambda _: self.begin(client),
+        )
+
+    @staticmethod
+    def may_write(client: Client) -> bool:
+        return client.attempt is None or client.attempt.wanted is None
+
+    def begin(self, client: Client) -> Attempt:
+        if client.attempt is None:
+            client.attempt = Attempt()
+            self.attempts.append(client.attempt)
+        return client.attempt
+
+    @rule(index=st.integers(0, 9), partition=st.sampled_from(PARTITIONS), newer=st.booleans())
+    def write(self, index: int, partition: TopicPartition, newer: bool) -> None:
+        client = self.usable(index)
+        if client is None or not self.may_write(client):
+            return
+        version = (11 if newer else 9) if client.protocol == 1 else 12
+        try:
+            accepted = self.produce(client, partition, version)
+        except Crash:
+            self.crash()
+            return
+        if accepted:
+            assert not client.is_fenced
+            self.begin(client).values.append(self.written)
+            self.written += 1
+
+    def produce(self, client: Client, partition: TopicPartition, version: int) -> bool:
+        """The path of a batch through the broker: the coordinator is asked, then the log."""
+        assert client.producer is not None
+        if not self.partitions.has_open(*partition, client.producer.producer_id):
+            code = self.transactions.check_produce(client.name, *client.producer, *partition, version)
+            if code:
+                return False
+        try:
+            self.partitions.write(*partition, Write(*client.producer, self.written))
+        except ProducerFault:
+            return False
+        return True
+
+    @rule(index=st.integers(0, 9), committed=st.booleans())
+    def end(self, index: int, committed: bool) -> None:
+        client = self.usable(index)
+        if client is None or client.attempt is None:
+            return
+        attempt = client.attempt
+        # A client that got no answer asks for the same again.
+        attempt.wanted = committed if attempt.wanted is None else attempt.wanted
+        assert client.producer is not None
+        self.send(
+            self.transactions.end(
+                client.name, client.producer, committed=attempt.wanted, bump=client.protocol == 2
+            ),
+            client,
+            lambda producer: self.ended(client, attempt, producer),
+        )
+
+    def ended(self, client: Client, attempt: Attempt, producer: Producer) -> None:
+        if client.protocol == 2:
+            assert producer != client.producer
+        self.learned(client, producer)
+        attempt.told, client.attempt = attempt.wanted, None
+
+    # Rules: what happens to them
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 9))
+    def step(self, index: int) -> None:
+        self.advance(index % len(self.running))
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 9))
+    def lose_answer(self, index: int) -> None:
+        request = self.running.pop(index % len(self.running))
+        request.work.close()
+        self.free(request.client)
+        if request.client is not None and request.client.producer is None:
+            request.client.is_alive = False
+
+    @rule(ms=st.sampled_from([1, 1_000, TIMEOUT_MS, 61_000]))
+    def let_time_pass(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.send(self.transactions.sweep(), None)
+
+    @rule(charges=st.lists(st.integers(0, 6), min_size=1, max_size=2))
+    def light_the_fuse(self, charges: list[int]) -> None:
+        self.fuse.charges = charges.copy()
+
+    @rule()
+    def crash(self) -> None:
+        before = {known.transactional_id: known for known in self.transactions.list_all()}
+        while self.running:
+            self.lose_answer(0)
+        while True:
+            self.transactions = self._boot()
+            known = {known.transactional_id: known for known in self.transactions.list_all()}
+            assert known == before
+            try:
+                finish(self.transactions.sweep())
+            except Crash:
+                before = {known.transactional_id: known for known in self.transactions.list_all()}
+            else:
+                return
+
+    # What must hold
+
+    @invariant()
+    def an_epoch_never_goes_back_and_no_producer_id_is_shared(self) -> None:
+        for known in self.transactions.list_all():
+            name, last = known.transactional_id, self.epochs.get(known.transactional_id)
+            if last is None or last.producer_id != known.producer_id:
+                assert known.producer_id not in self.producer_ids
+                self.producer_ids[known.producer_id] = name
+            else:
+                assert known.epoch >= last.epoch
+            self.epochs[name] = known.marker
+
+    @invariant()
+    def what_a_client_was_told_is_what_readers_see(self) -> None:
+        outcomes = self.partitions.outcomes()
+        for attempt in self.attempts:
+            if attempt.told is not None:
+                assert {outcomes[value] for value in attempt.values} <= {attempt.told}
+
+    @invariant()
+    def nothing_is_committed_that_nobody_asked_to_commit(self) -> None:
+        outcomes = self.partitions.outcomes()
+        for attempt in self.attempts:
+            if not attempt.wanted:
+                assert True not in {outcomes[value] for value in attempt.values}
+
+    def teardown(self) -> None:
+        """Everybody goes away: after the time-outs every transaction has one outcome, and readers go on."""
+        self.fuse.charges = []
+        self.crash()
+        self.clock.advance(TIMEOUT_MS + 61_000)
+        finish(self.transactions.sweep())
+        assert list(self.partitions.open_transactions()) == []
+        assert not any(known.is_active for known in self.transactions.list_all())
+        outcomes = self.partitions.outcomes()
+        for attempt in self.attempts:
+            assert len({outcomes[value] for value in attempt.values}) <= 1
+
+
+TestTransactionsModel = TransactionsModel.TestCase
+TestTransactionsModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
