@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from tools.apache_kafka import ApacheKafkaUnavailable
 
 from bench.broker.measures.ceiling import measure_ceiling
 from bench.broker.measures.latency import measure_latency
@@ -22,6 +21,7 @@ from bench.broker.systems.system import Flush
 from bench.broker.warm_up import warm_up
 from bench.processes import ServerFailed
 from bench.readings import Readings
+from tools.apache_kafka import ApacheKafkaUnavailable
 
 # In the order in which they run: each stage starts its systems once, after `startup`.
 MEASURES: dict[Flush, dict[str, Callable[[Stage], None]]] = {

@@ -86,12 +86,12 @@ class Stage:
         """Run one client program against a system, and return what it did."""
         job = Job(act=act, address=entry.node.address, broker_pid=entry.node.pid, **details)  # type: ignore[arg-type]
         command = [sys.executable, "-m", "bench.broker.load", client or entry.system.client, job.to_json()]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOAD_SECONDS)
-        if done.returncode:
-            raise LoadBroke(
-                f"{act} on {entry.system.title} ended with {done.returncode}. Run it alone to look closer:\n"
-                f"python -m bench.broker.load {command[3]} '{job.to_json()}'\n{done.stderr[-3000:]}"
-            )
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=True)
+        except subprocess.TimeoutExpired:
+            raise LoadBroke(f"{act} on {entry.system.title} did not end in {LOAD_SECONDS} s: {job}") from None
+        except subprocess.CalledProcessError as failed:
+            raise LoadBroke(f"{act} on {entry.system.title} failed: {job}\n{failed.stderr[-3000:]}") from None
         return Outcome.from_json(done.stdout.splitlines()[-1])
 
 

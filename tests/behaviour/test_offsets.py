@@ -1,12 +1,15 @@
 """Offsets by position and by time."""
 
+import time
+
 import pytest
 
 from tests.behaviour.clients.contract import Client, Message, TopicPartition
 from tests.behaviour.names import NewTopic
 
 HOUR_MS = 3_600_000
-NOON_MS = 1_700_000_000_000
+# Yesterday: times that retention would not delete at once.
+NOON_MS = int(time.time() * 1000) - 24 * HOUR_MS
 
 
 def send_hourly(client: Client, topic: str, hours: list[int]) -> None:

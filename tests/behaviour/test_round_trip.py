@@ -91,7 +91,8 @@ def test_headers_keep_their_order_their_repetitions_and_empty_values(client: Cli
 
 def test_a_timestamp_given_by_the_producer_is_kept(client: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
-    times = [1_700_000_000_123, 1_600_000_000_000, 1_700_000_000_124]
+    yesterday = int(time.time() * 1000) - 86_400_000  # nothing so old that retention would delete it
+    times = [yesterday + 123, yesterday, yesterday + 124]
     sent = [Message(value=b"v", timestamp_ms=each, partition=0) for each in times]
     client.producer(ProducerOptions(linger_ms=20)).send(topic, sent)
     consumer = client.consumer()

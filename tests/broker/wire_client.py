@@ -53,7 +53,9 @@ def read_response(api_key: int, version: int, payload: bytes) -> tuple[int, Any]
     return _SIZE.unpack_from(payload)[0], entity
 
 
-def batch_of(*values: bytes, key: bytes | None = None, timestamp: int = 1_700_000_000_000, **more: Any) -> bytes:
+def batch_of(
+    *values: bytes, key: bytes | None = None, timestamp: int = 1_700_000_000_000, **more: Any
+) -> bytes:
     """A record batch with these values; `more` goes to `encode_batch`."""
     return bytes(encode_batch([NewRecord(key, value, timestamp) for value in values], **more))
 
@@ -172,7 +174,12 @@ class WireClient:
     ) -> None:
         """Send a Produce request with one batch."""
         data = {"name": topic, "partition_data": [{"index": partition, "records": batch}]}
-        request = {"transactional_id": transactional_id, "acks": acks, "timeout": 30_000, "topic_data": [data]}
+        request = {
+            "transactional_id": transactional_id,
+            "acks": acks,
+            "timeout": 30_000,
+            "topic_data": [data],
+        }
         self.send(PRODUCE, version, **request)
         if acks == 0:
             self._awaited.pop()
@@ -182,7 +189,11 @@ class WireClient:
         self.send_fetch(partitions, **more)
         return self.receive()
 
-    def send_fetch(
+    def send_fetch(self, partitions: Mapping[tuple[str, int], int], **more: Any) -> None:
+        """Send a fetch of these partitions from these offsets."""
+        self.send_bytes(self.pack_fetch(partitions, **more))
+
+    def pack_fetch(
         self,
         partitions: Mapping[tuple[str, int], int],
         *,
@@ -195,13 +206,13 @@ class WireClient:
         session: tuple[int, int] = (0, -1),
         forgotten: Sequence[tuple[str, int]] = (),
         leader_epoch: int = -1,
-    ) -> None:
-        """Send a fetch; `max_wait` is in milliseconds, `session` an id and an epoch."""
+    ) -> bytes:
+        """A fetch as it goes over the wire; `max_wait` is in milliseconds, `session` an id and an epoch."""
         topics = [
             {"topic": topic, "partitions": [_partition(index, offset, partition_bytes, leader_epoch)]}
             for (topic, index), offset in partitions.items()
         ]
-        self.send(
+        return self.pack(
             FETCH,
             version,
             max_wait=max_wait,

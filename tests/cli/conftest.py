@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from tests.cli.terminal import Terminal
 from tools.apache_kafka import ApacheKafka
 

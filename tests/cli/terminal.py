@@ -70,9 +70,9 @@ class Terminal:
     def close(self) -> None:
         """End what is still running."""
         for process in self._started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+            with process:  # which closes its pipes and waits
+                if process.poll() is None:
+                    process.kill()
 
 
 def interrupt(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> tuple[int, bytes, bytes]:

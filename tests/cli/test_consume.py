@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+
 from tests.cli.terminal import DEADLINE_S, Terminal, interrupt, wait_until
 
 NewName = Callable[[], str]

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
 from tests.cli.terminal import DEADLINE_S
 
 HEAVY = ("typer", "rich", "confluent_kafka", "kio", "numba", "headrace.broker")

@@ -3,6 +3,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+
 from tests.cli.terminal import DEADLINE_S, Terminal, interrupt, wait_until
 
 NewName = Callable[[], str]

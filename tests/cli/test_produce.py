@@ -2,7 +2,8 @@ import json
 import subprocess
 
 import pytest
-from tests.cli.terminal import DEADLINE_S, Terminal
+
+from tests.cli.terminal import DEADLINE_S, Terminal, interrupt
 
 
 def read(terminal: Terminal, topic: str) -> list[dict[str, object]]:
@@ -159,6 +160,16 @@ def test_a_record_that_the_broker_refuses_is_named_by_its_line(terminal: Termina
 def test_options_that_contradict_each_other_are_a_misuse(terminal: Terminal, topic: str) -> None:
     for options in (["--json", "--key", "k"], ["--key", "k", "-K", ":"], ["-K", ""], ["--header", "novalue"]):
         assert terminal.run("produce", topic, *options, stdin="a\n").code == 2
+
+
+def test_ctrl_c_says_what_was_acknowledged(terminal: Terminal, topic: str) -> None:
+    writer = terminal.start("produce", topic, stdin=subprocess.PIPE)
+    assert writer.stdin is not None
+    writer.stdin.write(b"one\ntwo\n")
+    writer.stdin.flush()
+    assert terminal.do("consume", topic, "-n", "2").out == "one\ntwo\n"
+    code, out, err = interrupt(writer)
+    assert (code, out, err) == (130, b"", b"interrupted: 2 records acknowledged\n")
 
 
 def test_records_are_sent_while_the_input_is_still_open(terminal: Terminal, topic: str) -> None:

@@ -75,13 +75,13 @@ def test_a_version_that_is_not_served_is_refused_before_it_is_sent() -> None:
     with peer(framed(VERSIONS)) as address, open_to(address) as connection:
         assert not connection.serves(ListTransactionsRequest)
         with pytest.raises(
-            UnsupportedApi, match="version 0 of ListTransactions .it does not serve it at all"
+            UnsupportedApi, match=r"version 0 of ListTransactions .it does not serve it at all"
         ):
             connection.ask(LIST_TRANSACTIONS, ListTransactionsResponse)
 
 
 def test_nobody_at_the_address_is_explained() -> None:
-    with pytest.raises(BrokerUnreachable, match="no broker answers at 127.0.0.1:1"):
+    with pytest.raises(BrokerUnreachable, match=r"no broker answers at 127\.0\.0\.1:1"):
         Connection.open("127.0.0.1", 1)
 
 

@@ -16,7 +16,7 @@ def test_a_created_topic_is_listed_with_its_partitions(terminal: Terminal, new_n
 def test_creating_a_topic_twice_fails_unless_that_is_allowed(terminal: Terminal, topic: str) -> None:
     again = terminal.run("topic", "create", topic)
     assert again.code == 1
-    assert "already exists" in again.err
+    assert "TOPIC_ALREADY_EXISTS" in again.err
     assert "nothing changed" in terminal.do("topic", "create", topic, "--if-not-exists").err
 
 

@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaException, Producer
+
 from tests.cli.terminal import DEADLINE_S, Terminal, wait_until
 
 NewName = Callable[[], str]

@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from tests.storage.compacted_log import DELETE_RETENTION_MS, TIME, CompactedLog
 
 from headrace.protocol.batch import DELETE_HORIZON, HEADER_BYTES, LOG_APPEND_TIME, build_batch, read_header
 from headrace.protocol.compression import CODECS
@@ -16,6 +15,7 @@ from headrace.storage.compaction.source import read_batches
 from headrace.storage.compaction.throttle import Throttle
 from headrace.storage.errors import StorageError
 from headrace.storage.index import OffsetIndex, TimeIndex
+from tests.storage.compacted_log import DELETE_RETENTION_MS, TIME, CompactedLog
 
 
 @pytest.fixture

@@ -1,14 +1,14 @@
-"""Cleaned segments take the place of the old ones; a crash between any two changes of the folder loses nothing."""
+"""Cleaned segments take the place of the old ones; a crash between any two steps loses nothing."""
 
 import shutil
 from itertools import islice
 
 import pytest
-from tests.storage.compacted_log import CompactedLog
 
 from headrace.storage.compaction import recover_swaps, swap_in
 from headrace.storage.compaction.cleaner import compact
 from headrace.storage.compaction.swap import recovery_steps, swap_steps
+from tests.storage.compacted_log import CompactedLog
 
 LATEST = {b"a": b"2", b"b": b"2", b"c": b"1", b"d": b"1"}
 

@@ -5,14 +5,15 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from tests.storage.compacted_log import CompactedLog
 
 from headrace.storage.compaction import swap_in
 from headrace.storage.compaction.cleaner import SMALL_BYTES
 from headrace.storage.compactor import run_compactor
 from headrace.storage.errors import StorageError
+from tests.storage.compacted_log import CompactedLog
 
 COMPACTOR = [sys.executable, "-m", "headrace.storage.compactor"]
 
@@ -76,12 +77,11 @@ async def test_a_compaction_that_is_cancelled_ends_its_process(log):
 
 
 def child_processes():
-    with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return [int(pid) for pid in file.read().split()]
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
 def is_running(pid):
-    return os.path.exists(f"/proc/{pid}")
+    return Path(f"/proc/{pid}").exists()
 
 
 def test_the_compactor_ends_when_the_broker_is_gone(log):

@@ -10,6 +10,7 @@ from bench.broker.load.job import Client, Job
 MODULES = {
     "librdkafka": "bench.broker.load.librdkafka",
     "wire": "bench.broker.load.wire",
+    "updates": "bench.broker.load.updates",
     "nats": "bench.broker.load.nats_client",
     "redis": "bench.broker.load.redis_client",
 }

@@ -23,7 +23,8 @@ class Job:
     record_bytes: int
     seconds: float
     partitions: int = 1
-    records: int = 0  # how many there are to consume
+    records: int = 0  # how many there are to consume, or to write
+    keys: int = 0  # over how many keys the records are spread
     in_flight: int = 1
     rate: int = 0  # records a second, where the load is paced
     warm_up_seconds: float = 0.0

@@ -30,14 +30,14 @@ class LoadFailed(Exception):
 def produce(job: Job) -> Outcome:
     """Produce with the client's own batching until the time has passed and all is acknowledged."""
     with topic_of(job):
-        producer = _make_producer(job)
+        producer = make_producer(job)
         messages = [{"value": random.randbytes(job.record_bytes)} for _ in range(BATCH)]
         warmed = _produce_once(producer, job, messages)
         records = 0
         with Window(job) as window:
             while window.is_open:
                 records += _enqueue(producer, job, messages)
-            _flush(producer)
+            flush(producer)
         _check_stored(job, warmed + records)
         return window.outcome(records)
 
@@ -46,7 +46,7 @@ def consume(job: Job) -> Outcome:
     """Read what `produce` left, by explicit assignment: no group has a part in the figure."""
     with topic_of(job):
         # The fetch that waits at the end of the topic holds up the first one of the next pass.
-        consumer = _make_consumer(job, **{"fetch.wait.max.ms": 5})
+        consumer = make_consumer(job, **{"fetch.wait.max.ms": 5})
         consumer.list_topics(job.topic, timeout=TIMEOUT_SECONDS)
         records = 0
         with Window(job) as window:
@@ -59,7 +59,7 @@ def consume(job: Job) -> Outcome:
 def requests(job: Job) -> Outcome:
     """One record in each request: pipelined, or one by one when only one may be in flight."""
     with topic_of(job):
-        producer = _make_producer(job, **_one_record_a_request(job))
+        producer = make_producer(job, **_one_record_a_request(job))
         messages = [{"value": random.randbytes(job.record_bytes)}] * (BATCH if job.in_flight > 1 else 1)
         warmed = _produce_once(producer, job, messages)
         records = 0
@@ -67,8 +67,8 @@ def requests(job: Job) -> Outcome:
             while window.is_open:
                 records += _enqueue(producer, job, messages)
                 if job.in_flight == 1:
-                    _flush(producer)
-            _flush(producer)
+                    flush(producer)
+            flush(producer)
         _check_stored(job, warmed + records)
         return window.outcome(records)
 
@@ -76,7 +76,7 @@ def requests(job: Job) -> Outcome:
 def latency(job: Job) -> Outcome:
     """A producer and a consumer beside each other; a record is on its way from `produce` to `poll`."""
     with topic_of(job):
-        consumer, producer = _make_consumer(job), _make_producer(job, **{"linger.ms": 0})
+        consumer, producer = make_consumer(job), make_producer(job, **{"linger.ms": 0})
         consumer.assign([TopicPartition(job.topic, 0, 0)])
         arrivals = Arrivals(job)
         reader = threading.Thread(target=_take_arrivals, args=(consumer, arrivals), daemon=True)
@@ -86,7 +86,7 @@ def latency(job: Job) -> Outcome:
                 sleep_until(due)
                 producer.produce(job.topic, stamped(job.record_bytes))
                 producer.poll(0)
-            _flush(producer)
+            flush(producer)
             arrivals.complete.wait(DRAIN_SECONDS)
         summary = arrivals.summary()
         reader.join()
@@ -109,7 +109,7 @@ def topic_of(job: Job) -> Iterator[None]:
         admin.delete_topics([job.topic])[job.topic].result(TIMEOUT_SECONDS)
 
 
-def _make_producer(job: Job, **settings: Any) -> Producer:
+def make_producer(job: Job, **settings: Any) -> Producer:
     return Producer(
         {
             "bootstrap.servers": job.address,
@@ -132,7 +132,7 @@ def _one_record_a_request(job: Job) -> dict[str, Any]:
     }
 
 
-def _make_consumer(job: Job, **settings: Any) -> Consumer:
+def make_consumer(job: Job, **settings: Any) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": job.address,
@@ -157,7 +157,7 @@ def _read_through(consumer: Consumer, job: Job, window: Window) -> int:
         wanted = min(CONSUMED_AT_ONCE, job.records - records)
         messages = consumer.consume(num_messages=wanted, timeout=1)
         records += len(messages)
-        _check(messages[-1:])
+        check(messages[-1:])
     return records
 
 
@@ -165,7 +165,7 @@ def _produce_once(producer: Producer, job: Job, messages: list[dict[str, Any]]) 
     """Connect and find the leaders before the clock starts; returns how many records that took."""
     for partition in range(job.partitions):
         producer.produce(job.topic, messages[0]["value"], partition=partition)
-    _flush(producer)
+    flush(producer)
     return job.partitions
 
 
@@ -181,14 +181,14 @@ def _enqueue(producer: Producer, job: Job, messages: list[dict[str, Any]]) -> in
     return taken
 
 
-def _flush(producer: Producer) -> None:
+def flush(producer: Producer) -> None:
     left = producer.flush(TIMEOUT_SECONDS)
     if left:
         raise LoadFailed(f"{left} records were not acknowledged within {TIMEOUT_SECONDS} s.")
 
 
 def _check_stored(job: Job, records: int) -> None:
-    consumer = _make_consumer(job)
+    consumer = make_consumer(job)
     ends = [
         consumer.get_watermark_offsets(TopicPartition(job.topic, index), timeout=TIMEOUT_SECONDS)[1]
         for index in range(job.partitions)
@@ -208,11 +208,11 @@ def _take_arrivals(consumer: Consumer, arrivals: Arrivals) -> None:
                 return
             continue
         deadline = None
-        _check([message])
+        check([message])
         arrivals.add(message.value() or b"")
 
 
-def _check(messages: list[Message]) -> None:
+def check(messages: list[Message]) -> None:
     for message in messages:
         if message.error() is not None:
             raise KafkaException(message.error())

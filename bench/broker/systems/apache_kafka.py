@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from tools.apache_kafka import VERSION, ApacheKafka
-
 from bench.broker.systems.kafka_ping import ping_kafka
 from bench.broker.systems.system import Flush, Node, System
+from tools.apache_kafka import VERSION, ApacheKafka
 
 FLUSH: dict[Flush, dict[str, str]] = {Flush.OS: {}, Flush.ALWAYS: {"log.flush.interval.messages": "1"}}
 

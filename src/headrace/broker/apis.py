@@ -53,10 +53,10 @@ from headrace.protocol.messages import (
     API_VERSIONS,
     RequestHeader,
     is_flexible,
-    read_request,
     read_request_header,
     write_response,
 )
+from headrace.protocol.requests import read_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -56,6 +56,8 @@ class Broker:
         self.topics = Topics(self.folder, self.clock)
         self._open_state()
         self.maintenance = Maintenance(self)
+        self.is_stopping = False
+        """Whether long polls are to be answered with what there is."""
         self._server: Server | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
 
@@ -109,6 +111,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop cleanly: nothing is lost, and the next start needs no scan."""
+        self.is_stopping = True
+        self.topics.wake_readers()
         if self._server is not None:
             await self._server.close()
         if self._flush_timer is not None:

@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 SIZE: Final = struct.Struct(">i")
 MAX_UNANSWERED: Final = 64
 """Requests of one connection that may wait for their answers before it is no longer read."""
+MAX_A_TURN: Final = 64
+"""Requests of one connection that are handled before the others have their turn."""
+MAX_UNSENT: Final = 16
+"""Pieces of answers that are put in line before they are sent."""
 FIRST_BUFFER_BYTES: Final = 64 * 1024
 COPY_BYTES: Final = 16 * 1024
 """Records up to this size are copied into the answer: one system call is cheaper than two."""
@@ -43,10 +47,12 @@ Answers = list[object]
 class Slot:
     """The place of an answer in the order of requests; `chunks` is None until it is there."""
 
-    __slots__ = ("chunks",)
+    __slots__ = ("chunks", "future")
 
     def __init__(self) -> None:
         self.chunks: Answers | None = None
+        self.future: asyncio.Future[Answers] | None = None
+        """What the answer comes from, when nothing is lost by giving it up: a long poll."""
 
 
 class Connection:
@@ -56,6 +62,7 @@ class Connection:
         "_buffer",
         "_end",
         "_fd",
+        "_is_draining",
         "_is_paused",
         "_is_writing",
         "_out",
@@ -63,7 +70,6 @@ class Connection:
         "_slots",
         "_socket",
         "_start",
-        "_tasks",
         "_view",
         "host",
         "is_closed",
@@ -83,15 +89,25 @@ class Connection:
         self._end = 0
         self._slots: deque[Slot] = deque()
         self._out: deque[Chunk] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._is_writing = False
         self._is_paused = False
+        self._is_draining = False
         server.loop.add_reader(self._fd, self._readable)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way: no part of a request, no answer owed."""
-        return not self._slots and not self._out and self._start == self._end
+    def is_at_work(self) -> bool:
+        """Whether the broker is busy with a request: a client that is quiet meanwhile waits for us."""
+        return bool(self._slots)
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether an answer is still to be found or to be sent."""
+        return bool(self._slots or self._out)
+
+    def drain(self) -> None:
+        """Read no more requests; answers to those that were read are still sent."""
+        self._is_draining = True
+        self._pause()
 
     def release_buffer(self) -> None:
         """Give the buffer back when there is nothing in it."""
@@ -127,10 +143,15 @@ class Connection:
     def _consume(self, view: memoryview, start: int, end: int) -> int:
         """Handle each whole request in the bytes; gives the position of what is left."""
         limit = self._server.request_limit_bytes
+        turns_left = MAX_A_TURN
         while end - start >= 4 and not self.is_closed:
-            if len(self._slots) >= MAX_UNANSWERED or len(self._out) >= MAX_UNANSWERED:
+            if self._is_full:
                 self._pause()
                 break
+            if not turns_left:
+                self._server.loop.call_soon(self._continue)
+                break
+            turns_left -= 1
             (size,) = SIZE.unpack_from(view, start)
             if not 8 <= size <= limit:
                 log.warning("%s sent a request of %d bytes: the connection is closed", self.host, size)
@@ -141,9 +162,16 @@ class Connection:
             start += 4
             self._handle(view[start : start + size])
             start += size
+            if len(self._out) >= MAX_UNSENT:
+                self._write()
         if self._out and not self._is_writing:
             self._write()
         return start
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the client must first wait for, or read, the answers to what it has asked."""
+        return self._is_writing or len(self._slots) >= MAX_UNANSWERED
 
     def _keep(self, view: memoryview, start: int, end: int) -> None:
         """Keep the bytes of an unfinished request, with room for more of it."""
@@ -170,7 +198,7 @@ class Connection:
             self._server.loop.remove_reader(self._fd)
 
     def _resume(self) -> None:
-        if self._is_paused and not self.is_closed:
+        if self._is_paused and not (self.is_closed or self._is_draining or self._is_full):
             self._is_paused = False
             self._server.loop.add_reader(self._fd, self._readable)
             if self._start != self._end:
@@ -212,11 +240,11 @@ class Connection:
         slot = Slot()
         self._slots.append(slot)
         if isinstance(answer, asyncio.Future):
+            slot.future = answer
             answer.add_done_callback(lambda done: self._complete(slot, done))
             return
-        task = self._server.loop.create_task(self._await(slot, answer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # It goes on when the connection ends: what it began (a join, a commit) is not to be left half done.
+        self._server.keep(self._server.loop.create_task(self._await(slot, answer)))
 
     async def _await(self, slot: Slot, answer: Awaitable[bytes | Answers | None]) -> None:
         try:
@@ -231,8 +259,14 @@ class Connection:
             self._fill(slot, [chunks] if isinstance(chunks, bytes) else chunks or [])
 
     def _complete(self, slot: Slot, done: asyncio.Future[Answers]) -> None:
-        if not done.cancelled():
+        if done.cancelled():
+            return
+        fault = done.exception()
+        if fault is None:
             self._fill(slot, done.result())
+        else:
+            log.error("a request of %s failed; the connection is closed", self.host, exc_info=fault)
+            self.close()
 
     def _fill(self, slot: Slot, chunks: Answers) -> None:
         if self.is_closed:
@@ -242,7 +276,7 @@ class Connection:
             self._queue(self._slots.popleft().chunks or [])
         if self._out and not self._is_writing:
             self._write()
-        elif not self._slots:
+        else:
             self._resume()
 
     # ---------------------------------------------------------------- out
@@ -254,8 +288,9 @@ class Connection:
             piece = chunk
             if isinstance(piece, FileRange) and piece.size <= COPY_BYTES:
                 piece = os.pread(piece.file.fd, piece.size, piece.position)
-            if isinstance(piece, bytes) and out and isinstance(out[-1], bytes):
-                out[-1] += piece
+            last = out[-1] if out else None
+            if isinstance(piece, bytes) and isinstance(last, bytes) and len(last) < COPY_BYTES:
+                out[-1] = last + piece
             else:
                 out.append(piece)  # type: ignore[arg-type]  # handlers give bytes and file ranges
 
@@ -268,6 +303,7 @@ class Connection:
                     self._send_file(chunk)
                 else:
                     sent = self._socket.send(chunk, MORE if len(out) > 1 else 0)
+                    self.last_active = self._server.loop.time()
                     if sent < len(chunk):
                         out[0] = memoryview(chunk)[sent:]
                     else:
@@ -283,12 +319,12 @@ class Connection:
         if self._is_writing:
             self._is_writing = False
             self._server.loop.remove_writer(self._fd)
-        if self._is_paused and len(self._slots) < MAX_UNANSWERED:
-            self._resume()
+        self._resume()
 
     def _send_file(self, chunk: FileRange) -> None:
         file, position, size = chunk
         sent = os.sendfile(self._fd, file.fd, position, size)
+        self.last_active = self._server.loop.time()
         if sent == 0:
             raise OSError("the file is shorter than the log says")
         if sent < size:
@@ -305,8 +341,9 @@ class Connection:
         loop.remove_reader(self._fd)
         loop.remove_writer(self._fd)
         self._socket.close()
+        for slot in self._slots:
+            if slot.future is not None:
+                slot.future.cancel()
         self._slots.clear()
         self._out.clear()
-        for task in tuple(self._tasks):
-            task.cancel()
         self._server.forget(self)

@@ -7,14 +7,13 @@ started, and what it made is swapped in between two reads.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.storage.cleaning import plan_compaction
-from headrace.storage.compaction import CompactionRequest, CompactionResult, recover_swaps, swap_in
+from headrace.storage.compaction import recover_swaps, swap_in
+from headrace.storage.compactor import run_compactor
 from headrace.storage.errors import StorageError
 from headrace.storage.retention import apply_retention
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.partition import Partition
+    from headrace.storage.compaction import CleanedGroup, CompactionRequest, CompactionResult
     from headrace.storage.partition import PartitionLog
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Maintenance:
             yield from topic.partitions
 
     async def tidy(self) -> None:
-        """Apply retention, forget idle producers, and save the checkpoints."""
+        """Apply retention, forget idle producers, close what a full disk left open, save the checkpoints."""
         now_ms = self._broker.clock.now_ms()
         for partition in self._partitions():
             freed = apply_retention(partition.log, now_ms)
@@ -68,6 +68,8 @@ class Maintenance:
             if freed:
                 log.info("%s-%d: %d bytes were past their retention", partition.topic, partition.index, freed)
                 await asyncio.sleep(0)
+            if partition.log.has_rolled:
+                await self._broker.in_background(partition.log.close_rolled)
         await self._broker.save_checkpoint()
 
     async def compact(self) -> None:
@@ -76,7 +78,7 @@ class Maintenance:
         for partition in list(self._partitions()):
             request = plan_compaction(partition.log, self._broker.clock.now_ms(), limit)
             if request is not None:
-                result = await _run_compactor(request)
+                result = await run_compactor(request)
                 await self._swap_in(partition.log, request, result)
 
     async def _swap_in(
@@ -88,39 +90,21 @@ class Maintenance:
                 # Retention or DeleteRecords was quicker: what is left is compacted the next time.
                 recover_swaps(request.directory)
                 return
-            for segment in partition.segments:
-                if segment.base_offset in group.replaces:
-                    segment.hold()
-            partition.is_swapping = True
-            try:
-                await self._broker.in_background(partial(swap_in, request.directory, group))
-                partition.replace_segments(group.replaces)
-            finally:
-                partition.is_swapping = False
+            await self._swap_group(partition, group)
         partition.first_dirty_offset = max(partition.first_dirty_offset, result.first_dirty)
         log.info(
             "%s: compacted %d records to %d", request.directory, result.records_before, result.records_after
         )
 
-
-async def _run_compactor(request: CompactionRequest) -> CompactionResult:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "headrace.storage.compactor",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        out, err = await process.communicate(request.to_json().encode() + b"\n")
-    except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        raise
-    if process.returncode:
-        raise StorageError(
-            f"the compaction of {request.directory} failed: {err.decode(errors='replace')[-2000:]}"
-        )
-    return CompactionResult.from_json(out.decode())
+    async def _swap_group(self, partition: PartitionLog, group: CleanedGroup) -> None:
+        for segment in partition.segments:
+            if segment.base_offset in group.replaces:
+                segment.hold()
+        partition.is_swapping = True
+        try:
+            await self._broker.in_background(partial(swap_in, partition.directory, group))
+            partition.replace_segments(group.replaces)
+        finally:
+            partition.is_swapping = False
+        # What DeleteRecords or retention passed over meanwhile goes now.
+        partition.trim()

@@ -185,6 +185,12 @@ class Topics:
             partition.notify()
         return topic
 
+    def wake_readers(self) -> None:
+        """Have everybody who waits for records look again."""
+        for topic in self._by_name.values():
+            for partition in topic.partitions:
+                partition.notify()
+
     def _existing(self, name: str) -> Topic:
         topic = self._by_name.get(name)
         if topic is None:

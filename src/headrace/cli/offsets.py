@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.failure import RequestFailed
 from headrace.cli.position import Kind
+from headrace.cli.session import NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from headrace.cli.position import Position
     from headrace.cli.session import Session
+
+NONE_FOUND: Final = -1
+NO_ANSWER: Final = -1001
 
 
 class OutOfRange(RequestFailed):
@@ -62,7 +66,8 @@ def resolve(
 def _at_time(session: Session, time_ms: int, extents: Mapping[Partition, Extent]) -> dict[Partition, int]:
     found = _read(session, dict.fromkeys(extents, _spec("for_timestamp", time_ms)))
     return {
-        partition: extents[partition].end if offset < 0 else offset for partition, offset in found.items()
+        partition: extents[partition].end if offset == NONE_FOUND else offset
+        for partition, offset in found.items()
     }
 
 
@@ -73,6 +78,13 @@ def _check(offset: int, partition: Partition, extent: Extent) -> None:
             f"partition {number} of {topic!r} has no offset {offset}, but {extent.start} to {extent.end}.\n"
             "Choose an offset in between, or start, or end; --partition limits the choice to one."
         )
+
+
+def _answered(offset: int) -> int:
+    # librdkafka reports a request that got no answer as a success with this offset.
+    if offset == NO_ANSWER:
+        raise RequestFailed("the broker did not list offsets: it gave no answer", code=NO_LEADER)
+    return offset
 
 
 def _spec(kind: str, *arguments: int) -> Any:
@@ -94,6 +106,9 @@ def _read(
 
     def question() -> dict[Partition, int]:
         futures = session.admin.list_offsets(asked, isolation_level=level, request_timeout=session.timeout_s)
-        return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
+        return {
+            (place.topic, place.partition): _answered(future.result().offset)
+            for place, future in futures.items()
+        }
 
     return session.ask(question, "list offsets")

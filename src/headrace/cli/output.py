@@ -99,8 +99,9 @@ def _print(table: Any) -> None:
 def _console() -> Console:
     from rich.console import Console
 
-    is_terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if is_terminal else UNBOUNDED, highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else UNBOUNDED
+    # Names are shown as they are, whatever rich might make of them.
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -18,12 +19,10 @@ from headrace.cli.record_input import ANY_PARTITION, BadLine, Headers, json_line
 from headrace.cli.session import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.cli.record_input import NewRecord
     from headrace.cli.sender import Sender, SendFailure
-
-COUNT_EVERY = 1000
 
 
 class Compression(StrEnum):
@@ -84,8 +83,20 @@ def produce(
         sender = Sender(
             session, topic, acks=acks.value, compression=compression.value, limit_bytes=limit_bytes
         )
-        _send_lines(sender, sys.stdin.buffer, read, skip_blank=as_json)
+        with _interruptible(sender):
+            _send_lines(sender, sys.stdin.buffer, read, skip_blank=as_json)
     print_line(f"{_records(sender.acknowledged)} {'sent' if acks is Acks.NOBODY else 'acknowledged'}")
+
+
+@contextmanager
+def _interruptible(sender: Sender) -> Iterator[None]:
+    """On Ctrl-C wait for what was sent already, and say how much it was."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sender.finish()
+        note(f"interrupted: {_records(sender.acknowledged)} acknowledged")
+        raise
 
 
 def _line_reader(
@@ -130,7 +141,6 @@ def _send_lines(
         note("type records, one a line; Ctrl-D ends")
     bad: str | None = None
     with Progress("sent", total=_size_bytes(lines)) as progress:
-        unseen = unseen_bytes = 0
         for number, line in enumerate(lines, start=1):
             if skip_blank and not line.strip():
                 continue
@@ -138,13 +148,9 @@ def _send_lines(
                 sender.send(number, read(line.removesuffix(b"\n")))
             except BadLine as fault:
                 bad = f"line {number} {fault}."
+            if bad or sender.failure:
                 break
-            if sender.failure is not None:
-                break
-            unseen, unseen_bytes = unseen + 1, unseen_bytes + len(line)
-            if unseen == COUNT_EVERY:
-                progress.advance(unseen, unseen_bytes)
-                unseen = unseen_bytes = 0
+            progress.advance(1, len(line))
         sender.finish()
     _report(sender, bad)
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE_S: Final = 1.0
+EVERY_S: Final = 0.1
 
 
 class Progress:
@@ -23,6 +24,7 @@ class Progress:
         self._total = total
         self._watched = wanted and sys.stderr.isatty()
         self._began = time.monotonic()
+        self._next = self._began + PATIENCE_S
         self._records = 0
         self._done = 0
         self._display: Any = None
@@ -31,12 +33,9 @@ class Progress:
         """Count `records` more, which are `amount` of the total."""
         self._records += records
         self._done += amount
-        if not self._watched:
-            return
-        if self._display is None and time.monotonic() - self._began > PATIENCE_S:
+        if self._watched and time.monotonic() >= self._next:
+            self._next = time.monotonic() + EVERY_S
             self._show()
-        if self._display is not None:
-            self._display.update(0, completed=self._done, description=self._description())
 
     def __enter__(self) -> Self:
         return self
@@ -48,6 +47,11 @@ class Progress:
             self._display.stop()
 
     def _show(self) -> None:
+        if self._display is None:
+            self._display = self._open()
+        self._display.update(0, completed=self._done, description=self._description())
+
+    def _open(self) -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Display
@@ -55,9 +59,10 @@ class Progress:
         columns: list[Any] = [TextColumn("{task.description}")]
         if self._total:
             columns += [BarColumn(), TimeRemainingColumn()]
-        self._display = Display(*columns, console=Console(stderr=True), transient=True)
-        self._display.add_task(self._description(), total=self._total)
-        self._display.start()
+        display = Display(*columns, console=Console(stderr=True), transient=True)
+        display.add_task(self._description(), total=self._total)
+        display.start()
+        return display
 
     def _description(self) -> str:
         rate = self._records / max(time.monotonic() - self._began, 0.001)

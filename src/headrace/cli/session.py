@@ -28,9 +28,10 @@ TIMEOUT_S: Final = 30.0
 PROBE_S: Final = 5.0
 PATIENCE_S: Final = 5.0
 
-PASSING: Final = frozenset({5, 6, 14, 15, 16})
-"""Kafka's errors that pass by themselves: no leader yet, another leader, and a coordinator that loads, is not
-there yet, or has moved."""
+NO_LEADER: Final = 5
+PASSING: Final = frozenset({NO_LEADER, 6, 14, 15, 16, -156})
+"""Errors that pass by themselves. Kafka's: no leader yet, another leader, and a coordinator that loads, is
+not there yet, or has moved. librdkafka's: it lost its connection, and knows no leader until it has one."""
 
 
 class Session:

@@ -11,8 +11,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,7 @@ class Customers(threading.Thread):
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:
-            self.acknowledged.add(json.loads(message.value())["order"])
+            self.acknowledged.add(_number(message))
         else:
             self.refused += 1
 
@@ -79,7 +80,6 @@ class Clerk(threading.Thread):
         super().__init__(name=f"{group}/{name}", daemon=True)
         self.group = group
         self.seen: set[int] = set()
-        self.records = 0
         self.partitions: list[int] = []
         self._closing = threading.Event()
         self._consumer = Consumer(
@@ -99,8 +99,7 @@ class Clerk(threading.Thread):
         while not self._closing.is_set():
             for message in self._consumer.consume(500, 0.1):
                 if message.error() is None:
-                    self.records += 1
-                    self.seen.add(json.loads(message.value())["order"])
+                    self.seen.add(_number(message))
         self._consumer.close()
 
     def _took(self, _consumer: Any, partitions: list[Any]) -> None:
@@ -129,7 +128,13 @@ def read_back(bootstrap: str) -> Iterator[tuple[int, int]]:
             while position < end:
                 for message in consumer.consume(1000, 1.0):
                     if message.error() is None:
-                        position = message.offset() + 1
-                        yield index, json.loads(message.value())["order"]
+                        position = (message.offset() or 0) + 1
+                        yield index, _number(message)
     finally:
         consumer.close()
+
+
+def _number(message: Message) -> int:
+    """The number of the order in a record."""
+    number: int = json.loads(message.value() or b"null")["order"]
+    return number

@@ -1,4 +1,4 @@
-"""Kafka's messages as plain data: requests read into kio's typed entities, responses built from dictionaries.
+"""Kafka's messages as plain data: the headers of requests, and responses built from dictionaries.
 
 A handler serves every version of its API with one body: it returns a mapping with the field names of the
 newest version, and the writer of the version that was asked for takes the fields that it knows. Times are
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_type_hin
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_writer
 
 from headrace.protocol.errors import ProtocolError
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 API_VERSIONS: Final = 18
+MAX_TAGGED_FIELDS: Final = 100
+"""Tagged fields that are passed over in one place; Kafka's messages have fewer than ten of them."""
 
 _REQUEST_HEADER = struct.Struct(">hhi")
 _SHORT = struct.Struct(">h")
@@ -82,6 +84,10 @@ def skip_tagged_fields(frame: memoryview, position: int) -> int:
     if position < len(frame) and frame[position] == 0:
         return position + 1
     count, position = read_unsigned_varint(frame, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise ProtocolError(
+            f"{count} tagged fields in one place: at most {MAX_TAGGED_FIELDS} are passed over"
+        )
     for _ in range(count):
         _, position = read_unsigned_varint(frame, position)
         size, position = read_unsigned_varint(frame, position)
@@ -89,20 +95,6 @@ def skip_tagged_fields(frame: memoryview, position: int) -> int:
         if position > len(frame):
             raise ProtocolError("a tagged field is longer than its request")
     return position
-
-
-def read_request(frame: memoryview, header: RequestHeader) -> Any:
-    """The request's body as kio's entity of that API and version."""
-    # The native reader wants immutable bytes; requests that come this way are small.
-    body = bytes(frame[header.body :])
-    try:
-        entity, size = _reader(header.api_key, header.version)(body, 0)
-    except Exception as fault:  # kio raises several unrelated types on hostile bytes
-        api = f"API {header.api_key} v{header.version}"
-        raise ProtocolError(f"unreadable request of {api}: {fault}") from fault
-    if size != len(body):
-        raise ProtocolError(f"{len(body) - size} bytes too many in a request of API {header.api_key}")
-    return entity
 
 
 def write_response(api_key: int, version: int, correlation_id: int, body: Mapping[str, Any]) -> bytes:
@@ -118,11 +110,6 @@ def write_response(api_key: int, version: int, correlation_id: int, body: Mappin
     frame = buffer.getbuffer()
     _CORRELATION.pack_into(frame, 0, len(frame) - 4)
     return bytes(frame)
-
-
-@cache
-def _reader(api_key: int, version: int) -> Callable[[bytes, int], tuple[Any, int]]:
-    return entity_reader(load_request_schema(api_key, version))
 
 
 @cache
@@ -156,12 +143,12 @@ def _shape(schema: type) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
 
 def _converter(field: dataclasses.Field[Any], hint: Any) -> Callable[[Any], Any]:
     kafka_type = field.metadata.get("kafka_type")
-    nested = _nested_schema(hint)
-    if nested is not None and _is_tuple(hint):
+    nested = nested_schema(hint)
+    if nested is not None and is_tuple(hint):
         return lambda items: tuple(build(nested, item) for item in items)
     if nested is not None:
         return lambda item: build(nested, item)
-    if _is_tuple(hint):
+    if is_tuple(hint):
         return tuple
     return _CONVERTERS.get(kafka_type or "", _unchanged)
 
@@ -178,16 +165,17 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def _is_tuple(hint: Any) -> bool:
+def is_tuple(hint: Any) -> bool:
+    """Whether the field of an entity with this type hint is an array."""
     return any(getattr(part, "__origin__", None) is tuple for part in (hint, *get_args(hint)))
 
 
-def _nested_schema(hint: Any) -> type | None:
+def nested_schema(hint: Any) -> type | None:
     """The entity class inside a hint such as `tuple[Topic, ...] | None`, if there is one."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return hint
     for part in get_args(hint):
-        found = _nested_schema(part)
+        found = nested_schema(part)
         if found is not None:
             return found
     return None

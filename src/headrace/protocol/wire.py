@@ -11,22 +11,29 @@ from typing import Final
 from uuid import UUID
 
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import read_unsigned_varint, skip_tagged_fields
+from headrace.protocol.messages import MAX_TAGGED_FIELDS, read_unsigned_varint, skip_tagged_fields
 
+BOOLEAN: Final = struct.Struct(">?")
+INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
+
+MAX_ITEMS: Final = 100_000
+"""Items of all arrays in one request. Each becomes an object many times the size of its bytes, and while they
+are read nobody else is served, so that the size of the frame alone is no limit."""
 
 
 class Cursor:
     """A reader of one frame; `flexible` messages have compact lengths and tagged fields."""
 
-    __slots__ = ("flexible", "frame", "position")
+    __slots__ = ("flexible", "frame", "items_left", "position")
 
     def __init__(self, frame: memoryview, position: int, *, flexible: bool) -> None:
         self.frame = frame
         self.position = position
         self.flexible = flexible
+        self.items_left = MAX_ITEMS
 
     def take(self, layout: struct.Struct) -> tuple[int, ...]:
         """Several fixed-size fields at once."""
@@ -40,7 +47,12 @@ class Cursor:
     def length(self, fixed: struct.Struct) -> int:
         """The length of a string, of bytes or of an array; −1 for null."""
         if self.flexible:
-            value, self.position = read_unsigned_varint(self.frame, self.position)
+            position = self.position
+            # Nearly all lengths take one byte; the loop for the others costs more than all the rest.
+            if position < len(self.frame) and self.frame[position] < 0x80:
+                self.position = position + 1
+                return self.frame[position] - 1
+            value, self.position = read_unsigned_varint(self.frame, position)
             return value - 1
         (value,) = self.take(fixed)
         return value
@@ -50,7 +62,14 @@ class Cursor:
         count = self.length(INT32)
         if count > len(self.frame) - self.position:
             raise ProtocolError(f"an array of {count} items in {len(self.frame) - self.position} bytes")
+        if count > 0:
+            self._spend(count)
         return count
+
+    def _spend(self, items: int) -> None:
+        self.items_left -= items
+        if self.items_left < 0:
+            raise ProtocolError(f"more than {MAX_ITEMS} items in one request: send several smaller ones")
 
     def view(self, length: int) -> memoryview:
         """The next `length` bytes, where they are."""
@@ -84,7 +103,10 @@ class Cursor:
     def tags(self) -> None:
         """Skip tagged fields, where the message has them."""
         if self.flexible:
-            self.position = skip_tagged_fields(self.frame, self.position)
+            start = self.position
+            self.position = skip_tagged_fields(self.frame, start)
+            if self.position > start + 1:
+                self._spend(MAX_TAGGED_FIELDS)
 
 
 def pack_unsigned_varint(value: int) -> bytes:

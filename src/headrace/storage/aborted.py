@@ -1,7 +1,8 @@
 """The aborted transactions of a partition: what readers of committed records are told to skip.
 
-Each segment has a `.txnindex` file in Kafka's format with the transactions whose abort marker it holds; all
-of them are in memory too, in the order of their markers, for they are few.
+All of them are in memory, in the order of their markers, for they are few. A closed segment has a `.txnindex`
+file in Kafka's format with the transactions whose abort marker it holds; for the active one a scan of the log
+gives the same.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from headrace.storage.errors import StorageError
+from headrace.storage.files import replace_file
 from headrace.storage.producers import AbortedTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 ENTRY: Final = struct.Struct(">hqqqq")
 VERSION: Final = 0
+MAX_OFFSET: Final = 2**63 - 1
 
 
 class AbortedTransactions:
@@ -38,19 +42,37 @@ class AbortedTransactions:
         """Those with records or marker in the offsets [first, end)."""
         if not self._entries:
             return []
-        start = bisect_left(self._entries, first, key=attrgetter("last_offset"))
-        return [entry for entry in self._entries[start:] if entry.first_offset < end]
+        return [entry for entry in self._entries[self._position(first) :] if entry.first_offset < end]
+
+    def ended_between(self, first: int, end: int) -> list[AbortedTransaction]:
+        """Those with the marker in the offsets [first, end): what the file of a segment holds."""
+        return self._entries[self._position(first) : self._position(end)]
+
+    def replace_between(self, first: int, end: int, entries: Iterable[AbortedTransaction]) -> None:
+        """Put `entries` in the place of those with the marker in the offsets [first, end)."""
+        self._entries[self._position(first) : self._position(end)] = entries
+
+    def _position(self, offset: int) -> int:
+        """Where the first is whose marker does not lie before `offset`."""
+        return bisect_left(self._entries, offset, key=attrgetter("last_offset"))
 
     def forget_before(self, offset: int) -> None:
         """Drop what ended before the start of the log."""
-        start = bisect_left(self._entries, offset, key=attrgetter("last_offset"))
-        del self._entries[:start]
+        del self._entries[: self._position(offset)]
 
 
 def append_entry(path: Path, entry: AbortedTransaction) -> None:
     """Add a transaction to a segment's file."""
     with path.open("ab") as file:
         file.write(pack_entries([entry]))
+
+
+def save_entries(path: Path, entries: Sequence[AbortedTransaction]) -> None:
+    """Write a closed segment's file; a segment without aborted transactions has none."""
+    if entries:
+        replace_file(path, pack_entries(entries))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def pack_entries(entries: Iterable[AbortedTransaction]) -> bytes:
@@ -61,13 +83,21 @@ def pack_entries(entries: Iterable[AbortedTransaction]) -> bytes:
     )
 
 
-def read_entries(path: Path) -> list[AbortedTransaction]:
-    """The transactions in a segment's file; none when there is no file, a torn last entry is left out."""
+def read_entries(path: Path, first: int = 0, end: int = MAX_OFFSET) -> list[AbortedTransaction]:
+    """The transactions in the file of the segment with the offsets [first, end); none when there is no file.
+
+    A file that cannot be such a segment's raises `StorageError`.
+    """
     if not path.exists():
         return []
     data = path.read_bytes()
     whole = len(data) // ENTRY.size * ENTRY.size
-    return [
-        AbortedTransaction(producer_id=p, first_offset=first, last_offset=last, last_stable_offset=stable)
-        for _, p, first, last, stable in ENTRY.iter_unpack(data[:whole])
+    entries = [
+        AbortedTransaction(producer_id=id_, first_offset=begin, last_offset=marker, last_stable_offset=stable)
+        for version, id_, begin, marker, stable in ENTRY.iter_unpack(data[:whole])
+        if version == VERSION and begin <= marker
     ]
+    markers = [first, *(entry.last_offset for entry in entries), end - 1]
+    if len(entries) * ENTRY.size != len(data) or markers != sorted(markers):
+        raise StorageError(f"{path} is damaged: it is no list of transactions that ended in {first} to {end}")
+    return entries

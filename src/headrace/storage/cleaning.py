@@ -17,8 +17,9 @@ def plan_compaction(log: PartitionLog, now_ms: int, io_bytes_per_s: int | None) 
     _roll_when_overdue(log, now_ms)
     clean_until = _cleanable_end(log, now_ms)
     closed = [segment for segment in log.segments[:-1] if segment.base_offset < clean_until]
-    dirty = [segment for segment in closed if segment.base_offset >= log.first_dirty_offset]
-    dirty_bytes = sum(segment.size for segment in dirty)
+    ends = [segment.base_offset for segment in log.segments[1:]]
+    # A segment of which only a part is dirty counts whole.
+    dirty_bytes = sum(s.size for s, end in zip(closed, ends, strict=False) if end > log.first_dirty_offset)
     total_bytes = sum(segment.size for segment in closed)
     if clean_until <= log.first_dirty_offset or not dirty_bytes:
         return None
@@ -52,7 +53,7 @@ def _cleanable_end(log: PartitionLog, now_ms: int) -> int:
     for segment in log.segments[:-1]:
         if segment.base_offset >= end:
             break
-        if lag_ms and segment.load_max_timestamp() > now_ms - lag_ms:
+        if lag_ms and segment.load_age_ms() > now_ms - lag_ms:
             return segment.base_offset
     return end
 

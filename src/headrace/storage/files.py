@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -30,21 +31,25 @@ class FilePool:
     def __init__(self, limit: int = 256) -> None:
         self._limit = limit
         self._files: OrderedDict[Path, LogFile] = OrderedDict()
+        # The loop reads and the threads of the disk sync: both may look for a file at once.
+        self._lock = threading.Lock()
 
     def open(self, path: Path) -> LogFile:
         """The file at `path`, opened now or before."""
-        file = self._files.get(path)
-        if file is None:
-            file = self._files[path] = LogFile(path)
-            if len(self._files) > self._limit:
-                self._files.popitem(last=False)
-        else:
-            self._files.move_to_end(path)
-        return file
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = LogFile(path)
+                if len(self._files) > self._limit:
+                    self._files.popitem(last=False)
+            else:
+                self._files.move_to_end(path)
+            return file
 
     def forget(self, path: Path) -> None:
         """Let go of a file that was deleted or replaced; readers in the middle of it keep theirs."""
-        self._files.pop(path, None)
+        with self._lock:
+            self._files.pop(path, None)
 
 
 def sync_directory(path: Path) -> None:
@@ -56,12 +61,17 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, so that a crash leaves the old content or the new, never a part of either."""
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Put `data` at `path`, so that a crash leaves the old content or the new, never a part of either.
+
+    What can be made again needs not be `durable`: then a power cut may leave an empty file.
+    """
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(path)
-    sync_directory(path.parent)
+    if durable:
+        sync_directory(path.parent)

@@ -13,22 +13,26 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import logging
 import os
 import shutil
+import threading
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from headrace.storage.checkpoint import Offsets, read_checkpoint, write_checkpoint
-from headrace.storage.errors import FolderInUse
+from headrace.storage.checkpoint import Checkpoint, Offsets
+from headrace.storage.errors import DiskFault, FolderInUse
 from headrace.storage.files import FilePool, replace_file, sync_directory
 from headrace.storage.partition import PartitionLog, run_inline
-from headrace.storage.recovery import Marks, open_partition
+from headrace.storage.recovery import NO_MARKS, Marks, open_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from headrace.storage.config import TopicConfig
+
+logger = logging.getLogger(__name__)
 
 DELETED_SUFFIX: Final = ".deleted"
 
@@ -50,9 +54,10 @@ class DataFolder:
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
         path.mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock()
-        self._recovery_points = read_checkpoint(self._checkpoint("recovery-point"))
-        self._start_offsets = read_checkpoint(self._checkpoint("log-start"))
-        self._first_dirty = read_checkpoint(self._checkpoint("cleaner"))
+        self._recovery_points = Checkpoint(path / "recovery-point-offset-checkpoint")
+        self._start_offsets = Checkpoint(path / "log-start-offset-checkpoint")
+        self._first_dirty = Checkpoint(path / "cleaner-offset-checkpoint")
+        self._checkpoint_lock = threading.Lock()
         self.cluster_id = self._read_cluster_id()
         self._clean_mark = path / "clean-stop"
         self.was_clean = self._clean_mark.exists()
@@ -82,32 +87,52 @@ class DataFolder:
             replace_file(path, base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"="))
         return path.read_text()
 
-    def _checkpoint(self, name: str) -> Path:
-        return self.path / f"{name}-offset-checkpoint"
-
     def open(self, topic: str, partition: int, config: TopicConfig, now_ms: int) -> PartitionLog:
         """The log of one partition, made if it is new."""
         key = (topic, partition)
-        directory = self.path / f"{topic}-{partition}"
+        try:
+            opened = self._open(key, self.path / f"{topic}-{partition}", config, now_ms)
+        except OSError as fault:
+            raise DiskFault(
+                f"partition {partition} of {topic} could not be opened: {fault.strerror}; free some space"
+            ) from fault
+        self.partitions[key] = opened
+        return opened
+
+    def _open(self, key: tuple[str, int], directory: Path, config: TopicConfig, now_ms: int) -> PartitionLog:
         is_new = not directory.exists()
+        recovery_point, marks = self._take_marks(key)
+        if is_new and self._has_marks(key):
+            # They are of a deleted topic of the same name, and would be believed after a crash.
+            self.checkpoint()
         opened = open_partition(
             directory,
             config,
             now_ms=now_ms,
-            marks=Marks(
-                recovery_point=self._recovery_points.get(key, 0),
-                start_offset=self._start_offsets.get(key, 0),
-                first_dirty_offset=self._first_dirty.get(key, 0),
-            ),
-            clean=self.was_clean and key in self._recovery_points,
+            marks=NO_MARKS if is_new else marks,
+            clean=self.was_clean and recovery_point is not None and not is_new,
             pool=self.pool,
             background=self.background,
             waits_for_sync=self.waits_for_sync,
         )
         if is_new:
             sync_directory(self.path)
-        self.partitions[key] = opened
         return opened
+
+    def _take_marks(self, key: tuple[str, int]) -> tuple[int | None, Marks]:
+        """What the checkpoints say of a partition, and whether they say anything."""
+        recovery_point = self._recovery_points.take(key)
+        marks = Marks(
+            recovery_point=recovery_point or 0,
+            start_offset=self._start_offsets.take(key) or 0,
+            first_dirty_offset=self._first_dirty.take(key) or 0,
+        )
+        return recovery_point, marks
+
+    def _has_marks(self, key: tuple[str, int]) -> bool:
+        return any(
+            each.holds(key) for each in (self._recovery_points, self._start_offsets, self._first_dirty)
+        )
 
     def delete(self, topic: str, partition: int) -> None:
         """Remove a partition: out of sight at once, its files in the background."""
@@ -123,25 +148,35 @@ class DataFolder:
 
     def checkpoint(self) -> None:
         """Save start offsets, recovery points and compaction's progress; may run in the background."""
-        partitions = list(self.partitions.items())
-        recovery: Offsets = {key: log.recovery_point for key, log in partitions}
-        starts: Offsets = {key: log.start_offset for key, log in partitions if log.start_offset}
-        dirty: Offsets = {key: log.first_dirty_offset for key, log in partitions if log.first_dirty_offset}
-        self._recovery_points = self._save("recovery-point", recovery, self._recovery_points)
-        self._start_offsets = self._save("log-start", starts, self._start_offsets)
-        self._first_dirty = self._save("cleaner", dirty, self._first_dirty)
+        try:
+            with self._checkpoint_lock:
+                self._save_checkpoints()
+        except OSError as fault:
+            raise DiskFault(
+                f"the checkpoints in {self.path} could not be written: {fault.strerror}; free some space"
+            ) from fault
 
-    def _save(self, name: str, offsets: Offsets, saved: Offsets) -> Offsets:
-        if offsets != saved:
-            write_checkpoint(self._checkpoint(name), offsets)
-        return offsets
+    def _save_checkpoints(self) -> None:
+        partitions = dict(self.partitions)
+        recovery: Offsets = {key: log.recovery_point for key, log in partitions.items()}
+        starts: Offsets = {key: log.start_offset for key, log in partitions.items() if log.start_offset}
+        dirty: Offsets = {
+            key: log.first_dirty_offset for key, log in partitions.items() if log.first_dirty_offset
+        }
+        for key in self._recovery_points.save(recovery):
+            partitions[key].prune_snapshots(recovery[key])
+        self._start_offsets.save(starts)
+        self._first_dirty.save(dirty)
 
     def close(self) -> None:
-        """Stop cleanly: the next start needs no scan."""
-        for log in self.partitions.values():
-            log.close()
-        self.checkpoint()
-        replace_file(self._clean_mark, b"")
+        """Stop cleanly: the next start needs no scan. On a full disk nothing is lost, and it needs one."""
+        try:
+            for log in self.partitions.values():
+                log.close()
+            self.checkpoint()
+            replace_file(self._clean_mark, b"")
+        except (OSError, DiskFault) as fault:
+            logger.warning("the next start has to scan the log: %s", fault)
         os.close(self._lock)
 
     def abandon(self) -> None:

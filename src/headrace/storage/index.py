@@ -56,16 +56,21 @@ class OffsetIndex:
 
     @classmethod
     def load(cls, base_offset: int, data: bytes) -> OffsetIndex:
-        """The index in a file's bytes; zeroes at its end (Kafka preallocates) are no entries."""
+        """The index in a file's bytes, up to the first entry that does not follow the one before it.
+
+        Zeroes at the end (Kafka preallocates) are no entries.
+        """
         index = cls(base_offset)
         pairs = array("i")
         pairs.frombytes(data[: len(data) // OFFSET_ENTRY.size * OFFSET_ENTRY.size])
         if sys.byteorder == "little":
             pairs.byteswap()
+        last_relative, last_position = -1, 0
         for relative, position in zip(pairs[::2], pairs[1::2], strict=True):
-            if index.offsets and base_offset + relative <= index.offsets[-1]:
+            if relative <= last_relative or position <= last_position:
                 break
             index.add(base_offset + relative, position)
+            last_relative, last_position = relative, position
         return index
 
 

@@ -10,8 +10,10 @@ only while acknowledgements wait for a sync), `end_offset`.
 
 from __future__ import annotations
 
-import os
+import logging
+import threading
 from bisect import bisect_right
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.protocol.batch import (
@@ -25,12 +27,20 @@ from headrace.protocol.batch import (
     read_header,
     stamp_append_time,
 )
-from headrace.protocol.records import decode_batch, first_record_without_key
-from headrace.storage.aborted import AbortedTransactions, append_entry
-from headrace.storage.errors import InvalidRecord, InvalidTimestamp, OffsetOutOfRange, RecordTooLarge
+from headrace.protocol.compression import CODECS
+from headrace.protocol.records import first_record_without_key
+from headrace.storage.aborted import AbortedTransactions, read_entries, save_entries
+from headrace.storage.errors import (
+    DiskFault,
+    InvalidRecord,
+    InvalidTimestamp,
+    OffsetOutOfRange,
+    RecordTooLarge,
+)
 from headrace.storage.files import FilePool, replace_file, sync_directory
 from headrace.storage.producers import ProducerStates
 from headrace.storage.segment import FileRange, Segment, Step, segment_name
+from headrace.storage.timesearch import TimedOffset, find_latest_time, find_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,9 +49,12 @@ if TYPE_CHECKING:
     from headrace.storage.config import TopicConfig
     from headrace.storage.producers import AbortedTransaction
 
+log = logging.getLogger(__name__)
+
 NO_TIMESTAMP: Final = -1
 MAX_OFFSET_SPAN: Final = 2**31 - 1
 """Offsets that one segment can hold: its indexes store them as 32-bit distances."""
+_CODEC_NAMES: Final = ", ".join(CODECS.values())
 
 
 class Appended(NamedTuple):
@@ -52,11 +65,13 @@ class Appended(NamedTuple):
     is_duplicate: bool = False
 
 
-class TimedOffset(NamedTuple):
-    """A record found by its time."""
+class _Rolled(NamedTuple):
+    """A segment that is no longer written, and what was known when its last batch came."""
 
-    offset: int
-    timestamp: int
+    segment: Segment
+    end_offset: int
+    snapshot: bytes
+    aborted: list[AbortedTransaction]
 
 
 def run_inline(job: Callable[[], None]) -> None:
@@ -95,6 +110,9 @@ class PartitionLog:
         self.is_swapping = False
         """While a compacted segment takes the place of others, no file is deleted."""
         self._new_names = False
+        self._rolled: deque[_Rolled] = deque()
+        self._rolled_lock = threading.Lock()
+        self._sync_fault: OSError | None = None
 
     # ---------------------------------------------------------------- append
 
@@ -153,13 +171,8 @@ class PartitionLog:
         offset = self._store(batch, read_header(batch))
         aborted = self.producers.marker(producer_id, epoch, offset, committed=committed, now_ms=now_ms)
         if aborted is not None:
-            self.note_aborted(aborted)
+            self.aborted.add(aborted)
         return offset
-
-    def note_aborted(self, aborted: AbortedTransaction) -> None:
-        """Remember a transaction that readers must skip."""
-        self.aborted.add(aborted)
-        append_entry(self.active.path.with_suffix(".txnindex"), aborted)
 
     def _accept(self, batch: memoryview, now_ms: int) -> BatchHeader:
         """The header of a client's batch that may be stored; everything else is refused here."""
@@ -179,6 +192,10 @@ class PartitionLog:
             raise InvalidRecord(
                 f"a batch of {header.count} records that spans {header.last_offset_delta + 1}"
             )
+        if header.codec not in CODECS:
+            raise InvalidRecord(
+                f"a batch in compression codec {header.codec}, which nobody can read: use {_CODEC_NAMES}"
+            )
         if header.attributes & CONTROL:
             raise InvalidRecord("a client wrote a control batch: only the broker may")
         if header.attributes & TRANSACTIONAL and header.producer_id < 0:
@@ -196,8 +213,9 @@ class PartitionLog:
         earliest = now_ms - self.config.message_timestamp_before_max_ms
         if header.max_timestamp > latest or 0 <= header.base_timestamp < earliest:
             raise InvalidTimestamp(
-                f"a record of time {header.max_timestamp} ms, and this topic takes {earliest} to {latest}: "
-                "check the producer's clock or message.timestamp.{before,after}.max.ms"
+                f"records of the times {header.base_timestamp} to {header.max_timestamp} ms, and this topic "
+                f"takes {earliest} to {latest}: check the producer's clock or "
+                "message.timestamp.{before,after}.max.ms"
             )
 
     def _store(self, batch: memoryview | bytearray, header: BatchHeader) -> int:
@@ -244,33 +262,76 @@ class PartitionLog:
         segment = Segment(self.directory, self.end_offset, self.pool)
         segment.activate()
         self._new_names = True
-        closed = self.segments[-1:]
+        rolled = self.segments[-1:]
         self.segments.append(segment)
-        snapshot = self.producers.dump() if len(self.producers) else None
-        if closed:
-            self.background(lambda: self._close_segment(closed[0], segment.base_offset, snapshot))
+        for old in rolled:
+            aborted = self.aborted.ended_between(old.base_offset, segment.base_offset)
+            self._rolled.append(_Rolled(old, segment.base_offset, self.producers.dump(), aborted))
+            self.background(self.close_rolled)
         return segment
 
-    def _close_segment(self, segment: Segment, end_offset: int, snapshot: bytes | None) -> None:
-        segment.sync()
-        segment.save_indexes()
-        save_snapshot(self.directory, end_offset, snapshot)
+    @property
+    def has_rolled(self) -> bool:
+        """Whether segments that are no longer written wait to be made durable."""
+        return bool(self._rolled)
+
+    def close_rolled(self) -> None:
+        """Make the segments durable that are no longer written; may wait for the disk.
+
+        They are taken in their order, for whatever lies below the recovery point is never scanned again. One
+        that a full disk does not let be closed waits for the next call.
+        """
+        with self._rolled_lock:
+            while self._rolled and not self.is_deleted:
+                try:
+                    self._close_segment(self._rolled[0])
+                except OSError as fault:
+                    log.warning("%s stays open for now: %s", self._rolled[0].segment.path, fault)
+                    return
+                self._rolled.popleft()
+
+    def _close_segment(self, rolled: _Rolled) -> None:
+        segment = rolled.segment
+        if not segment.is_deleted:
+            self._sync_segment(segment)
+            segment.save_indexes()
+            save_entries(segment.path.with_suffix(".txnindex"), rolled.aborted)
+        replace_file(self.directory / segment_name(rolled.end_offset, ".snapshot"), rolled.snapshot)
         segment.close()
-        self.recovery_point = max(self.recovery_point, end_offset)
+        self.recovery_point = max(self.recovery_point, rolled.end_offset)
+
+    def _sync_segment(self, segment: Segment) -> None:
+        """Sync a segment; after a failure never again: the kernel may have dropped what it did not write."""
+        if self._sync_fault is not None:
+            raise self._sync_fault
+        try:
+            segment.sync()
+        except OSError as fault:
+            self._sync_fault = fault
+            raise
 
     def sync(self) -> int:
         """Make all that was appended before the call survive power loss; gives the offset that it reaches.
 
-        Called from a thread of its own while the loop goes on appending.
+        Called from a thread of its own while the loop goes on appending. A deleted log has nothing to lose.
         """
         end_offset = self.end_offset
-        for segment in tuple(self.segments):
-            if segment.base_offset >= self.recovery_point or segment is self.segments[-1]:
-                segment.sync()
+        try:
+            self._sync_files()
+        except OSError:
+            if not self.is_deleted:
+                raise
+        return end_offset
+
+    def _sync_files(self) -> None:
+        segments = tuple(self.segments)
+        ends = [segment.base_offset for segment in segments[1:]]
+        for segment, end in zip(segments, [*ends, None], strict=True):
+            if end is None or end > self.recovery_point:
+                self._sync_segment(segment)
         if self._new_names:
             self._new_names = False
             sync_directory(self.directory)
-        return end_offset
 
     def synced(self, end_offset: int) -> None:
         """Let readers see what a sync has reached."""
@@ -280,9 +341,22 @@ class PartitionLog:
         """Leave the log so that the next start needs no scan."""
         self.sync()
         self.synced(self.end_offset)
+        self.close_rolled()
+        if self.has_rolled:
+            raise DiskFault(f"{self.directory} could not be closed: free some space")
         self.active.save_indexes()
-        save_snapshot(self.directory, self.end_offset, self.producers.dump() if len(self.producers) else None)
+        aborted = self.aborted.ended_between(self.active.base_offset, self.end_offset)
+        save_entries(self.active.path.with_suffix(".txnindex"), aborted)
+        replace_file(self.directory / segment_name(self.end_offset, ".snapshot"), self.producers.dump())
         self.recovery_point = self.end_offset
+
+    def prune_snapshots(self, recovery_point: int) -> None:
+        """Delete the snapshots that no recovery from this point needs: it scans whole segments."""
+        bases = [segment.base_offset for segment in tuple(self.segments)]
+        needed_from = max((base for base in bases if base <= recovery_point), default=0)
+        for path in self.directory.glob("*.snapshot"):
+            if int(path.stem) < needed_from:
+                path.unlink(missing_ok=True)
 
     def move_start(self, offset: int) -> None:
         """Move the start of the log to `offset`, and let go of the segments that lie before it."""
@@ -293,19 +367,27 @@ class PartitionLog:
         self.start_offset = offset
         self.aborted.forget_before(self.start_offset)
         self.first_dirty_offset = max(self.first_dirty_offset, offset)
-        if not self.is_swapping:
-            self._delete_before_start()
+        self.trim()
 
-    def _delete_before_start(self) -> None:
-        while len(self.segments) > 1 and self.segments[1].base_offset <= self.start_offset:
+    def trim(self) -> None:
+        """Delete the segments that lie before the start of the log, unless files are being swapped."""
+        while (
+            not self.is_swapping and self.segments[1:] and self.segments[1].base_offset <= self.start_offset
+        ):
             self.segments.pop(0).delete()
 
     def replace_segments(self, replaced: Sequence[int]) -> None:
         """Read a cleaned segment, which has the name of the first of those that it replaced."""
         first = next(i for i, segment in enumerate(self.segments) if segment.base_offset == replaced[0])
-        for segment in self.segments[first : first + len(replaced)]:
+        end = first + len(replaced)
+        for segment in self.segments[first:end]:
             self.pool.forget(segment.path)
-        self.segments[first : first + len(replaced)] = [Segment(self.directory, replaced[0], self.pool)]
+        cleaned = Segment(self.directory, replaced[0], self.pool)
+        # A transaction whose marker is gone must go from here too: to a reader it would never end.
+        aborted = read_entries(cleaned.path.with_suffix(".txnindex"))
+        self.aborted.replace_between(cleaned.base_offset, self.segments[end].base_offset, aborted)
+        self.aborted.forget_before(self.start_offset)
+        self.segments[first:end] = [cleaned]
 
     # ---------------------------------------------------------------- read
 
@@ -313,7 +395,9 @@ class PartitionLog:
     def last_stable_offset(self) -> int:
         """The end of what readers of committed records may see."""
         unstable = self.producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        if unstable is None:
+            return self.high_watermark
+        return max(self.start_offset, min(unstable, self.high_watermark))
 
     def read(self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool) -> FileRange | None:
         """Whole batches from the one that holds `offset`, below `end_offset`, as a range of a file.
@@ -321,12 +405,12 @@ class PartitionLog:
         None when there is nothing yet. With `at_least_one` the first batch comes even if it is larger than
         `max_bytes`. The batch may begin before `offset`: readers skip, as Kafka's clients do.
         """
+        if offset < self.start_offset:
+            raise OffsetOutOfRange(f"offset {offset} is before the start {self.start_offset}")
         if offset >= end_offset:
             if offset > self.high_watermark:
                 raise OffsetOutOfRange(f"offset {offset} is beyond the end {self.high_watermark}")
             return None
-        if offset < self.start_offset:
-            raise OffsetOutOfRange(f"offset {offset} is before the start {self.start_offset}")
         found = self._find(offset)
         if found is None or found[1].base_offset >= end_offset:
             return None
@@ -363,7 +447,7 @@ class PartitionLog:
             if found is None:
                 return
             segment, step = found
-            yield segment.read(step)
+            yield segment.read(step.position, step.size)
             offset = step.last_offset + 1
 
     def next_batch(self, offset: int) -> BatchHeader | None:
@@ -372,44 +456,15 @@ class PartitionLog:
         if found is None:
             return None
         segment, step = found
-        return read_header(os.pread(segment.file.fd, HEADER_BYTES, step.position))
-
-    # ---------------------------------------------------------------- time
+        return read_header(segment.read(step.position, HEADER_BYTES))
 
     def find_time(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older than `timestamp`."""
-        for segment in self.segments:
-            if segment.load_max_timestamp() >= timestamp:
-                found = self._find_time_in(segment, timestamp)
-                if found is not None:
-                    return found
-        return None
-
-    def _find_time_in(self, segment: Segment, timestamp: int) -> TimedOffset | None:
-        start = max(segment.time_index.floor(timestamp), self.start_offset)
-        for position, header in segment.headers(segment.offset_index.floor(start)):
-            if header.max_timestamp < timestamp or header.last_offset < start:
-                continue
-            batch = os.pread(segment.file.fd, header.size, position)
-            for record in decode_batch(batch):
-                if record.timestamp >= timestamp and record.offset >= self.start_offset:
-                    return TimedOffset(record.offset, record.timestamp)
-        return None
+        return find_time(self.segments, timestamp, self.start_offset)
 
     def find_latest_time(self) -> TimedOffset | None:
         """The record with the largest time; the first one of several."""
-        latest = max((segment.load_max_timestamp() for segment in self.segments), default=NO_TIMESTAMP)
-        return None if latest == NO_TIMESTAMP else self.find_time(latest)
-
-
-def save_snapshot(directory: Path, end_offset: int, snapshot: bytes | None) -> None:
-    """Keep the producers' state as of `end_offset`; older snapshots are no longer needed."""
-    name = segment_name(end_offset, ".snapshot")
-    if snapshot is not None:
-        replace_file(directory / name, snapshot)
-    for path in directory.glob("*.snapshot"):
-        if path.name < name:
-            path.unlink(missing_ok=True)
+        return find_latest_time(self.segments, self.start_offset)
 
 
 def _base_offset(segment: Segment) -> int:

@@ -3,23 +3,29 @@
 A scan walks the batches from the recovery point on and checks every checksum. The first batch that is torn or
 corrupt ends the log: it was never acknowledged as durable, and what follows it cannot be trusted. Segments
 below the recovery point are not read, so the time to start grows with the tail and not with the data.
+
+Producers come back from the newest snapshot that is not inside the scanned part, and from the batches after
+it; aborted transactions from the files of the segments below the scanned part, and from the markers in it.
 """
 
 from __future__ import annotations
 
 import logging
 import mmap
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import decode_batch
-from headrace.storage.aborted import pack_entries, read_entries
+from headrace.storage.aborted import read_entries, save_entries
 from headrace.storage.compaction import recover_swaps
+from headrace.storage.errors import StorageError
 from headrace.storage.files import FilePool, replace_file
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.producers import CorruptSnapshot, ProducerStates
-from headrace.storage.segment import Segment
+from headrace.storage.segment import Segment, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,16 +66,13 @@ def open_partition(
     )
     partition.segments = [Segment(directory, base, partition.pool) for base in _base_offsets(directory)]
     scanned_from = _find_end(partition, marks.recovery_point, clean=clean)
-    if partition.segments:
-        partition.active.activate()
-        partition.start_offset = max(marks.start_offset, partition.segments[0].base_offset)
-    else:
-        partition.start_offset = partition.end_offset = marks.start_offset
-        partition.roll()
+    _find_start(partition, marks.start_offset)
     partition.high_watermark = partition.end_offset
     partition.recovery_point = min(marks.recovery_point, partition.end_offset)
     partition.first_dirty_offset = max(marks.first_dirty_offset, partition.start_offset)
-    _restore_producers(partition, scanned_from, now_ms)
+    snapshot = _restore_producers(partition, scanned_from, now_ms)
+    if not clean:
+        _settle(partition, scanned_from, snapshot)
     return partition
 
 
@@ -86,54 +89,62 @@ def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> i
     for position, segment in enumerate(partition.segments):
         if segment.base_offset < first:
             continue
-        valid_bytes, end_offset = _scan(segment, recovery_point)
-        partition.end_offset = end_offset
-        is_torn = valid_bytes < segment.size
-        if is_torn:
+        valid_bytes, partition.end_offset = _scan(
+            segment, recovery_point, partition.config.index_interval_bytes
+        )
+        if valid_bytes < segment.size:
             log.warning(
                 "%s: %d bytes after offset %d were torn or corrupt and are cut off",
                 segment.path,
                 segment.size - valid_bytes,
-                end_offset,
+                partition.end_offset,
             )
             segment.truncate(valid_bytes)
-        segment.rebuild_indexes(partition.config.index_interval_bytes)
-        if is_torn:
             _drop_after(partition, position)
             break
     return first
 
 
-def _scan(segment: Segment, trusted_offset: int) -> tuple[int, int]:
-    """Bytes of whole, unbroken batches in the segment, and the offset that follows them."""
-    end_offset = segment.base_offset
+def _scan(segment: Segment, trusted_offset: int, interval_bytes: int) -> tuple[int, int]:
+    """Index the whole, unbroken batches of a segment; gives their bytes, and the offset that follows them."""
+    valid_bytes, end_offset = 0, segment.base_offset
+    segment.begin_indexes()
+    with _mapped(segment) as view:
+        try:
+            for position, header in _headers(view):
+                if header.base_offset < end_offset:
+                    break
+                # A header that lies about its offsets is not to be taken for an old one.
+                if not header.base_offset <= header.last_offset < trusted_offset:
+                    check_batch(view[position : position + header.size], header)
+                segment.note(header, position, header.last_offset, interval_bytes)
+                valid_bytes, end_offset = position + header.size, header.next_offset
+        except CorruptBatch as fault:
+            log.warning("%s at %d: %s", segment.path, valid_bytes, fault)
+    return valid_bytes, end_offset
+
+
+@contextmanager
+def _mapped(segment: Segment) -> Iterator[memoryview]:
+    """The bytes of a log file, without reading them all."""
     if segment.size < HEADER_BYTES:
-        return 0, end_offset
-    position = 0
+        yield memoryview(b"")
+        return
     with segment.path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         view = memoryview(data)
         try:
-            for header in _headers(view):
-                if header.base_offset < end_offset:
-                    break
-                if header.last_offset >= trusted_offset:
-                    check_batch(view[position : position + header.size], header)
-                position += header.size
-                end_offset = header.next_offset
-        except CorruptBatch as fault:
-            log.warning("%s at %d: %s", segment.path, position, fault)
+            yield view
         finally:
             view.release()
-    return position, end_offset
 
 
-def _headers(view: memoryview) -> Iterator[BatchHeader]:
-    position = 0
+def _headers(view: memoryview, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch that is whole, as far as its length tells."""
     while position + HEADER_BYTES <= len(view):
         header = read_header(view, position)
-        if header.length <= 0 or position + header.size > len(view):
+        if header.size < HEADER_BYTES or position + header.size > len(view):
             return
-        yield header
+        yield position, header
         position += header.size
 
 
@@ -145,23 +156,84 @@ def _drop_after(partition: PartitionLog, position: int) -> None:
     del partition.segments[position + 1 :]
 
 
-def _restore_producers(partition: PartitionLog, scanned_from: int, now_ms: int) -> None:
-    """Bring back sequences, open and aborted transactions: from the newest snapshot, then from the log."""
-    offset = _load_snapshot(partition)
-    for segment in partition.segments:
-        if segment.base_offset < scanned_from:
-            for entry in read_entries(segment.path.with_suffix(".txnindex")):
-                partition.aborted.add(entry)
+def _find_start(partition: PartitionLog, start_offset: int) -> None:
+    """Set the start of the log, and open its last segment for writing."""
+    if partition.segments and partition.end_offset < start_offset:
+        # DeleteRecords had moved the start into the part that was torn: nothing that is left may be read.
+        log.warning("%s begins anew at offset %d, where it was cut to", partition.directory, start_offset)
+        while partition.segments:
+            partition.segments.pop().delete()
+    if partition.segments:
+        partition.start_offset = max(start_offset, partition.segments[0].base_offset)
+        partition.active.activate()
+    else:
+        partition.start_offset = partition.end_offset = start_offset
+        partition.roll()
+
+
+def _restore_producers(partition: PartitionLog, scanned_from: int, now_ms: int) -> bytes:
+    """Bring back sequences and transactions; gives a snapshot as of the beginning of the last segment."""
+    replayed_from = _load_snapshot(partition, scanned_from)
+    try:
+        _load_aborted(partition, scanned_from)
+    except StorageError as fault:
+        log.warning("%s; the whole log is read for it", fault)
+        partition.producers = ProducerStates()
+        replayed_from = scanned_from = partition.start_offset
+    last = partition.active.base_offset
+    _replay(partition, replayed_from, last, scanned_from, now_ms)
+    snapshot = partition.producers.dump()
+    _replay(partition, max(replayed_from, last), partition.end_offset, scanned_from, now_ms)
+    return snapshot
+
+
+def _load_snapshot(partition: PartitionLog, scanned_from: int) -> int:
+    """Load the newest readable snapshot; gives the offset from which the log must be replayed."""
+    for path in sorted(partition.directory.glob("*.snapshot"), reverse=True):
+        offset = int(path.stem)
+        if offset > partition.end_offset:
+            path.unlink()  # it tells of batches that were lost, and others will take their offsets
+        elif offset <= scanned_from:
+            try:
+                partition.producers = ProducerStates.load(path.read_bytes())
+            except CorruptSnapshot as fault:
+                log.warning("%s: %s", path, fault)
+            else:
+                return offset
+    return partition.start_offset
+
+
+def _load_aborted(partition: PartitionLog, scanned_from: int) -> None:
+    entries = [
+        entry
+        for segment, end in _spans(partition)
+        if segment.base_offset < scanned_from
+        for entry in read_entries(segment.path.with_suffix(".txnindex"), segment.base_offset, end)
+    ]
+    for entry in entries:
+        partition.aborted.add(entry)
+
+
+def _spans(partition: PartitionLog) -> Iterator[tuple[Segment, int]]:
+    """Each segment and the offset at which the next one begins."""
+    ends = [segment.base_offset for segment in partition.segments[1:]]
+    return zip(partition.segments, [*ends, partition.end_offset], strict=True)
+
+
+def _replay(partition: PartitionLog, first: int, end: int, scanned_from: int, now_ms: int) -> None:
+    """Tell the producers of every batch in the offsets [first, end); segments end at `end`."""
+    for segment, segment_end in _spans(partition):
+        if segment_end <= first or segment.base_offset >= end:
             continue
-        replace_file(segment.path.with_suffix(".txnindex"), pack_entries([]))
-    for batch in partition.batches(offset):
-        header = read_header(batch)
-        if header.producer_id < 0:
-            continue
-        if not header.is_control:
-            partition.producers.applied(header, header.base_offset, now_ms)
-        elif header.count:
-            _replay_marker(partition, batch, header, scanned_from, now_ms)
+        with _mapped(segment) as view:
+            for position, header in _headers(view, segment.offset_index.floor(first)):
+                if header.producer_id < 0 or header.last_offset < first:
+                    continue
+                if not header.is_control:
+                    partition.producers.applied(header, header.base_offset, now_ms)
+                elif header.count:
+                    batch = bytes(view[position : position + header.size])
+                    _replay_marker(partition, batch, header, scanned_from, now_ms)
 
 
 def _replay_marker(
@@ -173,18 +245,26 @@ def _replay_marker(
         header.producer_id, header.producer_epoch, header.base_offset, committed=committed, now_ms=now_ms
     )
     if aborted is not None and header.base_offset >= scanned_from:
-        partition.note_aborted(aborted)
+        partition.aborted.add(aborted)
 
 
-def _load_snapshot(partition: PartitionLog) -> int:
-    """Load the newest readable snapshot; gives the offset from which the log must be replayed."""
-    for path in sorted(partition.directory.glob("*.snapshot"), reverse=True):
-        offset = int(path.stem)
-        if offset <= partition.end_offset:
-            try:
-                partition.producers = ProducerStates.load(path.read_bytes())
-            except CorruptSnapshot as fault:
-                log.warning("%s: %s", path, fault)
-            else:
-                return offset
-    return partition.start_offset
+def _settle(partition: PartitionLog, scanned_from: int, snapshot: bytes) -> None:
+    """Make durable what was scanned and is no longer written, so that it need not be scanned again.
+
+    On a full disk that must wait: the log is good without it.
+    """
+    try:
+        for segment, follower in pairwise(partition.segments):
+            if segment.base_offset >= scanned_from:
+                segment.sync()
+                segment.save_indexes()
+                aborted = partition.aborted.ended_between(segment.base_offset, follower.base_offset)
+                save_entries(segment.path.with_suffix(".txnindex"), aborted)
+        last = partition.active.base_offset
+        if last > partition.recovery_point:
+            replace_file(partition.directory / segment_name(last, ".snapshot"), snapshot)
+            partition.recovery_point = last
+        if partition.waits_for_sync:
+            partition.sync()
+    except OSError as fault:
+        log.warning("%s is scanned again at the next start: %s", partition.directory, fault)

@@ -13,9 +13,10 @@ def apply_retention(log: PartitionLog, now_ms: int) -> int:
 
     Whole segments go, the oldest first, and the active one only by age: it is closed for that.
     """
-    if not log.config.is_deleted:
-        return 0
     before = log.size
+    log.trim()
+    if not log.config.is_deleted:
+        return before - log.size
     if _is_expired_whole(log, now_ms):
         log.roll()
     start = max(_start_by_age(log, now_ms), _start_by_size(log))
@@ -30,7 +31,7 @@ def _is_expired_whole(log: PartitionLog, now_ms: int) -> bool:
 
 def _is_expired(log: PartitionLog, position: int, now_ms: int) -> bool:
     retention_ms = log.config.retention_ms
-    return retention_ms >= 0 and log.segments[position].load_max_timestamp() < now_ms - retention_ms
+    return retention_ms >= 0 and log.segments[position].load_age_ms() < now_ms - retention_ms
 
 
 def _start_by_age(log: PartitionLog, now_ms: int) -> int:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNK_BYTES: Final = 8192
+MAX_UNINDEXED_BYTES: Final = 2**20
+"""An offset index that ends further than this before the last batch has lost entries, and is made again."""
 SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
 # Base offset, length and last offset delta: all that a walk along batches needs.
@@ -79,6 +81,7 @@ class Segment:
         "base_offset",
         "directory",
         "first_timestamp",
+        "is_deleted",
         "max_timestamp",
         "max_timestamp_offset",
         "path",
@@ -93,6 +96,7 @@ class Segment:
         self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
+        self.is_deleted = False
         self._pool = pool
         self._active_file: LogFile | None = None
         self._offset_index: OffsetIndex | None = None
@@ -101,7 +105,10 @@ class Segment:
 
     def activate(self) -> None:
         """Open the segment for writing; one that holds batches goes on with the indexes that it has."""
-        self._active_file = LogFile(self.path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._active_file = LogFile(self.path, os.O_RDWR | os.O_CREAT)
+        except OSError as fault:
+            raise DiskFault(f"{self.path} could not be made: {fault.strerror}; free some space") from fault
         if self.size == 0:
             self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
             return
@@ -110,9 +117,9 @@ class Segment:
         self.load_first_timestamp()
 
     def load_first_timestamp(self) -> int:
-        """The time of the first record, read from the file when it is not known."""
+        """The time of the first batch, read from the file when it is not known."""
         if self.first_timestamp == NO_TIMESTAMP and self.size:
-            self.first_timestamp = next((header.base_timestamp for _, header in self.headers()), NO_TIMESTAMP)
+            self.first_timestamp = next((header.max_timestamp for _, header in self.headers()), NO_TIMESTAMP)
         return self.first_timestamp
 
     def truncate(self, size: int) -> None:
@@ -144,7 +151,8 @@ class Segment:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
         if self.first_timestamp == NO_TIMESTAMP:
-            self.first_timestamp = header.base_timestamp
+            # Not the base timestamp: that stays the client's own when the broker stamps its time on a batch.
+            self.first_timestamp = header.max_timestamp
         if self._unindexed_bytes > interval_bytes:
             self.offset_index.add(last_offset, position)
             self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
@@ -174,34 +182,63 @@ class Segment:
             self.max_timestamp_offset = self.time_index.offsets[-1]
         return self.max_timestamp
 
+    def load_age_ms(self) -> int:
+        """The largest time in the segment or, where its records have none, when it was last written."""
+        timestamp = self.load_max_timestamp()
+        return timestamp if timestamp >= 0 else self.path.stat().st_mtime_ns // 1_000_000
+
     def _load_indexes(self) -> None:
         try:
             offsets = OffsetIndex.load(self.base_offset, self.path.with_suffix(".index").read_bytes())
             times = TimeIndex.load(self.base_offset, self.path.with_suffix(".timeindex").read_bytes())
         except FileNotFoundError:
             self.rebuild_indexes()
+            self.save_indexes()
             return
-        too_far = len(offsets) > 0 and offsets.positions[-1] >= self.size
-        too_short = self.size > 0 and (len(times) == 0 or (len(offsets) == 0 and self.size > 2**20))
-        if too_far or too_short:
-            self.rebuild_indexes()
-        else:
+        if self._agrees_with(offsets, times):
             self._offset_index, self._time_index = offsets, times
+        else:
+            self.rebuild_indexes()
+
+    def _agrees_with(self, offsets: OffsetIndex, times: TimeIndex) -> bool:
+        """Whether indexes fit the log: their last entries are true, and they reach as far as it does."""
+        if not self.size or not len(times):
+            return not self.size
+        start = offsets.positions[-1] if len(offsets) else 0
+        tail = list(self.headers(start))
+        if not tail or (len(offsets) and tail[0][1].last_offset != offsets.offsets[-1]):
+            return False
+        reaches_end = tail[-1][0] - start <= MAX_UNINDEXED_BYTES
+        is_latest = max(header.max_timestamp for _, header in tail) <= times.max_timestamp
+        return reaches_end and is_latest and self._holds_time(offsets, times)
+
+    def _holds_time(self, offsets: OffsetIndex, times: TimeIndex) -> bool:
+        """Whether the batch that the last entry of the time index names has that time."""
+        latest = times.offsets[-1]
+        for _, header in self.headers(offsets.floor(latest)):
+            if header.last_offset >= latest:
+                return header.last_offset == latest and header.max_timestamp == times.max_timestamp
+        return False
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
         """Make both indexes again from the log file, and save them."""
-        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
-        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
-        self._unindexed_bytes = 0
+        self.begin_indexes()
         for position, header in self.headers():
             self.note(header, position, header.last_offset, interval_bytes)
         self.save_indexes()
 
+    def begin_indexes(self) -> None:
+        """Forget the indexes, because every batch is about to be noted again."""
+        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        self.first_timestamp = NO_TIMESTAMP
+        self._unindexed_bytes = 0
+
     def save_indexes(self) -> None:
         """Write both index files; the time index ends with the largest time of the segment."""
         self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
-        replace_file(self.path.with_suffix(".index"), self.offset_index.dump())
-        replace_file(self.path.with_suffix(".timeindex"), self.time_index.dump())
+        replace_file(self.path.with_suffix(".index"), self.offset_index.dump(), durable=False)
+        replace_file(self.path.with_suffix(".timeindex"), self.time_index.dump(), durable=False)
 
     def hold(self) -> None:
         """Keep the file and the indexes as they are now, while another file takes the segment's name."""
@@ -214,7 +251,13 @@ class Segment:
 
     def sync(self) -> None:
         """Make the log file survive power loss."""
-        os.fdatasync(self.file.fd)
+        try:
+            file = self.file
+        except FileNotFoundError:
+            if not self.is_deleted:
+                raise
+            return  # retention was quicker than the thread that syncs
+        os.fdatasync(file.fd)
 
     def locate(self, offset: int) -> Step | None:
         """The batch that holds `offset`, or the first one after it when compaction removed it."""
@@ -225,15 +268,19 @@ class Segment:
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Position and whole header of each batch from `position` on."""
-        for step in walk(self.file, position, self.size):
-            yield step.position, read_header(os.pread(self.file.fd, HEADER_BYTES, step.position))
+        file = self.file
+        for step in walk(file, position, self.size):
+            yield step.position, read_header(os.pread(file.fd, HEADER_BYTES, step.position))
 
-    def read(self, step: Step) -> bytes:
-        """The bytes of one batch."""
-        return os.pread(self.file.fd, step.size, step.position)
+    def read(self, position: int, size: int) -> bytes:
+        """The bytes of one batch, or of a part of it."""
+        # The name keeps the file open: a thread of the disk may close the segment between two instructions.
+        file = self.file
+        return os.pread(file.fd, size, position)
 
     def delete(self) -> None:
         """Remove the files; a reader in the middle of the log file is not disturbed."""
+        self.is_deleted = True
         self._active_file = None
         self._pool.forget(self.path)
         for suffix in SUFFIXES:

@@ -26,14 +26,14 @@ class EmbeddedBroker:
         self._loop = uvloop.new_event_loop()
         self._stop = asyncio.Event()
         self._started = threading.Event()
-        self._fault: BaseException | None = None
         self._port = 0
+        self._faults: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
         self._thread.start()
         self._started.wait()
-        if self._fault is not None:
+        if self._faults:
             self._thread.join()
-            raise self._fault
+            raise self._faults[0]
 
     @property
     def bootstrap(self) -> str:
@@ -52,7 +52,7 @@ class EmbeddedBroker:
         try:
             broker = await Broker.start(self.config)
         except BaseException as fault:  # noqa: BLE001  raised again in the thread that waits for the start
-            self._fault = fault
+            self._faults.append(fault)
             self._started.set()
             return
         self._port = broker.port
@@ -74,7 +74,8 @@ def broker(**settings: Any) -> Iterator[EmbeddedBroker]:
     `settings` are those of `headrace.broker.config.BrokerConfig`, for example `default_partitions=3`.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as folder:
-        embedded = EmbeddedBroker(BrokerConfig(**({"data": Path(folder), "port": 0} | settings)))
+        defaults: dict[str, Any] = {"data": Path(folder), "port": 0}
+        embedded = EmbeddedBroker(BrokerConfig(**(defaults | settings)))
         try:
             yield embedded
         finally:

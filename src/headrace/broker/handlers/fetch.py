@@ -75,7 +75,8 @@ class Fetch:
         answers = self._collect()
         size = sum(answer.data.records_bytes for answer in answers)
         has_fault = any(answer.data.error_code for answer in answers)
-        if is_last or has_fault or size >= self._request.min_bytes or self._request.max_wait_ms <= 0:
+        is_last = is_last or not answers or self._request.max_wait_ms <= 0 or self._broker.is_stopping
+        if is_last or has_fault or size >= self._request.min_bytes:
             return self._pack(answers)
         return None
 
@@ -97,16 +98,21 @@ class Fetch:
             self._scheduled = True
             self._broker.loop.call_soon(self._look_again)
 
-    def _look_again(self) -> None:
+    def _look_again(self, *, is_last: bool = False) -> None:
         self._scheduled = False
-        if self._future is not None and not self._future.done():
-            answer = self.poll()
-            if answer is not None:
-                self._future.set_result(answer)
+        future = self._future
+        if future is None or future.done():
+            return
+        try:
+            answer = self.poll(is_last=is_last)
+        except Exception as fault:  # noqa: BLE001  whoever waits decides, and here nobody would hear of it
+            future.set_exception(fault)
+            return
+        if answer is not None:
+            future.set_result(answer)
 
     def _expire(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(self.poll(is_last=True) or [])
+        self._look_again(is_last=True)
 
     def _stop(self, _: asyncio.Future[list[object]]) -> None:
         if self._timer is not None:

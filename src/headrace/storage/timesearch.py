@@ -1,0 +1,79 @@
+"""Finding records by their time, in segments whose times need not be in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.protocol.errors import CorruptBatch
+from headrace.protocol.records import decode_batch
+from headrace.storage.index import NO_TIMESTAMP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.protocol.batch import BatchHeader
+    from headrace.storage.segment import Segment
+
+
+class TimedOffset(NamedTuple):
+    """A record found by its time."""
+
+    offset: int
+    timestamp: int
+
+
+def find_time(segments: Sequence[Segment], timestamp: int, start_offset: int) -> TimedOffset | None:
+    """The first record from `start_offset` on that is not older than `timestamp`."""
+    for segment in segments:
+        if segment.load_max_timestamp() >= timestamp:
+            found = _find_in(segment, timestamp, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def find_latest_time(segments: Sequence[Segment], start_offset: int) -> TimedOffset | None:
+    """The record from `start_offset` on with the largest time; the first one of several."""
+    latest: TimedOffset | None = None
+    for segment in segments:
+        known = NO_TIMESTAMP if latest is None else latest.timestamp
+        if segment.load_max_timestamp() > known:
+            latest = _find_latest_in(segment, known, start_offset) or latest
+    return latest
+
+
+def _find_latest_in(segment: Segment, known: int, start_offset: int) -> TimedOffset | None:
+    """The first record with the largest time of the segment, if that is later than `known`."""
+    found = _find_in(segment, segment.load_max_timestamp(), start_offset)
+    if found is not None:
+        return found
+    # The record that had the time lies before the start, or compaction removed it: look at the others.
+    latest, timestamp = None, known
+    while (later := _find_in(segment, timestamp + 1, start_offset)) is not None:
+        latest, timestamp = later, later.timestamp
+    return latest
+
+
+def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimedOffset | None:
+    start = max(segment.time_index.floor(timestamp), start_offset)
+    for position, header in segment.headers(segment.offset_index.floor(start)):
+        if header.max_timestamp < timestamp or header.last_offset < start:
+            continue
+        found = _find_in_batch(segment.read(position, header.size), header, timestamp, start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def _find_in_batch(
+    batch: bytes, header: BatchHeader, timestamp: int, start_offset: int
+) -> TimedOffset | None:
+    try:
+        records = decode_batch(batch)
+    except CorruptBatch:
+        # Its producer wrote nonsense under a good checksum. The header still says when, and readers go on.
+        return TimedOffset(max(header.base_offset, start_offset), header.max_timestamp)
+    for record in records:
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return TimedOffset(record.offset, record.timestamp)
+    return None

@@ -1,0 +1,133 @@
+"""Starting and stopping: what is refused and why, what a stop still answers, and what it leaves."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.config import BrokerConfig, InvalidSetting
+from headrace.testing import broker
+from tests.broker.processes import BrokerProcess, wait_until
+from tests.broker.wire_client import METADATA, WireClient, batch_of
+
+FILE_LIMIT = 64
+
+
+def run_to_its_end(folder: Path, listen: str) -> subprocess.CompletedProcess[str]:
+    """A broker that is expected not to start."""
+    command = [sys.executable, "-m", "headrace.broker", "--listen", listen, "--data", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "kafka.example.com"])
+def test_only_loopback_is_listened_on_until_there_are_users_and_passwords(host: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"no users and passwords yet.*use 127\.0\.0\.1"):
+        BrokerConfig(host=host)
+
+
+def test_the_command_refuses_another_address_with_the_reason(tmp_path: Path) -> None:
+    ended = run_to_its_end(tmp_path, "0.0.0.0:0")
+    assert ended.returncode == 1
+    assert "does not listen on 0.0.0.0" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_port_in_use_is_said_and_ends_with_code_1(tmp_path: Path) -> None:
+    with broker() as other:
+        ended = run_to_its_end(tmp_path, other.bootstrap)
+    assert ended.returncode == 1
+    assert other.bootstrap in ended.stderr
+    assert "in use" in ended.stderr
+    assert "--listen" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_data_folder_in_use_is_said_with_the_process_that_holds_it(tmp_path: Path) -> None:
+    with broker(data=tmp_path):
+        ended = run_to_its_end(tmp_path, "127.0.0.1:0")
+    assert ended.returncode == 1
+    assert str(os.getpid()) in ended.stderr
+    assert "--data" in ended.stderr
+
+
+def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    ended = run_to_its_end(tmp_path / "file", "127.0.0.1:0")
+    assert ended.returncode == 1
+    assert str(tmp_path / "file") in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_folder_is_free_again_after_a_start_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "__headrace_topics-0").write_text("where a folder should be")
+    with pytest.raises(OSError, match="__headrace_topics-0"), broker(data=tmp_path):
+        pass
+    (tmp_path / "__headrace_topics-0").unlink()
+    with broker(data=tmp_path) as kafka, WireClient(kafka.bootstrap) as client:
+        assert client.create_topic("orders").error_code is ErrorCode.none
+
+
+def test_a_stop_answers_long_polls_with_what_there_is(tmp_path: Path) -> None:
+    with broker(data=tmp_path) as kafka, WireClient(kafka.bootstrap) as client:
+        client.create_topic("orders")
+        client.send_fetch({("orders", 0): 0}, max_wait=600_000)
+        client.send(METADATA, 1, topics=[{"name": "orders"}])
+        kafka.stop()
+        assert client.receive().responses[0].partitions[0].high_watermark == 0
+        assert client.receive().topics[0].name == "orders"
+        assert client.is_ended()
+
+
+def test_a_stopped_broker_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as kafka, WireClient(kafka.address) as client:
+        client.create_topic("orders")
+        for number in range(50):
+            client.send_produce("orders", batch_of(b"%d" % number))
+        acknowledged = [client.receive() for _ in range(50)]
+        assert kafka.stop() == 0
+        kafka.start()
+        with WireClient(kafka.address) as later:
+            assert later.end_offset("orders") == len(acknowledged)
+
+
+def test_connections_that_are_quiet_for_too_long_are_closed() -> None:
+    with broker(idle_connection_ms=50) as kafka:
+        silent, half = WireClient(kafka.bootstrap), WireClient(kafka.bootstrap)
+        with silent, half:
+            half.send_bytes(half.pack(METADATA, 1, topics=[{"name": "orders"}])[:-3])
+            assert silent.is_ended()
+            assert half.is_ended()
+
+
+def test_a_client_that_waits_for_its_answer_is_not_idle() -> None:
+    with broker(idle_connection_ms=50) as kafka, WireClient(kafka.bootstrap) as client:
+        client.create_topic("orders")
+        answer = client.fetch({("orders", 0): 0}, max_wait=500)
+        assert answer.responses[0].partitions[0].error_code is ErrorCode.none
+
+
+def test_a_broker_without_free_descriptors_serves_those_it_has_and_the_others_later(tmp_path: Path) -> None:
+    limit = ["prlimit", f"--nofile={FILE_LIMIT}:{FILE_LIMIT}"]
+    with BrokerProcess(tmp_path / "data", before=limit) as kafka, WireClient(kafka.address) as client:
+        client.create_topic("orders")
+        crowd = [WireClient(kafka.address) for _ in range(FILE_LIMIT + 10)]
+        wait_until(lambda: "could not be taken in" in kafka.errors, "the broker to run out of descriptors")
+        before = kafka.cpu_seconds
+        for _ in range(20):
+            assert client.produce("orders", batch_of(b"tea")).error_code is ErrorCode.none
+        assert len(kafka.errors.splitlines()) < 100, "the broker complains in a loop"
+        assert kafka.cpu_seconds - before < 5
+        for member in crowd[:-1]:
+            member.close()
+        with crowd[-1] as last:
+            assert last.ask(METADATA, 1, topics=[{"name": "orders"}]).topics[0].name == "orders"
+
+
+def test_the_broker_allows_itself_as_many_open_files_as_the_system_does(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", before=["prlimit", "--nofile=100:"]) as kafka:
+        soft, hard = resource.prlimit(kafka.pid, resource.RLIMIT_NOFILE)
+        assert soft == hard

@@ -1,0 +1,131 @@
+"""The documentation's code blocks, and a terminal that runs them."""
+
+import fnmatch
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "bench/README.md",
+]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for match in _BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        yield Block(page=page, line=line, language=match[1], text=match[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    text: str
+    expected: list[str]
+
+
+def commands(block: Block) -> Iterator[Command]:
+    """The commands of a console block, each with the lines that it must print."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        first, *expected = part.rstrip("\n").split("\n")
+        yield Command(text=first, expected=expected)
+
+
+class Terminal:
+    """A folder of its own in which commands run one after the other, as a reader would type them.
+
+    Port 9092 is replaced by a free one, so that a broker on this machine is not disturbed. A command that
+    ends in `&` goes on until the page is done; it has started when its first expected line is there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = _free_port()
+        self._background: list[subprocess.Popen[str]] = []
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        broker = f"127.0.0.1:{self._port}"
+        self._environment = {
+            **os.environ,
+            "PATH": path,
+            "HEADRACE_BROKER": broker,
+            "COLUMNS": "100",
+            "NO_COLOR": "1",
+        }
+
+    def run(self, command: Command) -> None:
+        text = command.text.replace("9092", str(self._port))
+        if text.endswith("&"):
+            self._run_in_background(text[:-1], command)
+            return
+        done = subprocess.run(
+            ["bash", "-c", text],
+            cwd=self._folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        _compare(command, done.stdout.replace(str(self._port), "9092").rstrip("\n").split("\n"))
+
+    def _run_in_background(self, text: str, command: Command) -> None:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {text}"],
+            cwd=self._folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._background.append(process)
+        assert process.stdout is not None
+        _compare(command, [process.stdout.readline().rstrip("\n").replace(str(self._port), "9092")])
+
+    def close(self) -> None:
+        for process in self._background:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+            if process.stdout is not None:
+                process.stdout.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _compare(command: Command, printed: list[str]) -> None:
+    """Hold the output against the expected lines, in which `...` stands for anything."""
+    expected = "\n".join("*" if line.strip() == "..." else _pattern(line) for line in command.expected)
+    got = "\n".join(line.rstrip() for line in printed)
+    assert fnmatch.fnmatchcase(got, expected), f"$ {command.text}\nexpected:\n{expected}\n\ngot:\n{got}"
+
+
+def _pattern(line: str) -> str:
+    escaped = re.sub(r"([*?\[])", r"[\1]", line.rstrip())
+    return escaped.replace("...", "*")
+
+
+def _free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])

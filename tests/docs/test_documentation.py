@@ -1,0 +1,56 @@
+"""Every code block in the documentation does what its page says."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, Block, Terminal, blocks, commands
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+OTHER = [block for block in BLOCKS if block.language not in ("console", "python")]
+
+MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("page", CONSOLE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    try:
+        for block in blocks(page):
+            if block.language == "console":
+                for command in commands(block):
+                    terminal.run(command)
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
+def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
+    example = tmp_path / "test_example.py"
+    example.write_text(block.text)
+    is_test = "def test_" in block.text
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly"] if is_test else [sys.executable]
+    done = subprocess.run(
+        [*command, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("block", OTHER, ids=lambda block: block.name)
+def test_other_blocks_are_of_a_kind_that_can_be_checked(block: Block) -> None:
+    match block.language:
+        case "sh":  # what this suite itself is started by: the targets must at least exist
+            assert {line.split()[1] for line in block.text.splitlines()} <= MAKE_TARGETS
+        case "toml":
+            tomllib.loads(block.text)
+        case "text":  # a picture in characters: nothing to run
+            assert not block.text.startswith("$ ")
+        case unknown:
+            pytest.fail(f"a block of language {unknown!r} is run by nobody")

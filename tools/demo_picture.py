@@ -1,0 +1,24 @@
+"""Make docs/images/demo.svg: the demo as a terminal shows it, drawn from a real run."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from headrace.demo.show import Show
+
+PICTURE = Path(__file__).parents[1] / "docs/images/demo.svg"
+
+
+def main() -> int:
+    """Run the demo, keep what it printed, and draw it."""
+    # No live animation: a recorded terminal keeps every picture, and only the last one is wanted.
+    console = Console(record=True, width=100, force_terminal=False)
+    held = Show(console, seconds=10).run()
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    console.save_svg(str(PICTURE), title="make demo")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
