@@ -7,16 +7,18 @@ from pathlib import Path
 
 import psutil
 
+Facts = dict[str, str | int | float]
 
-def machine_facts() -> dict[str, str | int | float]:
-    """Cores, memory, processor, kernel and Python of this machine."""
+
+def machine_facts() -> Facts:
+    """Cores, memory, processor, kernel and Python of this machine, and how busy it is now."""
     return {
         "cores": os.cpu_count() or 0,
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "processor": _processor(),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_at_start": round(os.getloadavg()[0], 2),
     }
 
 

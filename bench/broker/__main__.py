@@ -19,6 +19,7 @@ from bench.broker.stage import LoadBroke, Stage, set_up
 from bench.broker.systems import SYSTEMS, System
 from bench.broker.systems.system import Flush
 from bench.broker.warm_up import warm_up
+from bench.machine import machine_facts
 from bench.processes import ServerFailed
 from bench.readings import Readings
 from tools.apache_kafka import ApacheKafkaUnavailable
@@ -47,7 +48,7 @@ def main() -> None:
     options = _parse(sys.argv[1:])
     plan = QUICK if options.quick else FULL
     systems = [SYSTEMS[name] for name in options.systems]
-    readings = Readings()
+    machine, readings = machine_facts(), Readings()
     failure = None
     try:
         _measure(systems, set(options.only), plan, readings)
@@ -56,7 +57,7 @@ def main() -> None:
     print_report(readings, systems)
     target = options.json or (None if options.quick or failure else RESULTS)
     if target:
-        write_report(target, readings, systems, plan)
+        write_report(target, machine, readings, systems, plan)
     sys.exit(failure)
 
 
@@ -85,7 +86,7 @@ def _names(known: Sequence[str] | dict[str, System]) -> Callable[[str], list[str
 
 
 def _measure(systems: Sequence[System], only: set[str], plan: Plan, readings: Readings) -> None:
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    progress = Console(stderr=True, highlight=False, soft_wrap=True, log_path=False)
     for flush, measures in MEASURES.items():
         chosen = [measure for name, measure in measures.items() if name in only]
         starts = flush is Flush.OS and "startup" in only

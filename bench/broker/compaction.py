@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path, metavar="FILE", default=RESULTS, help=f"default: {RESULTS}")
     options = parser.parse_args()
-    progress = Console(stderr=True, highlight=False)
+    machine, progress = machine_facts(), Console(stderr=True, highlight=False, log_path=False)
     try:
         with set_up(
             [SYSTEMS["headrace"]], Flush.OS, plan=FULL, readings=Readings(), progress=progress
@@ -55,7 +55,7 @@ def main() -> None:
         sys.exit(str(failed))
     for name, figure in seen.items():
         print(f"{name:<44} {figure:>14,g}")
-    report = {"machine": machine_facts(), "updates": options.updates, "keys": options.keys, "seen": seen}
+    report = {"machine": machine, "updates": options.updates, "keys": options.keys, "seen": seen}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1) + "\n")
 
@@ -72,7 +72,7 @@ def measure_compaction(stage: Stage, updates: int, keys: int) -> dict[str, float
         seen = _write_and_read(stage, entry, load)
         seen |= _settle(stage)
         seen["broker's CPU until compacted, s"] = cpu_seconds(entry.node.pid) - cpu_before
-        stage.progress.print("reading the compacted topic")
+        stage.progress.log("reading the compacted topic")
         seen["read when compacted, records"] = stage.load(entry, "consume", **load).records
     seen["broker's memory at most, MB"] = max(peak)
     if seen["read when compacted, records"] == updates:
@@ -82,7 +82,7 @@ def measure_compaction(stage: Stage, updates: int, keys: int) -> dict[str, float
 
 def _write_and_read(stage: Stage, entry: Entry, load: dict[str, Any]) -> dict[str, float]:
     """Writer, reader and latency at the same time."""
-    stage.progress.print(f"writing {load['records']:,} updates over {load['keys']:,} keys, and reading them")
+    stage.progress.log(f"writing {load['records']:,} updates over {load['keys']:,} keys, and reading them")
     with ThreadPoolExecutor(2) as pool:
         beside = pool.submit(_latency, stage, entry)
         reader = pool.submit(stage.load, entry, "consume", **load)
@@ -101,7 +101,7 @@ def _write_and_read(stage: Stage, entry: Entry, load: dict[str, Any]) -> dict[st
 
 def _settle(stage: Stage) -> dict[str, float]:
     """Wait until the log has not shrunk for a while."""
-    stage.progress.print("waiting until compaction has nothing more to do")
+    stage.progress.log("waiting until compaction has nothing more to do")
     started = shrunk = time.monotonic()
     smallest = _log_bytes(stage)
     while time.monotonic() < min(shrunk + QUIET_SECONDS, started + SETTLE_SECONDS):

@@ -8,7 +8,7 @@ from bench.aims import judge
 from bench.broker.aims import AIMS
 from bench.broker.plan import Plan
 from bench.broker.systems.system import System
-from bench.machine import machine_facts, package_versions
+from bench.machine import Facts, package_versions
 from bench.readings import Readings
 from bench.tables import make_console, print_readings, print_verdicts
 
@@ -23,11 +23,13 @@ def print_report(readings: Readings, systems: Sequence[System]) -> None:
     print_verdicts(console, (judge(aim, readings) for aim in AIMS))
 
 
-def write_report(file: Path, readings: Readings, systems: Sequence[System], plan: Plan) -> None:
-    """Write facts, readings and verdicts as JSON."""
+def write_report(
+    file: Path, machine: Facts, readings: Readings, systems: Sequence[System], plan: Plan
+) -> None:
+    """Write the machine's facts, the readings and the verdicts as JSON."""
     report = {
         "plan": plan.name,
-        "machine": machine_facts(),
+        "machine": machine,
         "systems": {system.name: system.version() for system in systems},
         "clients": package_versions(*CLIENTS),
         "readings": readings.as_json(),

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -80,7 +79,7 @@ class Stage:
         for unit, value in values.items():
             self.readings.add(measure=measure, cell=cell, unit=unit, system=entry.system.name, value=value)
         said = ", ".join(f"{round_to(value):,g} {unit}" for unit, value in values.items())
-        self.progress.print(f"{measure} · {cell} · {entry.system.title}: {said}")
+        self.progress.log(f"{measure} · {cell} · {entry.system.title}: {said}")
 
     def load(self, entry: Entry, act: str, *, client: str | None = None, **details: object) -> Outcome:
         """Run one client program against a system, and return what it did."""
@@ -117,10 +116,3 @@ def set_up(
         yield Stage(
             flush=flush, plan=plan, entries=entries, readings=readings, progress=progress, folder=folder
         )
-
-
-def first_answer_seconds(entry: Entry, started: float) -> float:
-    """Seconds from `started` (by `time.perf_counter`) until the system answers."""
-    while not entry.system.answers(entry.node.address):
-        time.sleep(0.001)
-    return time.perf_counter() - started

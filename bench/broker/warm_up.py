@@ -7,10 +7,13 @@ from bench.broker.stage import Stage, new_topic
 
 
 def warm_up(stage: Stage) -> None:
-    """Put each kind of load on every system for a while: Java compiles only what has run often."""
+    """Put each kind of load on the Kafka brokers for a while: Java compiles only what has run often.
+
+    The others are compiled beforehand: the short first round of each row is enough for them.
+    """
     seconds = stage.plan.stage_warm_up_seconds
-    for entry in stage.entries:
-        stage.progress.print(f"warming up {entry.system.title}, {stage.flush.value}")
+    for entry in stage.speaking_kafka().entries:
+        stage.progress.log(f"warming up {entry.system.title}, {stage.flush.value}")
         for record_bytes in SIZES:
             load: dict[str, Any] = {"topic": new_topic(), "record_bytes": record_bytes}
             produced = stage.load(entry, "produce", seconds=seconds / 2, keep=True, **load)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tools.apache_kafka import ApacheKafka
@@ -43,4 +43,7 @@ def apache(folder: Path) -> Iterator[str]:
         yield kafka.bootstrap
 
 
-BROKERS: Mapping[str, Callable[[Path], "contextmanager[str]"]] = {"headrace": headrace, "apache": apache}  # type: ignore[type-arg]
+BROKERS: Mapping[str, Callable[[Path], AbstractContextManager[str]]] = {
+    "headrace": headrace,
+    "apache": apache,
+}

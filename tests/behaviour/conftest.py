@@ -2,8 +2,8 @@
 
 A test that takes `client` is generated once for each library that can do what it needs, and for each broker.
 `@needs("max timestamp")` leaves out the libraries that cannot (their adapter's `CANNOT` says why);
-`@each(codec=["gzip", …])` repeats a test for each value that the library can do. One broker of each kind serves the
-whole session: tests use topics and groups of their own.
+`@each(codec=["gzip", …])` repeats a test for each value that the library can do.
+One broker of each kind serves the whole session: tests use topics and groups of their own.
 """
 
 import uuid
@@ -40,7 +40,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("library", libraries)
     else:
         ((argument, options),) = each.kwargs.items()
-        pairs = [(name, option) for name in libraries for option in options if option not in ADAPTERS[name].CANNOT]
+        pairs = [
+            (name, option) for name in libraries for option in options if option not in ADAPTERS[name].CANNOT
+        ]
         metafunc.parametrize(("library", argument), pairs)
     brokers = [pytest.param(name, marks=pytest.mark.cluster if name == "apache" else ()) for name in BROKERS]
     metafunc.parametrize("broker_kind", brokers)
@@ -105,7 +107,9 @@ def new_topic(client: Client, new_name: NewName) -> NewTopic:
 
     def create(partitions: int = 1, **configs: str) -> str:
         topic = new_name("topic")
-        client.create_topic(topic, partitions, {name.replace("_", "."): value for name, value in configs.items()})
+        client.create_topic(
+            topic, partitions, {name.replace("_", "."): value for name, value in configs.items()}
+        )
         wait_until(lambda: _is_served(client, topic, partitions), f"{topic} to have {partitions} partitions")
         return topic
 

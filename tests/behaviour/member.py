@@ -1,7 +1,7 @@
 """A group member in a process of its own, for tests that kill it.
 
-`python -m tests.behaviour.member LIBRARY BOOTSTRAP GROUP TOPIC` joins, prints one line when it has partitions, and
-goes on polling until it is killed.
+`python -m tests.behaviour.member LIBRARY BOOTSTRAP GROUP TOPIC` joins, prints one line when it has
+partitions, and goes on polling until it is killed.
 """
 
 import sys

@@ -53,7 +53,7 @@ class Crowd:
 
         def turn() -> bool:
             for consumer, received in zip(self.consumers, self.received, strict=True):
-                received += consumer.poll(TURN_S)
+                received.extend(consumer.poll(TURN_S))
             return condition()
 
         wait_until(turn, what)

@@ -50,7 +50,9 @@ def test_a_topic_is_created_with_its_settings(client: Client, new_topic: NewTopi
 
 
 @pytest.mark.parametrize(("name", "value"), BAD_SETTINGS)
-def test_a_topic_with_a_bad_setting_is_refused(client: Client, new_name: NewName, name: str, value: str) -> None:
+def test_a_topic_with_a_bad_setting_is_refused(
+    client: Client, new_name: NewName, name: str, value: str
+) -> None:
     topic = new_name("bad")
     with pytest.raises(Refused) as refused:
         client.create_topic(topic, 1, {name: value})

@@ -3,7 +3,15 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import Client, Consumer, ConsumerOptions, Group, Message, Refused, TopicPartition
+from tests.behaviour.clients.contract import (
+    Client,
+    Consumer,
+    ConsumerOptions,
+    Group,
+    Message,
+    Refused,
+    TopicPartition,
+)
 from tests.behaviour.names import NewName, NewTopic
 from tests.behaviour.reading import Crowd, wait_until
 
@@ -42,7 +50,9 @@ def test_a_static_member_is_described_with_its_instance_id(
     assert [member.instance_id for member in client.group(group).members] == ["machine-1"]
 
 
-def test_a_group_that_all_members_left_is_empty(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
+def test_a_group_that_all_members_left_is_empty(
+    client: Client, new_topic: NewTopic, new_name: NewName
+) -> None:
     topic, group = new_topic(), new_name("group")
     member = stable_member(client, group, topic)
     member.commit({TopicPartition(topic, 0): 0})
@@ -52,16 +62,20 @@ def test_a_group_that_all_members_left_is_empty(client: Client, new_topic: NewTo
 
 def test_an_unknown_group_is_dead_or_not_found(client: Client, new_name: NewName) -> None:
     # DescribeGroups up to version 5 answers "Dead", from version 6 on an error.
+    assert _state_or_error(client, new_name("unknown")) in {"dead", "group_id_not_found"}
+
+
+def _state_or_error(client: Client, group: str) -> str:
     try:
-        state = client.group(new_name("unknown")).state
+        return client.group(group).state
     except Refused as refused:
-        assert refused.error is ErrorCode.group_id_not_found
-    else:
-        assert state == "dead"
+        return refused.error.name
 
 
 @pytest.mark.needs("delete group")
-def test_a_group_with_members_cannot_be_deleted(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
+def test_a_group_with_members_cannot_be_deleted(
+    client: Client, new_topic: NewTopic, new_name: NewName
+) -> None:
     group = new_name("group")
     stable_member(client, group, new_topic())
     with pytest.raises(Refused) as refused:

@@ -16,7 +16,9 @@ def send_hourly(client: Client, topic: str, hours: list[int]) -> None:
     """One message for each hour after noon, each in a batch of its own."""
     producer = client.producer()
     for hour in hours:
-        producer.send(topic, [Message(value=b"%d" % hour, timestamp_ms=NOON_MS + hour * HOUR_MS, partition=0)])
+        producer.send(
+            topic, [Message(value=b"%d" % hour, timestamp_ms=NOON_MS + hour * HOUR_MS, partition=0)]
+        )
 
 
 def test_an_empty_partition_begins_and_ends_at_zero(client: Client, new_topic: NewTopic) -> None:
@@ -31,7 +33,9 @@ def test_the_latest_offset_is_one_after_the_last_message(client: Client, new_top
     assert (client.offset(partition, "earliest"), client.offset(partition, "latest")) == (0, 3)
 
 
-def test_the_offset_of_a_time_is_the_first_message_at_or_after_it(client: Client, new_topic: NewTopic) -> None:
+def test_the_offset_of_a_time_is_the_first_message_at_or_after_it(
+    client: Client, new_topic: NewTopic
+) -> None:
     topic = new_topic()
     send_hourly(client, topic, [0, 1, 2, 3])
     partition = TopicPartition(topic, 0)

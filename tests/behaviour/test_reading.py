@@ -5,7 +5,15 @@ import time
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import Client, Consumer, ConsumerOptions, Message, Refused, TopicPartition
+from tests.behaviour.clients.contract import (
+    CONSUMER_DEFAULTS,
+    Client,
+    Consumer,
+    ConsumerOptions,
+    Message,
+    Refused,
+    TopicPartition,
+)
 from tests.behaviour.names import NewName, NewTopic
 from tests.behaviour.reading import read, read_quietly, values, wait_until
 
@@ -14,7 +22,7 @@ def messages(count: int) -> list[Message]:
     return [Message(value=b"%d" % n, partition=0) for n in range(count)]
 
 
-def reader(client: Client, topic: str, options: ConsumerOptions = ConsumerOptions()) -> Consumer:
+def reader(client: Client, topic: str, options: ConsumerOptions = CONSUMER_DEFAULTS) -> Consumer:
     consumer = client.consumer(options)
     consumer.assign(TopicPartition(topic, 0))
     return consumer
@@ -86,7 +94,9 @@ def test_a_reader_without_an_offset_starts_after_the_latest_message_when_asked(
     assert set(values(received)) == {b"new"}
 
 
-def test_an_offset_beyond_the_end_is_out_of_range(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
+def test_an_offset_beyond_the_end_is_out_of_range(
+    client: Client, new_topic: NewTopic, new_name: NewName
+) -> None:
     topic, group = new_topic(), new_name("group")
     client.producer().send(topic, messages(3))
     reader(client, topic, ConsumerOptions(group=group)).commit({TopicPartition(topic, 0): 100})

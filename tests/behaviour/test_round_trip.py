@@ -15,7 +15,9 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 def test_messages_come_back_as_they_were_sent(client: Client, new_topic: NewTopic, codec: str) -> None:
     topic = new_topic()
     sent = [
-        Message(key=b"key-%d" % n, value=b"value %d " % n * 20, headers=(("number", b"%d" % n), ("kind", b"test")))
+        Message(
+            key=b"key-%d" % n, value=b"value %d " % n * 20, headers=(("number", b"%d" % n), ("kind", b"test"))
+        )
         for n in range(100)
     ]
     client.producer(ProducerOptions(compression=codec, linger_ms=20)).send(topic, sent)
@@ -49,7 +51,9 @@ def test_an_acknowledged_message_has_its_partition_and_offset(client: Client, ne
     ]  # fmt: skip
 
 
-def test_an_idempotent_producer_writes_each_message_once_and_in_order(client: Client, new_topic: NewTopic) -> None:
+def test_an_idempotent_producer_writes_each_message_once_and_in_order(
+    client: Client, new_topic: NewTopic
+) -> None:
     topic = new_topic()
     sent = [Message(value=b"%d" % n, partition=0) for n in range(300)]
     producer = client.producer(ProducerOptions(idempotent=True))
@@ -80,7 +84,9 @@ def test_null_and_empty_are_different_values(client: Client, new_topic: NewTopic
     ]
 
 
-def test_headers_keep_their_order_their_repetitions_and_empty_values(client: Client, new_topic: NewTopic) -> None:
+def test_headers_keep_their_order_their_repetitions_and_empty_values(
+    client: Client, new_topic: NewTopic
+) -> None:
     topic = new_topic()
     headers = (("b", b"1"), ("a", b"2"), ("b", b"3"), ("nothing", b""), ("ünïcode", "ß".encode()))
     client.producer().send(topic, [Message(value=b"v", headers=headers)])

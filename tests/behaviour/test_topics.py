@@ -76,7 +76,10 @@ def test_added_partitions_take_messages(client: Client, new_topic: NewTopic) -> 
     client.producer().send(topic, [Message(value=b"second", partition=2)])
     consumer = client.consumer()
     consumer.assign(*(TopicPartition(topic, number) for number in range(3)))
-    assert sorted((each.partition, each.value) for each in read(consumer, 2)) == [(0, b"first"), (2, b"second")]
+    assert sorted((each.partition, each.value) for each in read(consumer, 2)) == [
+        (0, b"first"),
+        (2, b"second"),
+    ]
 
 
 @pytest.mark.parametrize("total", [1, 2])
@@ -95,7 +98,9 @@ def test_partitions_cannot_be_added_to_an_unknown_topic(client: Client, new_name
     assert refused.value.error is ErrorCode.unknown_topic_or_partition
 
 
-def test_a_message_to_an_unknown_topic_creates_it_with_one_partition(client: Client, new_name: NewName) -> None:
+def test_a_message_to_an_unknown_topic_creates_it_with_one_partition(
+    client: Client, new_name: NewName
+) -> None:
     topic = new_name("automatic")
     client.producer().send(topic, [Message(value=b"1")])
     assert client.partitions(topic) == 1

@@ -60,7 +60,9 @@ def test_an_aborted_transaction_is_seen_only_by_those_who_read_uncommitted(
     assert values(read(reader(client, topic, "read_uncommitted"), 2)) == [b"aborted", b"committed"]
 
 
-def test_the_end_of_a_transaction_takes_an_offset(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
+def test_the_end_of_a_transaction_takes_an_offset(
+    client: Client, new_topic: NewTopic, new_name: NewName
+) -> None:
     topic = new_topic()
     partition = TopicPartition(topic, 0)
     producer = transactional(client, new_name("txn"))
@@ -180,7 +182,9 @@ def test_a_late_message_of_a_fenced_producer_is_refused(
     assert read_quietly(witness) == []
 
 
-def test_a_producer_can_make_many_transactions(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
+def test_a_producer_can_make_many_transactions(
+    client: Client, new_topic: NewTopic, new_name: NewName
+) -> None:
     topic = new_topic()
     producer = transactional(client, new_name("txn"))
     for number in range(12):
@@ -207,7 +211,9 @@ def test_a_restarted_producer_goes_on_under_its_transactional_id(
     assert values(read(reader(client, topic, "read_committed"), 3)) == [b"0", b"1", b"2"]
 
 
-def test_a_transaction_without_messages_commits(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
+def test_a_transaction_without_messages_commits(
+    client: Client, new_topic: NewTopic, new_name: NewName
+) -> None:
     topic = new_topic()
     producer = transactional(client, new_name("txn"))
     producer.begin()
@@ -235,7 +241,9 @@ def test_two_open_transactions_hold_back_readers_until_the_first_has_ended(
     assert values(read(patient, 1)) == [b"second"]
 
 
-def test_a_transaction_timeout_above_the_brokers_maximum_is_refused(client: Client, new_name: NewName) -> None:
+def test_a_transaction_timeout_above_the_brokers_maximum_is_refused(
+    client: Client, new_name: NewName
+) -> None:
     with pytest.raises(Refused) as refused:
         transactional(client, new_name("txn"), timeout_ms=900_001)
     assert refused.value.error is ErrorCode.invalid_transaction_timeout

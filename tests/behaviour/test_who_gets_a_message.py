@@ -1,6 +1,13 @@
 """The worked examples of fan-out, load balancing, both at once, and a slow consumer."""
 
-from tests.behaviour.clients.contract import Client, Consumer, ConsumerOptions, Message, Received, TopicPartition
+from tests.behaviour.clients.contract import (
+    Client,
+    Consumer,
+    ConsumerOptions,
+    Message,
+    Received,
+    TopicPartition,
+)
 from tests.behaviour.names import NewName, NewTopic
 from tests.behaviour.reading import Crowd, read, values
 

@@ -6,8 +6,6 @@ import itertools
 import struct
 from typing import TYPE_CHECKING
 
-from kio.schema.errors import ErrorCode
-
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.replies import Answer, JoinReply, SyncReply, Ticket
 from headrace.broker.groups.requests import JoinRequest, MemberIdentity, SyncRequest
@@ -15,6 +13,8 @@ from headrace.broker.groups.settings import GroupSettings
 from headrace.broker.groups.snapshot import snapshot
 
 if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
     from headrace.broker.groups.records import StoredGroup
 
 SESSION_MS = 10_000
@@ -96,7 +96,9 @@ class GroupHarness:
         self.group.sync(request, ticket, self.now_ms)
         return self._settle(ticket)
 
-    def heartbeat(self, member_id: str, generation: int | None = None, instance: str | None = None) -> ErrorCode:
+    def heartbeat(
+        self, member_id: str, generation: int | None = None, instance: str | None = None
+    ) -> ErrorCode:
         generation = self.group.generation if generation is None else generation
         return self.group.heartbeat(member_id, instance, generation, self.now_ms)
 

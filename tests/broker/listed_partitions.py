@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.participants import OpenTransaction
+from headrace.broker.transactions.participants import OpenTransaction
 from headrace.protocol.batch import TRANSACTIONAL, BatchHeader
 from headrace.storage.producers import ProducerStates
 

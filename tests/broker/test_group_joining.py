@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.broker.group_harness import REBALANCE_MS, SESSION_MS, GroupHarness
 
 from headrace.broker.groups.states import GroupState
+from tests.broker.group_harness import REBALANCE_MS, SESSION_MS, GroupHarness
 
 
 def test_a_newcomer_is_told_its_id_and_joins_again_with_it():

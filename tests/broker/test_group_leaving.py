@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.broker.group_harness import REBALANCE_MS, SESSION_MS, GroupHarness
 
 from headrace.broker.groups.requests import MemberIdentity
 from headrace.broker.groups.states import GroupState
+from tests.broker.group_harness import REBALANCE_MS, SESSION_MS, GroupHarness
 
 
 @pytest.fixture
@@ -127,6 +127,15 @@ def test_a_member_that_leaves_while_it_waits_is_answered(group):
     assert group.synced(sync).error is ErrorCode.none
 
 
+def test_a_member_that_leaves_while_its_sync_waits_is_answered(group):
+    tickets = [group.enter(), group.enter()]
+    group.advance(0)
+    follower = group.joined(tickets[1]).member_id
+    waiting = group.sync(follower)
+    group.leave(follower)
+    assert group.synced(waiting).error is ErrorCode.unknown_member_id
+
+
 def test_members_that_do_not_rejoin_in_time_are_removed(group):
     leader, slow = group.stable(2)
     waiting = group.join(leader)
@@ -159,9 +168,8 @@ def test_generations_only_grow(group):
 def test_a_group_that_ends_sends_everyone_away(group):
     leader, follower = group.stable(2)
     join = group.join(leader)
-    group.group.end(ErrorCode.not_coordinator, group.now_ms)
-    group.advance(0)
+    group.group.end(group.now_ms)
     group.leave()
-    assert group.joined(join).error is ErrorCode.not_coordinator
+    assert group.joined(join).error is ErrorCode.coordinator_not_available
     assert group.heartbeat(follower) is ErrorCode.coordinator_not_available
     assert group.joined(group.join()).error is ErrorCode.coordinator_not_available

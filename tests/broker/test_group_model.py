@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
-from tests.broker.group_harness import join_request, sync_request
-from tests.broker.virtual_clock import VirtualClock
 
 from headrace.broker.groups import Groups, GroupSettings
 from headrace.broker.groups.records import read_group, read_key
-from headrace.broker.groups.replies import JoinReply, SyncReply, Ticket
 from headrace.broker.groups.requests import MemberIdentity
 from headrace.broker.groups.states import GroupState
 from headrace.broker.offsets import Offsets
 from headrace.broker.statelog import MemoryStateLog, StateRecord
+from tests.broker.group_harness import join_request, sync_request
+from tests.broker.virtual_clock import VirtualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from headrace.broker.groups.replies import JoinReply, SyncReply, Ticket
 
 SESSION_MS = 10_000
+FIRST_DELAY_MS = 500
 REBALANCE_MS = 20_000
 NEWCOMER_MS = 60_000
 UUID_CHARACTERS = 37
@@ -73,6 +77,8 @@ class Client:
         self.waiting: asyncio.Task[Any] | None = None
         self.turn = 0
         """Counts its requests: only the answer to the last one is obeyed."""
+        self.owes_sync: JoinReply | None = None
+        """Its last join, while it has not asked for its assignment."""
         self.is_fenced = False
 
 
@@ -82,7 +88,9 @@ class GroupModel(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = VirtualClock()
         self.log = MemoryStateLog()
-        self.limits = GroupSettings(initial_rebalance_delay_ms=500, new_member_join_timeout_ms=NEWCOMER_MS)
+        self.limits = GroupSettings(
+            initial_rebalance_delay_ms=FIRST_DELAY_MS, new_member_join_timeout_ms=NEWCOMER_MS
+        )
         self.clients: list[Client] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.is_over = False
@@ -97,6 +105,16 @@ class GroupModel(RuleBasedStateMachine):
 
     # What clients do
 
+    @initialize(count=st.integers(1, 3))
+    def begin_with_a_stable_group(self, count: int) -> None:
+        for _ in range(count):
+            self.start_a_client(None, 9, "both")
+        self.let_everybody_catch_up()
+        described = self.groups.describe("g")
+        assert described is not None
+        assert (described.state, len(described.members)) == (GroupState.STABLE, count)
+
+    @precondition(lambda self: len(self.clients) < 6)
     @rule(
         instance=st.sampled_from([None, None, "a", "b"]),
         version=st.sampled_from([3, 5, 9]),
@@ -111,9 +129,23 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def send_a_heartbeat(self, data: st.DataObject) -> None:
-        client = data.draw(st.sampled_from(self.clients))
-        if client.waiting is None:
-            self.obey(client, self.groups.heartbeat("g", client.member_id, client.generation, client.instance))
+        self.heartbeat(data.draw(st.sampled_from(self.clients)))
+
+    @precondition(lambda self: any(client.owes_sync for client in self.clients))
+    @rule(data=st.data())
+    def ask_for_an_assignment(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from([client for client in self.clients if client.owes_sync]))
+        self.sync(client)
+
+    @rule()
+    def let_everybody_catch_up(self) -> None:
+        """Everyone does what a live client does between two heartbeats; this is how groups come to rest."""
+        for client in list(self.clients):
+            self.heartbeat(client)
+        self.let_time_pass(2 * FIRST_DELAY_MS)  # the first wait, and one more round for those who came
+        for client in list(self.clients):
+            if client.owes_sync is not None:
+                self.sync(client)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), is_lost=st.booleans())
@@ -127,7 +159,9 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        client = data.draw(st.sampled_from(self.clients))
+        """Those who wait go first: what they wait for must be answered."""
+        waiting = [client for client in self.clients if client.waiting is not None]
+        client = data.draw(st.sampled_from(waiting or self.clients))
         self.clients.remove(client)
         client.turn += 1  # what it still waits for is answered, and it does not care
         self.groups.leave("g", [MemberIdentity(member_id=client.member_id, instance_id=client.instance)])
@@ -147,7 +181,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule()
     def crash_and_restart_the_broker(self) -> None:
-        stored_before = self.stored_generation()
+        stored_before, before = self.stored_generation(), self.groups.describe("g")
         for task in self.tasks:
             task.cancel()
         for client in self.clients:
@@ -155,6 +189,8 @@ class GroupModel(RuleBasedStateMachine):
         self.run_ready()
         self.start_broker()
         assert self.stored_generation() == stored_before
+        if before is not None and before.state is GroupState.STABLE:
+            assert self.groups.describe("g") == before
         for client in self.clients:
             if not client.is_fenced:
                 self.join(client)
@@ -189,6 +225,14 @@ class GroupModel(RuleBasedStateMachine):
 
     # How clients take their answers
 
+    def heartbeat(self, client: Client) -> None:
+        if client.waiting is not None:
+            return
+        error = self.groups.heartbeat("g", client.member_id, client.generation, client.instance)
+        self.obey(client, error)
+        if client.member_id == "" and not client.is_fenced:
+            self.join(client)
+
     def join(self, client: Client) -> None:
         request = join_request(
             client.member_id,
@@ -209,14 +253,16 @@ class GroupModel(RuleBasedStateMachine):
         if reply.error is ErrorCode.none:
             client.member_id, client.generation = reply.member_id, reply.generation
             self.check_generation(reply)
-            self.sync(client, reply)
+            client.owes_sync = reply
         elif reply.error is ErrorCode.member_id_required:
             client.member_id = reply.member_id
             self.join(client)
         else:
             self.obey(client, reply.error)
 
-    def sync(self, client: Client, joined: JoinReply) -> None:
+    def sync(self, client: Client) -> None:
+        joined, client.owes_sync = client.owes_sync, None
+        assert joined is not None
         leads = joined.leader == joined.member_id and not joined.skip_assignment
         given = {each.member_id: work(joined.generation, each.member_id) for each in joined.members}
         request = sync_request(
@@ -274,6 +320,7 @@ class GroupModel(RuleBasedStateMachine):
             request.close()
             return
         client.turn += 1
+        client.owes_sync = None
         client.waiting = self.loop.create_task(request)
         self.tasks.append(client.waiting)
         self.run_ready()
@@ -305,4 +352,4 @@ class GroupModel(RuleBasedStateMachine):
 
 
 TestGroups = GroupModel.TestCase
-TestGroups.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.broker.group_harness import subscription
 
 from headrace.broker.groups.fields import TornRecord
 from headrace.broker.groups.records import (
@@ -25,6 +24,7 @@ from headrace.broker.groups.records import (
     write_offset_key,
 )
 from headrace.broker.groups.subscription import read_topics, subscribed_topics
+from tests.broker.group_harness import subscription
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 i32s = st.integers(-(2**31), 2**31 - 1)
@@ -33,9 +33,7 @@ i64s = st.integers(-(2**63), 2**63 - 1)
 times = st.integers(0, 2**63 - 1)
 blobs = st.binary(max_size=20)
 
-offsets = st.builds(
-    CommittedOffset, offset=i64s, leader_epoch=i32s, metadata=texts, committed_at_ms=times
-)
+offsets = st.builds(CommittedOffset, offset=i64s, leader_epoch=i32s, metadata=texts, committed_at_ms=times)
 members = st.builds(
     StoredMember,
     member_id=texts,
@@ -146,7 +144,9 @@ def test_a_group_of_version_4_is_read_over_its_tagged_fields():
 
 
 def test_a_group_of_the_first_version_has_one_timeout_for_both():
-    value = bytes.fromhex("0000 0000 00000001 ffff ffff 00000001 0001 6d 0000 0000 00000063 00000000 00000000")
+    value = bytes.fromhex(
+        "0000 0000 00000001 ffff ffff 00000001 0001 6d 0000 0000 00000063 00000000 00000000"
+    )
     (member,) = read_group(value).members
     assert member.rebalance_timeout_ms == member.session_timeout_ms == 99
 

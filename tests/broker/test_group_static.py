@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.broker.group_harness import SESSION_MS, GroupHarness
 
 from headrace.broker.groups.states import GroupState
+from tests.broker.group_harness import SESSION_MS, GroupHarness
 
 
 @pytest.fixture
@@ -123,6 +123,20 @@ def test_a_static_member_that_misses_a_rebalance_keeps_its_place_until_its_sessi
     group.assign(*(member.id for member in group.group.members))
     rejoin = group.join(member_id(group, "a"), instance="a", session_ms=60_000, rebalance_ms=5_000)
     group.advance(5_000)
+    assert [member.instance_id for member in group.joined(rejoin).members] == ["a", "b"]
+
+
+def test_a_static_leader_that_misses_a_rebalance_loses_the_lead_and_not_its_place():
+    group = GroupHarness()
+    group.join(instance="a", session_ms=60_000, rebalance_ms=5_000)
+    group.join(instance="b", session_ms=60_000, rebalance_ms=5_000)
+    group.advance(0)
+    group.assign(*(member.id for member in group.group.members))
+    follower = member_id(group, "b")
+    changed = (("range", b"other"),)
+    rejoin = group.join(follower, instance="b", protocols=changed, session_ms=60_000, rebalance_ms=5_000)
+    group.advance(5_000)
+    assert group.joined(rejoin).leader == follower
     assert [member.instance_id for member in group.joined(rejoin).members] == ["a", "b"]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.broker.group_harness import REBALANCE_MS, SESSION_MS, GroupHarness
 
 from headrace.broker.groups.states import GroupState
+from tests.broker.group_harness import REBALANCE_MS, SESSION_MS, GroupHarness
 
 
 @pytest.fixture

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.broker.group_harness import SESSION_MS, join_request, subscription, sync_request
-from tests.broker.virtual_clock import VirtualClock
 
 from headrace.broker.groups import Groups, GroupSettings
 from headrace.broker.groups.records import CommittedOffset
-from headrace.broker.groups.replies import JoinReply
 from headrace.broker.groups.requests import MemberIdentity
 from headrace.broker.groups.settings import InvalidGroupSettings
 from headrace.broker.groups.states import GroupState
 from headrace.broker.offsets import Offsets
 from headrace.broker.statelog import MemoryStateLog, Producer
 from headrace.storage.errors import DiskFault
+from tests.broker.group_harness import SESSION_MS, join_request, subscription, sync_request
+from tests.broker.virtual_clock import VirtualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.groups.replies import JoinReply
 
 WEEK_MS = 7 * 24 * 3_600_000
 CHECK_MS = 600_000
@@ -184,6 +188,16 @@ async def test_a_group_above_a_lowered_limit_rebalances_after_a_restart(world):
     refused = await small.join(join_request(told.member_id))
     assert refused.error is ErrorCode.group_max_size_reached
     assert (await kept).generation == 3
+
+
+async def test_a_broker_that_drains_serves_its_members_and_takes_no_joins(world):
+    member = await world.stable()
+    world.groups.drain()
+    assert (await world.groups.join(join_request())).error is ErrorCode.not_coordinator
+    assert (await world.groups.sync(sync_request(member.member_id, 1))).error is ErrorCode.not_coordinator
+    assert world.groups.heartbeat("g", member.member_id, 1, None) is ErrorCode.none
+    check = world.groups.check_commit
+    assert check("g", member.member_id, 1, None, transactional=False) is ErrorCode.none
 
 
 async def test_closing_sends_waiting_clients_to_look_for_the_coordinator_again(world):

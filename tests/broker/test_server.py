@@ -10,11 +10,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.config import BrokerConfig, InvalidSetting
+from headrace.errors import HeadraceError
 from headrace.testing import broker
 from tests.broker.processes import BrokerProcess, wait_until
-from tests.broker.wire_client import METADATA, WireClient, batch_of
+from tests.broker.wire_client import METADATA, ConnectionEnded, WireClient, batch_of
 
-FILE_LIMIT = 64
+FILE_LIMIT = 200
 
 
 def run_to_its_end(folder: Path, listen: str) -> subprocess.CompletedProcess[str]:
@@ -64,7 +65,7 @@ def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_is_free_again_after_a_start_that_failed(tmp_path: Path) -> None:
     (tmp_path / "__headrace_topics-0").write_text("where a folder should be")
-    with pytest.raises(OSError, match="__headrace_topics-0"), broker(data=tmp_path):
+    with pytest.raises(HeadraceError, match="__headrace_topics"), broker(data=tmp_path):
         pass
     (tmp_path / "__headrace_topics-0").unlink()
     with broker(data=tmp_path) as kafka, WireClient(kafka.bootstrap) as client:
@@ -104,27 +105,30 @@ def test_connections_that_are_quiet_for_too_long_are_closed() -> None:
 
 
 def test_a_client_that_waits_for_its_answer_is_not_idle() -> None:
-    with broker(idle_connection_ms=50) as kafka, WireClient(kafka.bootstrap) as client:
-        client.create_topic("orders")
-        answer = client.fetch({("orders", 0): 0}, max_wait=500)
-        assert answer.responses[0].partitions[0].error_code is ErrorCode.none
+    with broker(idle_connection_ms=200) as kafka, WireClient(kafka.bootstrap) as client:
+        client.send_fetch({("__consumer_offsets", 0): 0}, max_wait=1000)
+        assert client.receive().responses[0].partitions[0].error_code is ErrorCode.none
 
 
-def test_a_broker_without_free_descriptors_serves_those_it_has_and_the_others_later(tmp_path: Path) -> None:
+def test_connections_are_refused_before_those_that_are_served_lack_descriptors(tmp_path: Path) -> None:
     limit = ["prlimit", f"--nofile={FILE_LIMIT}:{FILE_LIMIT}"]
     with BrokerProcess(tmp_path / "data", before=limit) as kafka, WireClient(kafka.address) as client:
-        client.create_topic("orders")
-        crowd = [WireClient(kafka.address) for _ in range(FILE_LIMIT + 10)]
-        wait_until(lambda: "could not be taken in" in kafka.errors, "the broker to run out of descriptors")
-        before = kafka.cpu_seconds
-        for _ in range(20):
-            assert client.produce("orders", batch_of(b"tea")).error_code is ErrorCode.none
-        assert len(kafka.errors.splitlines()) < 100, "the broker complains in a loop"
-        assert kafka.cpu_seconds - before < 5
-        for member in crowd[:-1]:
+        crowd = [WireClient(kafka.address) for _ in range(FILE_LIMIT)]
+        wait_until(lambda: "nearly all file descriptors" in kafka.errors, "the broker to refuse a connection")
+        assert client.create_topic("orders").error_code is ErrorCode.none
+        assert client.produce("orders", batch_of(b"tea")).error_code is ErrorCode.none
+        for member in crowd:
             member.close()
-        with crowd[-1] as last:
-            assert last.ask(METADATA, 1, topics=[{"name": "orders"}]).topics[0].name == "orders"
+        wait_until(lambda: can_ask(kafka.address), "a connection to be taken in again")
+
+
+def can_ask(address: str) -> bool:
+    """Whether a new connection gets an answer."""
+    with WireClient(address) as client:
+        try:
+            return bool(client.ask(METADATA, 1, topics=[{"name": "orders"}]).topics)
+        except ConnectionEnded:
+            return False
 
 
 def test_the_broker_allows_itself_as_many_open_files_as_the_system_does(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker import transaction as decide
 from headrace.broker.statelog import Producer
-from headrace.broker.transaction import (
+from headrace.broker.transactions import transaction as decide
+from headrace.broker.transactions.transaction import (
     LAST_EPOCH,
     MOVES,
     IllegalMove,
@@ -82,6 +82,13 @@ def test_a_recovering_producer_gets_the_next_epoch_and_the_same_answer_when_it_a
 def test_a_claim_that_is_out_of_date_is_fenced(claim: Producer) -> None:
     with pytest.raises(ProducerFenced, match="at epoch 3 of producer 7"):
         initialize(transaction(State.COMPLETE_ABORT), claim)
+
+
+def test_only_the_claim_before_the_last_start_may_be_repeated() -> None:
+    started = initialize(transaction(State.COMPLETE_ABORT), Producer(7, 3))
+    for epoch in (1, 2):
+        with pytest.raises(ProducerFenced):
+            initialize(started, Producer(7, epoch))
 
 
 def test_after_a_new_instance_started_the_older_one_cannot_recover() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.producer_ids import BLOCK, ProducerIds
 from headrace.broker.statelog import MemoryStateLog, StateRecord
-from headrace.broker.transaction import State, TopicPartition, Transaction
-from headrace.broker.transaction_records import (
+from headrace.broker.transactions.producer_ids import BLOCK, ProducerIds
+from headrace.broker.transactions.records import (
     read_key,
     read_producer_ids,
     read_value,
@@ -16,6 +15,7 @@ from headrace.broker.transaction_records import (
     write_producer_ids,
     write_value,
 )
+from headrace.broker.transactions.transaction import State, TopicPartition, Transaction
 
 short, integer, long = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
 transactions = st.builds(

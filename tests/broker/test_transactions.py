@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.broker.listed_partitions import ListedPartitions, Marker, Write
-from tests.broker.virtual_clock import VirtualClock
 
-from headrace.broker import transaction as decide
 from headrace.broker.statelog import MemoryStateLog, Producer
-from headrace.broker.transaction import (
+from headrace.broker.transactions import transaction as decide
+from headrace.broker.transactions.coordinator import (
+    OFFSETS,
+    InvalidTimeout,
+    Transactions,
+    TransactionSettings,
+)
+from headrace.broker.transactions.records import write_key, write_value
+from headrace.broker.transactions.table import CoordinatorUnavailable, InvalidTransactionalId
+from headrace.broker.transactions.transaction import (
     IllegalMove,
     ProducerFenced,
     State,
@@ -21,12 +27,11 @@ from headrace.broker.transaction import (
     TransactionBusy,
     UnknownProducer,
 )
-from headrace.broker.transaction_records import write_key, write_value
-from headrace.broker.transaction_table import CoordinatorUnavailable, InvalidTransactionalId
-from headrace.broker.transactions import OFFSETS, InvalidTimeout, Transactions, TransactionSettings
 from headrace.errors import HeadraceError
 from headrace.storage.errors import DiskFault
 from headrace.storage.producers import StaleProducerEpoch
+from tests.broker.listed_partitions import ListedPartitions, Marker, Write
+from tests.broker.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -329,6 +334,38 @@ async def test_markers_that_a_full_disk_refused_are_written_later(bench: Bench) 
     bench.partitions.before_write = lambda: None
     await bench.transactions.sweep()
     assert bench.partitions.committed(*A) == ["v"]
+
+
+class SlowLog(MemoryStateLog):
+    """A state log whose flush ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed = asyncio.Event()
+        self.flushed.set()
+
+    async def durable(self) -> None:
+        await self.flushed.wait()
+
+
+async def test_nothing_else_happens_to_a_transaction_while_its_end_is_flushed(bench: Bench) -> None:
+    slow = bench.state = SlowLog()
+    await bench.restart()
+    producer = await bench.begin(A)
+    slow.flushed.clear()
+    ending = asyncio.create_task(bench.end(producer))
+    await eventually(lambda: bench.state_of() is State.PREPARE_COMMIT)
+    await asyncio.wait_for(bench.transactions.sweep(), 5)
+    assert bench.state_of() is State.PREPARE_COMMIT
+    with pytest.raises(TransactionBusy):
+        await bench.end(producer)
+    with pytest.raises(TransactionBusy):
+        await bench.transactions.initialize("t", 60_000)
+    assert bench.partitions.markers(*A) == []
+    slow.flushed.set()
+    await ending
+    assert bench.partitions.markers(*A) == [Marker(*producer, True)]
+    await bench.transactions.close()
 
 
 async def test_an_ongoing_transaction_goes_on_after_a_crash(bench: Bench) -> None:

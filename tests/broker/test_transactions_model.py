@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import MemoryStateLog, Producer
-from headrace.broker.transaction import (
+from headrace.broker.transactions.coordinator import OFFSETS, Transactions, TransactionSettings
+from headrace.broker.transactions.records import write_key, write_producer_ids, write_value
+from headrace.broker.transactions.transaction import (
     ProducerFenced,
     State,
     TopicPartition,
@@ -25,8 +28,6 @@ from headrace.broker.transaction import (
     TransactionFault,
     UnknownProducer,
 )
-from headrace.broker.transaction_records import write_key, write_producer_ids, write_value
-from headrace.broker.transactions import OFFSETS, Transactions, TransactionSettings
 from headrace.storage.producers import ProducerFault
 from tests.broker.listed_partitions import ListedPartitions, Write
 from tests.broker.virtual_clock import VirtualClock
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 PARTITIONS = [TopicPartition("a", 0), TopicPartition("b", 1), OFFSETS]
 NAMES = ["fresh", "worn"]
 TIMEOUT_MS = 10_000
+FENCING = {ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping}
 SETTINGS = TransactionSettings(housekeeping_ms=2_000)
 
 someone = st.integers(0, 2)
@@ -127,6 +129,9 @@ class Client:
     is_fenced: bool = False
     """A newer instance has been told its epoch: nothing of this one may be accepted."""
     is_alive: bool = True
+    is_blameless: bool = False
+    """Nobody else has started and its time is not over: the broker has no reason to fence it."""
+    since_ms: int = 0
     is_waiting: bool = False
     attempt: Attempt | None = None
 
@@ -206,6 +211,7 @@ class TransactionsModel(RuleBasedStateMachine):
         assert client is not None
         assert isinstance(fault, ProducerFenced | UnknownProducer | TransactionBusy), repr(fault)
         if not isinstance(fault, TransactionBusy):
+            assert not client.is_blameless
             client.is_alive = False
 
     def usable(self, index: int) -> Client | None:
@@ -226,26 +232,39 @@ class TransactionsModel(RuleBasedStateMachine):
             return
         client = Client(name, protocol)
         self.clients.append(client)
+        self.blame(name)
         self.send(
             self.transactions.initialize(name, TIMEOUT_MS),
             client,
-            lambda producer: self.learned(client, producer),
+            lambda producer: self.started(client, producer),
             hurry=hurry,
         )
 
     def learned(self, client: Client, producer: Producer) -> None:
         """The client was told this epoch: whoever has an older one is fenced. Producer ids only grow."""
         client.producer = producer
+        client.since_ms = self.clock.now_ms()
         peers = [known for known in self.clients if known.name == client.name and known.producer]
         newest = max(known.producer for known in peers)
         for known in peers:
             known.is_fenced = known.producer != newest
+
+    def started(self, client: Client, producer: Producer) -> None:
+        self.learned(client, producer)
+        others = [known for known in self.clients if known.name == client.name and known.is_waiting]
+        client.is_blameless = not client.is_fenced and not others
+
+    def blame(self, name: str) -> None:
+        for known in self.clients:
+            if known.name == name:
+                known.is_blameless = False
 
     @rule(index=someone, hurry=hurry)
     def recover_client(self, index: int, hurry: bool) -> None:
         client = self.usable(index)
         if client is None or (client.attempt and client.attempt.wanted is not None):
             return
+        self.blame(client.name)
         self.send(
             self.transactions.initialize(client.name, TIMEOUT_MS, client.producer),
             client,
@@ -255,7 +274,7 @@ class TransactionsModel(RuleBasedStateMachine):
 
     def recovered(self, client: Client, producer: Producer) -> None:
         assert producer != client.producer
-        self.learned(client, producer)
+        self.started(client, producer)
         if client.attempt is not None:
             client.attempt.told, client.attempt = False, None
 
@@ -303,10 +322,12 @@ class TransactionsModel(RuleBasedStateMachine):
         if not self.partitions.has_open(*partition, client.producer.producer_id):
             code = self.transactions.check_produce(client.name, *client.producer, *partition, version)
             if code:
+                assert not client.is_blameless or code not in FENCING
                 return False
         try:
             self.partitions.write(*partition, Write(*client.producer, self.written))
         except ProducerFault:
+            assert not client.is_blameless
             return False
         return True
 
@@ -370,6 +391,9 @@ class TransactionsModel(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1_000, 2_000, TIMEOUT_MS + 1]), hurry=hurry)
     def let_time_pass(self, ms: int, hurry: bool) -> None:
         self.clock.advance(ms)
+        for client in self.clients:
+            if self.clock.now_ms() - client.since_ms > TIMEOUT_MS:
+                client.is_blameless = False
         self.send(self.transactions.sweep(), None, hurry=hurry)
 
     @rule(charges=st.lists(st.integers(0, 6), min_size=1, max_size=2))

@@ -47,13 +47,14 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * The Java client, driven from outside: one JSON command per line on standard input, one JSON answer per line on
- * standard output, {"answer": …} or {"error": Kafka's code, "detail": …}. Bytes travel as Base64.
+ * standard output, {"answer": …} or {"error": Kafka's code, "detail": …}, each with the command's number. Bytes travel
+ * as Base64.
  *
  * <p>It ends when its input ends, without any goodbye to the broker, as a crash would.
  */
 public final class Driver {
     private static final ObjectMapper JSON = new ObjectMapper();
-    private static final long PATIENCE_S = 20;
+    private static final int PATIENCE_S = 20;
 
     private final Map<Integer, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
     private final Map<Integer, KafkaConsumer<byte[], byte[]>> consumers = new HashMap<>();
@@ -76,6 +77,7 @@ public final class Driver {
 
     private String answer(JsonNode command) throws Exception {
         ObjectNode answer = JSON.createObjectNode();
+        answer.set("number", command.get("number"));
         try {
             answer.set("answer", JSON.valueToTree(run(command)));
         } catch (Exception failure) {
@@ -118,8 +120,12 @@ public final class Driver {
             return consume(act, command);
         }
         String bootstrap = command.get("bootstrap").asText();
-        Admin admin = admins.computeIfAbsent(bootstrap, address -> Admin.create(Map.of("bootstrap.servers", address)));
+        Admin admin = admins.computeIfAbsent(bootstrap, address -> Admin.create(adminSettings(address)));
         return administer(act, admin, command);
+    }
+
+    private static Map<String, Object> adminSettings(String bootstrap) {
+        return Map.of("bootstrap.servers", bootstrap, "default.api.timeout.ms", PATIENCE_S * 1000, "request.timeout.ms", PATIENCE_S * 500);
     }
 
     // ---- producers

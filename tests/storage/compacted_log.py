@@ -67,7 +67,8 @@ class CompactedLog:
     def _path(self, base: int, suffix: str = ".log") -> Path:
         return self.directory / segment_name(base, suffix)
 
-    def _write(self, batch: bytes) -> int:
+    def write(self, batch: bytes) -> int:
+        """Put a whole batch at the end of the log; its last offset."""
         with self._path(self.active_base).open("ab") as file:
             file.write(batch)
         self.end = read_header(batch).next_offset
@@ -96,7 +97,7 @@ class CompactedLog:
             producer_epoch=-1 if producer < 0 else 0,
             base_sequence=-1 if producer < 0 else self.sequences.get(producer, 0),
         )
-        last = self._write(batch)
+        last = self.write(batch)
         if producer >= 0:
             self.sequences[producer] = self.sequences.get(producer, 0) + len(records)
             self.last_batches[producer] = last
@@ -109,7 +110,7 @@ class CompactedLog:
         """Write the marker that ends the producer's transaction."""
         transaction = self.open.pop(producer)
         marker = NewRecord(struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0), self.now_ms)
-        offset = self._write(
+        offset = self.write(
             encode_batch(
                 [marker],
                 attributes=TRANSACTIONAL | CONTROL,

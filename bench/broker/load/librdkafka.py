@@ -110,6 +110,7 @@ def topic_of(job: Job) -> Iterator[None]:
 
 
 def make_producer(job: Job, **settings: Any) -> Producer:
+    """A producer with librdkafka's own defaults, except for what measuring needs."""
     return Producer(
         {
             "bootstrap.servers": job.address,
@@ -133,6 +134,7 @@ def _one_record_a_request(job: Job) -> dict[str, Any]:
 
 
 def make_consumer(job: Job, **settings: Any) -> Consumer:
+    """A consumer that reads ahead without resting; partitions are assigned to it by hand."""
     return Consumer(
         {
             "bootstrap.servers": job.address,
@@ -182,6 +184,7 @@ def _enqueue(producer: Producer, job: Job, messages: list[dict[str, Any]]) -> in
 
 
 def flush(producer: Producer) -> None:
+    """Return when all that was produced is acknowledged."""
     left = producer.flush(TIMEOUT_SECONDS)
     if left:
         raise LoadFailed(f"{left} records were not acknowledged within {TIMEOUT_SECONDS} s.")
@@ -213,6 +216,7 @@ def _take_arrivals(consumer: Consumer, arrivals: Arrivals) -> None:
 
 
 def check(messages: list[Message]) -> None:
+    """Raise when one of the messages stands for an error."""
     for message in messages:
         if message.error() is not None:
             raise KafkaException(message.error())

@@ -6,8 +6,8 @@ The clock starts with the process. The first start fills file caches and formats
 import threading
 import time
 
-from bench.broker.stage import Entry, Stage, first_answer_seconds
-from bench.processes import resident_megabytes
+from bench.broker.stage import Entry, Stage
+from bench.processes import START_SECONDS, resident_megabytes, wait_until
 
 MEASURE = "start-up"
 IDLE_SECONDS = 1.0
@@ -29,7 +29,7 @@ def measure_startup(stage: Stage) -> None:
 def _start_once(stage: Stage, entry: Entry) -> None:
     answered: list[float] = []
     started = time.perf_counter()
-    asker = threading.Thread(target=lambda: answered.append(first_answer_seconds(entry, started)))
+    asker = threading.Thread(target=_await_answer, args=(entry, started, answered), daemon=True)
     asker.start()
     entry.node.start()
     ready = time.perf_counter() - started
@@ -37,3 +37,8 @@ def _start_once(stage: Stage, entry: Entry) -> None:
     stage.read(entry, MEASURE, "first answer to a client", {"s": answered[0]})
     if entry.system.prints_ready:
         stage.read(entry, MEASURE, "ready line", {"s": ready})
+
+
+def _await_answer(entry: Entry, started: float, answered: list[float]) -> None:
+    if wait_until(lambda: entry.system.answers(entry.node.address), START_SECONDS):
+        answered.append(time.perf_counter() - started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import gc
 import logging
 import resource
@@ -84,8 +85,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"headrace broker: {fault}\n")
         return 1
     except OSError as fault:
-        sys.stderr.write(f"headrace broker: cannot start on {options.listen}: {fault.strerror}\n")
+        sys.stderr.write(f"headrace broker: {_explain(fault, options)}\n")
         return 1
+
+
+def _explain(fault: OSError, options: argparse.Namespace) -> str:
+    if fault.errno == errno.EADDRINUSE:
+        return (
+            f"{options.listen} is in use by another process: stop it, or choose another port "
+            "(--listen HOST:PORT, where port 0 takes any free one)"
+        )
+    if fault.filename is not None:
+        return (
+            f"the data folder {options.data} cannot be used: {fault.filename}: {fault.strerror}; "
+            "choose another one (--data DIR)"
+        )
+    return f"cannot listen on {options.listen}: {fault.strerror}; choose another address (--listen HOST:PORT)"
 
 
 def _run(config: BrokerConfig) -> int:

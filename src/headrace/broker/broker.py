@@ -15,7 +15,6 @@ from headrace.broker.clock import LoopClock
 from headrace.broker.config import BrokerConfig, Flush
 from headrace.broker.flusher import Flusher
 from headrace.broker.groups import Groups, GroupSettings
-from headrace.broker.log_participants import LogParticipants
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import Offsets
 from headrace.broker.server import Server, listen
@@ -23,6 +22,7 @@ from headrace.broker.sessions import FetchSessions
 from headrace.broker.statelog import PartitionStateLog
 from headrace.broker.topics import OFFSETS, TOPICS, TRANSACTIONS, Topics
 from headrace.broker.transactions import Transactions, TransactionSettings
+from headrace.broker.transactions.log_participants import LogParticipants
 from headrace.storage.folder import DataFolder
 
 if TYPE_CHECKING:
@@ -54,7 +54,12 @@ class Broker:
         self.cluster_id = self.folder.cluster_id
         self.sessions = FetchSessions()
         self.topics = Topics(self.folder, self.clock)
-        self._open_state()
+        try:
+            self._open_state()
+        except BaseException:
+            self._executor.shutdown()
+            self.folder.abandon()
+            raise
         self.maintenance = Maintenance(self)
         self.is_stopping = False
         """Whether long polls are to be answered with what there is."""

@@ -40,20 +40,30 @@ class Flusher:
         self._on_fault = on_fault
         self._dirty: set[Partition] = set()
         self._waiting: list[asyncio.Future[None]] = []
+        """Who waits for the next sync."""
+        self._covered: list[asyncio.Future[None]] = []
+        """Who waits for the sync that runs."""
         self._task: asyncio.Task[None] | None = None
+        self._fault: DiskFault | None = None
 
     def appended(self, partition: Partition) -> None:
         """Note an append; readers hear of it as soon as they may see it."""
         if self._keeps_dirty:
             self._dirty.add(partition)
-        if not self.waits and partition.waiters:
+        if self.waits:
+            # Also when nobody waits for an acknowledgement: readers see nothing before it is synced.
+            self._start()
+        elif partition.waiters:
             partition.notify()
 
     async def durable(self) -> None:
         """Return when everything appended before the call is as safe as the setting promises."""
+        if self._fault is not None:
+            raise self._fault
         if self.waits and (self._dirty or self._task is not None):
             future = self._loop.create_future()
-            self._waiting.append(future)
+            # What is not dirty any more is covered by the sync that runs.
+            (self._waiting if self._dirty else self._covered).append(future)
             self._start()
             await future
 
@@ -63,35 +73,43 @@ class Flusher:
             self._start()
 
     def _start(self) -> None:
-        if self._task is None:
+        if self._task is None and self._fault is None:
             self._task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
         try:
-            while self._dirty or self._waiting:
+            while (self._dirty or self._waiting) and self._fault is None:
                 dirty, self._dirty = self._dirty, set()
-                waiting, self._waiting = self._waiting, []
-                await self._sync(dirty, waiting)
+                self._covered, self._waiting = self._waiting, []
+                await self._sync(dirty)
         finally:
             self._task = None
 
-    async def _sync(self, dirty: set[Partition], waiting: list[asyncio.Future[None]]) -> None:
+    async def _sync(self, dirty: set[Partition]) -> None:
         partitions = [partition for partition in dirty if not partition.log.is_deleted]
         try:
             reached = await self._loop.run_in_executor(self._executor, _sync_all, partitions)
         except OSError as fault:
-            # What the kernel could not write it may already have dropped: only a restart knows what is left.
-            log.critical("a sync failed, the broker stops: %s", fault)
-            for future in waiting:
-                future.set_exception(DiskFault(f"the disk failed to sync: {fault.strerror}"))
-            self._on_fault(fault)
+            self._fail(fault)
             return
         for partition, end_offset in zip(partitions, reached, strict=True):
             partition.log.synced(end_offset)
             partition.notify()
-        for future in waiting:
+        for future in self._covered:
             if not future.done():
                 future.set_result(None)
+
+    def _fail(self, fault: OSError) -> None:
+        # What the kernel could not write it may have dropped, and the next sync would not tell: nothing is
+        # acknowledged any more, and only a restart knows what is left.
+        log.critical("a sync failed, the broker stops: %s", fault)
+        self._fault = DiskFault(f"the disk failed to sync: {fault.strerror}; see to it, then start again")
+        for future in (*self._covered, *self._waiting):
+            # One whose client has gone is cancelled already.
+            if not future.done():
+                future.set_exception(self._fault)
+        self._waiting.clear()
+        self._on_fault(fault)
 
 
 def _sync_all(partitions: Iterable[Partition]) -> list[int]:

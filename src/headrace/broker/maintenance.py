@@ -63,6 +63,8 @@ class Maintenance:
         """Apply retention, forget idle producers, close what a full disk left open, save the checkpoints."""
         now_ms = self._broker.clock.now_ms()
         for partition in self._partitions():
+            if partition.log.is_deleted:
+                continue
             freed = apply_retention(partition.log, now_ms)
             partition.log.producers.expire(now_ms)
             if freed:
@@ -74,12 +76,19 @@ class Maintenance:
 
     async def compact(self) -> None:
         """Compact the partitions that are worth it, one after the other."""
-        limit = self._broker.config.compaction_bytes_per_second or None
         for partition in list(self._partitions()):
-            request = plan_compaction(partition.log, self._broker.clock.now_ms(), limit)
-            if request is not None:
-                result = await run_compactor(request)
-                await self._swap_in(partition.log, request, result)
+            try:
+                await self._compact(partition.log)
+            except (StorageError, OSError) as fault:
+                # The others must not wait for one that cannot be compacted; a deleted one need not be.
+                if not partition.log.is_deleted:
+                    log.warning("%s-%d was not compacted: %s", partition.topic, partition.index, fault)
+
+    async def _compact(self, partition: PartitionLog) -> None:
+        limit = self._broker.config.compaction_bytes_per_second or None
+        request = plan_compaction(partition, self._broker.clock.now_ms(), limit)
+        if request is not None:
+            await self._swap_in(partition, request, await run_compactor(request))
 
     async def _swap_in(
         self, partition: PartitionLog, request: CompactionRequest, result: CompactionResult

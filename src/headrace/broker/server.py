@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 
 SHARED_BUFFER_BYTES: Final = 256 * 1024
 SWEEP_SECONDS: Final = 5.0
+RESERVED_DESCRIPTORS: Final = 64
+"""File descriptors that no connection gets: those that are served need files to be opened."""
 RETRY_SECONDS: Final = 0.1
 """After this time a connection that could not be taken in is tried again."""
 
@@ -34,6 +37,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper = self.loop.call_later(self._sweep_seconds, self._sweep)
+        self._last_descriptor = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_DESCRIPTORS
         self._retry: asyncio.TimerHandle | None = None
         self._listen()
 
@@ -53,6 +57,10 @@ class Server:
             log.warning("a connection could not be taken in, tried again soon: %s", fault)
             self.loop.remove_reader(self._listener.fileno())
             self._retry = self.loop.call_later(RETRY_SECONDS, self._listen)
+            return
+        if client.fileno() > self._last_descriptor:
+            log.warning("a connection of %s is refused: nearly all file descriptors are in use", address[0])
+            client.close()
             return
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -67,11 +67,17 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The sessions of all consumers; when there are too many, the one that was quiet longest goes."""
+    """The sessions of all consumers; when they are too many or too large, the quietest ones go.
 
-    def __init__(self, limit: int = 1000) -> None:
+    A consumer of more than `partition_limit` partitions gets no session, and names them in every fetch.
+    """
+
+    def __init__(self, limit: int = 1000, partition_limit: int = 100_000) -> None:
         self._limit = limit
+        self._partition_limit = partition_limit
+        # The one that was quiet longest is first.
         self._sessions: dict[int, FetchSession] = {}
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -79,31 +85,48 @@ class FetchSessions:
     def resolve(self, request: FetchRequest) -> FetchSession | None:
         """The session of a request, brought up to date; None for a fetch without one."""
         if request.session_epoch == FINAL_EPOCH:
-            self._sessions.pop(request.session_id, None)
+            self._take_out(request.session_id)
             return None
         if request.session_epoch == INITIAL_EPOCH:
-            self._sessions.pop(request.session_id, None)
-            session = self._open()
-        else:
-            session = self._continue(request)
+            self._take_out(request.session_id)
+            session = FetchSession(self._new_id())
+            session.update(request)
+            return session if self._put_in(session) else None
+        session = self._continue(request)
         session.update(request)
-        return session
-
-    def _open(self) -> FetchSession:
-        while len(self._sessions) >= self._limit:
-            del self._sessions[next(iter(self._sessions))]
-        session_id = random.randint(1, MAX_EPOCH)
-        while session_id in self._sessions:
-            session_id = random.randint(1, MAX_EPOCH)
-        session = self._sessions[session_id] = FetchSession(session_id)
+        if not self._put_in(session):
+            raise SessionRefused(ErrorCode.fetch_session_id_not_found)
         return session
 
     def _continue(self, request: FetchRequest) -> FetchSession:
-        session = self._sessions.pop(request.session_id, None)
+        session = self._take_out(request.session_id)
         if session is None:
             raise SessionRefused(ErrorCode.fetch_session_id_not_found)
-        self._sessions[session.id] = session
         if session.epoch != request.session_epoch:
+            self._put_in(session)
             raise SessionRefused(ErrorCode.invalid_fetch_session_epoch)
         session.epoch = session.epoch + 1 if session.epoch < MAX_EPOCH else 1
         return session
+
+    def _new_id(self) -> int:
+        session_id = random.randint(1, MAX_EPOCH)
+        while session_id in self._sessions:
+            session_id = random.randint(1, MAX_EPOCH)
+        return session_id
+
+    def _take_out(self, session_id: int) -> FetchSession | None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
+        return session
+
+    def _put_in(self, session: FetchSession) -> bool:
+        """Remember the session as the latest one, if there can be room for it."""
+        size = len(session.partitions)
+        if size > self._partition_limit:
+            return False
+        while len(self._sessions) >= self._limit or self._partitions + size > self._partition_limit:
+            self._take_out(next(iter(self._sessions)))
+        self._sessions[session.id] = session
+        self._partitions += size
+        return True

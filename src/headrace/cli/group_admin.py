@@ -125,9 +125,7 @@ def read_committed_offsets(session: Session, group: str) -> dict[Partition, int]
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     asked = ConsumerGroupTopicPartitions(group)
-    answer = session.ask_about(
-        session.admin.list_consumer_group_offsets, asked, f"list the offsets of group {group!r}"
-    )
+    answer = session.ask_about("list_consumer_group_offsets", asked, f"list the offsets of group {group!r}")
     found = [place for place in answer.topic_partitions or () if place.error is None and place.offset >= 0]
     return {(place.topic, place.partition): place.offset for place in sorted(found)}
 
@@ -139,7 +137,7 @@ def write_committed_offsets(session: Session, group: str, offsets: Mapping[Parti
     places = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
     asked = ConsumerGroupTopicPartitions(group, places)
     act = f"move group {group!r}"
-    answer = session.ask_about(session.admin.alter_consumer_group_offsets, asked, act)
+    answer = session.ask_about("alter_consumer_group_offsets", asked, act)
     for place in answer.topic_partitions or ():
         if place.error is not None:
             raise session.failure(place.error, f"{act} on partition {place.partition} of {place.topic!r}")
@@ -148,7 +146,7 @@ def write_committed_offsets(session: Session, group: str, offsets: Mapping[Parti
 def delete_group(session: Session, group: str) -> None:
     """Delete a group and its offsets."""
     require_idle(session, group)
-    session.ask_about(session.admin.delete_consumer_groups, group, f"delete group {group!r}")
+    session.ask_about("delete_consumer_groups", group, f"delete group {group!r}")
 
 
 def require_idle(session: Session, group: str) -> None:
@@ -166,7 +164,7 @@ def require_idle(session: Session, group: str) -> None:
 
 
 def _describe(session: Session, group: str) -> Any:
-    return session.ask_about(session.admin.describe_consumer_groups, group, f"describe group {group!r}")
+    return session.ask_about("describe_consumer_groups", group, f"describe group {group!r}")
 
 
 def _lags(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.failure import RequestFailed
 from headrace.cli.position import Kind
-from headrace.cli.session import NO_LEADER
+from headrace.cli.session import LOST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -83,7 +83,7 @@ def _check(offset: int, partition: Partition, extent: Extent) -> None:
 def _answered(offset: int) -> int:
     # librdkafka reports a request that got no answer as a success with this offset.
     if offset == NO_ANSWER:
-        raise RequestFailed("the broker did not list offsets: it gave no answer", code=NO_LEADER)
+        raise RequestFailed("the broker did not list offsets: it gave no answer", code=LOST)
     return offset
 
 

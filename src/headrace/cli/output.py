@@ -57,7 +57,10 @@ def confirm(question: str, *, yes: bool) -> None:
         from headrace.cli.failure import Misuse
 
         raise Misuse(f"there is nobody here to answer: {question}\nIf yes, repeat the command with --yes.")
-    typer.confirm(question, abort=True, err=True)
+    # Not typer.confirm: it leaves a space on standard output, where only results belong.
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise typer.Abort
 
 
 def size_text(size_bytes: int | None) -> str | None:

@@ -61,7 +61,9 @@ def produce(
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Where to; otherwise by key.")
     ] = None,
-    compression: Annotated[Compression, typer.Option("--compression", "-z")] = Compression.NONE,
+    compression: Annotated[
+        Compression, typer.Option("--compression", "-z", help="How batches are packed.")
+    ] = Compression.NONE,
     acks: Annotated[Acks, typer.Option("--acks", help="Who must have a record before it counts.")] = Acks.ALL,
     broker: options.Broker = None,
 ) -> None:

@@ -25,8 +25,8 @@ class Reader:
     """Records of one topic, in the order of each partition.
 
     `until` gives, for each partition, the offset before which to stop; without it reading goes on for ever.
-    A batch's offsets are committed only after the next batch has been asked for or the reader was closed in
-    order, so a group sees a record again rather than never.
+    In a group, a batch counts as read when the next one is asked for, and what was read is committed every
+    second and at the end: a crash may show some records again, and hides none.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Reader:
         self._reached: set[int] = set()
         self._assigned: set[int] | None = None
         self._down_since: float | None = None
-        self._consumer = Consumer(self._config(config))
+        self._consumer = Consumer({**self._config(config), "error_cb": self._on_error})
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""
@@ -106,10 +106,13 @@ class Reader:
         if error.code() == KafkaError._PARTITION_EOF:
             # The last offsets may be marks of transactions, or compacted away: no record shows them passed.
             self._reached.add(message.partition() or 0)
-        elif error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
-            self._down_since = self._down_since or time.monotonic()
         elif error.fatal() or not error.retriable():
             raise self._failure(error)
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Note since when no broker can be reached; librdkafka calls this while a batch is waited for."""
+        if error.name() == "_ALL_BROKERS_DOWN":
+            self._down_since = self._down_since or time.monotonic()
 
     def _failure(self, error: KafkaError) -> RequestFailed:
         return RequestFailed(
@@ -118,10 +121,11 @@ class Reader:
 
     def _check_connection(self, *, heard: bool) -> None:
         """Give up on a broker that has been away longer than the timeout; one that restarts is waited for."""
+        if heard:
+            self._down_since = None
         if self._down_since is None or time.monotonic() - self._down_since < self._session.timeout_s:
             return
-        if not heard:
-            self._session.probe()
+        self._session.probe()
         self._down_since = None
 
     def _is_finished(self) -> bool:

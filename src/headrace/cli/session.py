@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.cli.failure import RequestFailed
@@ -28,10 +27,11 @@ TIMEOUT_S: Final = 30.0
 PROBE_S: Final = 5.0
 PATIENCE_S: Final = 5.0
 
-NO_LEADER: Final = 5
-PASSING: Final = frozenset({NO_LEADER, 6, 14, 15, 16, -156})
-"""Errors that pass by themselves. Kafka's: no leader yet, another leader, and a coordinator that loads, is
-not there yet, or has moved. librdkafka's: it lost its connection, and knows no leader until it has one."""
+LOST: Final = -156
+"""What librdkafka says when it has lost its connection and knows no leader (its error for "no entry")."""
+PASSING: Final = frozenset({5, 6, 14, 15, 16, LOST})
+"""Errors that pass by themselves: no leader yet, another leader; a coordinator that loads, is not there yet,
+or has moved; a lost connection."""
 
 
 class Session:
@@ -40,6 +40,7 @@ class Session:
     def __init__(self, address: BrokerAddress, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
         self.timeout_s = timeout_s
+        self._admin: AdminClient | None = None
         self._cluster: Cluster | None = None
 
     def client_config(self, **more: Any) -> dict[str, Any]:
@@ -55,12 +56,14 @@ class Session:
             **settings,
         }
 
-    @cached_property
+    @property
     def admin(self) -> AdminClient:
         """The client of librdkafka for questions and changes."""
-        from headrace.cli.librdkafka import AdminClient
+        if self._admin is None:
+            from headrace.cli.librdkafka import AdminClient
 
-        return AdminClient(self.client_config())
+            self._admin = AdminClient(self.client_config())
+        return self._admin
 
     @property
     def cluster(self) -> Cluster:
@@ -84,13 +87,16 @@ class Session:
                 fault = refusal
                 if refusal.code not in PASSING:
                     break
+                if refusal.code == LOST:
+                    # An admin client of librdkafka that lost its connection may never find another one.
+                    self._admin = None
         raise fault
 
-    def ask_about(self, method: Callable[..., Any], subject: object, act: str) -> Any:
+    def ask_about(self, method: str, subject: object, act: str) -> Any:
         """What a method of librdkafka's admin client, which takes many subjects, answers about one."""
 
         def question() -> Any:
-            (future,) = method([subject], request_timeout=self.timeout_s).values()
+            (future,) = getattr(self.admin, method)([subject], request_timeout=self.timeout_s).values()
             return future.result()
 
         return self.ask(question, act)

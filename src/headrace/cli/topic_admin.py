@@ -105,9 +105,7 @@ def read_configs(session: Session, topic: str) -> list[TopicConfig]:
     from headrace.cli.librdkafka import ConfigResource
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    entries = session.ask_about(
-        session.admin.describe_configs, resource, f"describe the settings of topic {topic!r}"
-    )
+    entries = session.ask_about("describe_configs", resource, f"describe the settings of topic {topic!r}")
     return [
         TopicConfig(name=name, value=entries[name].value, is_default=not _is_set_on_topic(entries[name]))
         for name in sorted(entries)
@@ -135,7 +133,7 @@ def create_topic(
         replication_factor=replicas or BROKERS_CHOICE,
         config=dict(configs),
     )
-    session.ask_about(session.admin.create_topics, new, f"create topic {topic!r}")
+    session.ask_about("create_topics", new, f"create topic {topic!r}")
     _await_leaders(session, topic)
 
 
@@ -144,7 +142,7 @@ def add_partitions(session: Session, topic: str, total: int) -> None:
     from headrace.cli.librdkafka import NewPartitions
 
     new = NewPartitions(topic, total)
-    session.ask_about(session.admin.create_partitions, new, f"raise topic {topic!r} to {total} partitions")
+    session.ask_about("create_partitions", new, f"raise topic {topic!r} to {total} partitions")
 
 
 def alter_configs(session: Session, topic: str, *, put: Mapping[str, str], unset: Sequence[str]) -> None:
@@ -159,14 +157,12 @@ def alter_configs(session: Session, topic: str, *, put: Mapping[str, str], unset
         *(ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unset),
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
-    session.ask_about(
-        session.admin.incremental_alter_configs, resource, f"alter the settings of topic {topic!r}"
-    )
+    session.ask_about("incremental_alter_configs", resource, f"alter the settings of topic {topic!r}")
 
 
 def delete_topic(session: Session, topic: str) -> None:
     """Delete a topic and all its records."""
-    session.ask_about(session.admin.delete_topics, topic, f"delete topic {topic!r}")
+    session.ask_about("delete_topics", topic, f"delete topic {topic!r}")
 
 
 def _metadata(session: Session) -> dict[str, Any]:

@@ -61,12 +61,12 @@ def _entity_reader(schema: type) -> Read:
 def _field_reader(field: dataclasses.Field[Any], hint: Any) -> Read:
     is_nullable = NONE_TYPE in get_args(hint)
     nested = nested_schema(hint)
-    item = _entity_reader(nested) if nested else _READERS[field.metadata["kafka_type"]]
+    read = _entity_reader(nested) if nested else _READERS[field.metadata["kafka_type"]]
     if is_tuple(hint):
-        return _nullable(_array_reader(item), field.name, is_nullable=is_nullable)
-    if nested:
-        return item
-    return _nullable(item, field.name, is_nullable=is_nullable)
+        read = _array_reader(read if nested else _required(read, f"an item of {field.name}"))
+    elif nested:
+        return _optional(read) if is_nullable else read
+    return read if is_nullable else _required(read, field.name)
 
 
 def _array_reader(item: Read) -> Read:
@@ -77,10 +77,15 @@ def _array_reader(item: Read) -> Read:
     return read
 
 
-def _nullable(read: Read, name: str, *, is_nullable: bool) -> Read:
-    if is_nullable:
-        return read
+def _optional(entity: Read) -> Read:
+    def read(cursor: Cursor) -> Any:
+        (presence,) = cursor.take(INT8)
+        return None if presence < 0 else entity(cursor)
 
+    return read
+
+
+def _required(read: Read, name: str) -> Read:
     def read_required(cursor: Cursor) -> Any:
         value = read(cursor)
         if value is None:

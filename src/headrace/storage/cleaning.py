@@ -26,10 +26,11 @@ def plan_compaction(log: PartitionLog, now_ms: int, io_bytes_per_s: int | None) 
     is_overdue = _is_overdue(log, now_ms)
     if not is_overdue and dirty_bytes / total_bytes < log.config.min_cleanable_dirty_ratio:
         return None
+    segments_end = log.segments[len(closed)].base_offset
     return CompactionRequest(
         directory=log.directory,
         segments=tuple(segment.base_offset for segment in closed),
-        segments_end=log.segments[len(closed)].base_offset,
+        segments_end=segments_end,
         first_dirty=log.first_dirty_offset,
         clean_until=clean_until,
         now_ms=now_ms,
@@ -37,7 +38,8 @@ def plan_compaction(log: PartitionLog, now_ms: int, io_bytes_per_s: int | None) 
         segment_bytes=log.config.segment_bytes,
         index_interval_bytes=log.config.index_interval_bytes,
         active_producers=log.producers.active(),
-        aborted=tuple(log.aborted.between(log.start_offset, clean_until)),
+        # To the end of the segments: those behind `clean_until` stay in the index of a replaced segment.
+        aborted=tuple(log.aborted.between(log.start_offset, segments_end)),
         io_bytes_per_s=io_bytes_per_s,
     )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
@@ -91,12 +91,9 @@ class ProducerDescription:
     first_open_offset: int
 
 
-class _Batch(NamedTuple):
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    append_time_ms: int
+# First and last sequence, base and last offset, append time. A plain tuple, for one is made on every append:
+# a named one costs 0.4 µs more of 1.1 µs for the check and the record together.
+_Batch = tuple[int, int, int, int, int]
 
 
 class _Producer:
@@ -184,7 +181,7 @@ class ProducerStates:
         batches = producer.batches
         if len(batches) == REMEMBERED_BATCHES:
             del batches[0]
-        batches.append(_Batch(first, last, base_offset, last_offset, now_ms))
+        batches.append((first, last, base_offset, last_offset, now_ms))
         if header.attributes & TRANSACTIONAL and producer.first_open_offset < 0:
             producer.first_open_offset = base_offset
             self._open[header.producer_id] = base_offset
@@ -239,7 +236,7 @@ class ProducerStates:
         That is the last data batch, or the last marker where a new epoch has written nothing yet.
         """
         return {
-            producer_id: producer.batches[-1].last_offset if producer.batches else producer.marker_offset
+            producer_id: producer.batches[-1][3] if producer.batches else producer.marker_offset
             for producer_id, producer in self._producers.items()
         }
 
@@ -249,7 +246,7 @@ class ProducerStates:
             yield ProducerDescription(
                 producer_id=producer_id,
                 epoch=producer.epoch,
-                last_sequence=producer.batches[-1].last_sequence if producer.batches else -1,
+                last_sequence=producer.batches[-1][1] if producer.batches else -1,
                 last_used_ms=producer.last_used_ms,
                 coordinator_epoch=producer.coordinator_epoch,
                 first_open_offset=producer.first_open_offset,
@@ -311,9 +308,9 @@ class ProducerStates:
 
 def _find_duplicate(producer: _Producer, header: BatchHeader) -> Duplicate:
     first, last = header.base_sequence, header.last_sequence
-    for batch in producer.batches:
-        if batch.first_sequence == first and batch.last_sequence == last:
-            return Duplicate(base_offset=batch.base_offset, append_time_ms=batch.append_time_ms)
+    for known_first, known_last, base_offset, _, append_time_ms in producer.batches:
+        if known_first == first and known_last == last:
+            return Duplicate(base_offset=base_offset, append_time_ms=append_time_ms)
     raise OutOfOrderSequence(
         f"producer {header.producer_id} (epoch {header.producer_epoch}) wrote sequence {first} where "
         f"{producer.next_sequence} comes next: a batch before it was lost, or it is older than the last "
@@ -366,6 +363,6 @@ def _read_producer(snapshot: bytes, position: int) -> tuple[int, _Producer, int]
     ) = _PRODUCER.unpack_from(snapshot, position)
     position += _PRODUCER.size
     for _ in range(count):
-        producer.batches.append(_Batch._make(_BATCH.unpack_from(snapshot, position)))
+        producer.batches.append(_BATCH.unpack_from(snapshot, position))
         position += _BATCH.size
     return producer_id, producer, position

@@ -116,7 +116,8 @@ def _scan(segment: Segment, trusted_offset: int, interval_bytes: int) -> tuple[i
                     break
                 # A header that lies about its offsets is not to be taken for an old one.
                 if not header.base_offset <= header.last_offset < trusted_offset:
-                    check_batch(view[position : position + header.size], header)
+                    with view[position : position + header.size] as batch:
+                        check_batch(batch, header)
                 segment.note(header, position, header.last_offset, interval_bytes)
                 valid_bytes, end_offset = position + header.size, header.next_offset
         except CorruptBatch as fault:

@@ -14,12 +14,11 @@ ADAPTERS: Mapping[str, type[Client]] = {
     "kafka_python": PykafkaClient,
     "java": JavaClient,
 }
-"""Each library's name in the test ids, and its adapter; what it cannot do stands in the adapter's `CANNOT`."""
+"""Each library by its name in the test ids; what it cannot do stands in its adapter's `CANNOT`."""
 
 
 def connect(library: str, bootstrap: str, driver: Driver | None = None) -> Client:
     """A client of that library on the broker at that address; the Java client needs its driver."""
     if library == "java":
         return JavaClient(bootstrap, driver or Driver())
-    adapter: type[ConfluentClient | AioClient | PykafkaClient] = ADAPTERS[library]  # type: ignore[assignment]
-    return adapter(bootstrap)
+    return ADAPTERS[library](bootstrap)

@@ -17,7 +17,9 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from kio.schema.errors import ErrorCode
 
 from tests.behaviour.clients.contract import (
+    CONSUMER_DEFAULTS,
     PATIENCE_S,
+    PRODUCER_DEFAULTS,
     Config,
     ConsumerOptions,
     Group,
@@ -101,7 +103,9 @@ class AioProducer:
         if options.transactional_id is not None:
             settings["transactional_id"] = options.transactional_id
             settings["transaction_timeout_ms"] = options.transaction_timeout_ms
-        self._producer: aiokafka.AIOKafkaProducer = loop.run(lambda: _started(aiokafka.AIOKafkaProducer, settings))
+        self._producer: aiokafka.AIOKafkaProducer = loop.run(
+            lambda: _started(aiokafka.AIOKafkaProducer, settings)
+        )
 
     def send(self, topic: str, messages: Sequence[Message]) -> list[Sent]:
         return self._loop.run(lambda: self._send(topic, messages))
@@ -121,7 +125,9 @@ class AioProducer:
         reports = await asyncio.gather(*sending)
         # With acks=0 there is no report.
         return [
-            Sent(partition=report.partition, offset=report.offset) if report else Sent(partition=-1, offset=-1)
+            Sent(partition=report.partition, offset=report.offset)
+            if report
+            else Sent(partition=-1, offset=-1)
             for report in reports
         ]
 
@@ -162,7 +168,9 @@ class AioConsumer(aiokafka.ConsumerRebalanceListener):
             "fetch_min_bytes": options.fetch_min_bytes,
             "fetch_max_wait_ms": options.fetch_wait_ms,
         }
-        self._consumer: aiokafka.AIOKafkaConsumer = loop.run(lambda: _started(aiokafka.AIOKafkaConsumer, settings))
+        self._consumer: aiokafka.AIOKafkaConsumer = loop.run(
+            lambda: _started(aiokafka.AIOKafkaConsumer, settings)
+        )
 
     async def on_partitions_revoked(self, revoked: set[aiokafka.TopicPartition]) -> None:
         pass
@@ -243,7 +251,7 @@ class AioClient:
 
     CANNOT: ClassVar[Mapping[str, str]] = {
         "cooperative-sticky": "aiokafka has eager assignors only",
-        "max timestamp": "its ListOffsets goes up to version 5, before the largest timestamp could be asked for",
+        "max timestamp": "its ListOffsets goes up to version 5, before largest timestamps were answered",
         "incremental configs": "its admin client has AlterConfigs only",
         "instance id": "its DescribeGroups goes up to version 3, before instance ids were described",
         "delete group": "its admin client has no DeleteGroups",
@@ -259,12 +267,12 @@ class AioClient:
         self._admin: AIOKafkaAdminClient = self._loop.run(lambda: _started_admin(settings))
         self._opened.callback(lambda: self._loop.run(self._admin.close))
 
-    def producer(self, options: ProducerOptions = ProducerOptions()) -> AioProducer:
+    def producer(self, options: ProducerOptions = PRODUCER_DEFAULTS) -> AioProducer:
         producer = AioProducer(self._loop, self._bootstrap, options)
         self._opened.callback(producer.close)
         return producer
 
-    def consumer(self, options: ConsumerOptions = ConsumerOptions()) -> AioConsumer:
+    def consumer(self, options: ConsumerOptions = CONSUMER_DEFAULTS) -> AioConsumer:
         consumer = AioConsumer(self._loop, self._bootstrap, options)
         self._opened.callback(consumer.close)
         return consumer
@@ -312,7 +320,9 @@ class AioClient:
         wanted = aiokafka.TopicPartition(*partition)
         return self._loop.run(lambda: self._admin.delete_records({wanted: RecordsToDelete(before)}))[wanted]
 
-    def offset(self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = "read_uncommitted") -> int:
+    def offset(
+        self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = "read_uncommitted"
+    ) -> int:
         consumer = self.consumer(ConsumerOptions(isolation=isolation))
         return consumer.offset(partition, at)
 

@@ -12,7 +12,9 @@ from confluent_kafka import admin as cka
 from kio.schema.errors import ErrorCode
 
 from tests.behaviour.clients.contract import (
+    CONSUMER_DEFAULTS,
     PATIENCE_S,
+    PRODUCER_DEFAULTS,
     Config,
     ConsumerOptions,
     Group,
@@ -93,7 +95,7 @@ class ConfluentProducer:
     def send(self, topic: str, messages: Sequence[Message]) -> list[Sent]:
         reports: list[Sent | Refused | None] = [None] * len(messages)
         for index, message in enumerate(messages):
-            ask(lambda i=index, m=message: self._produce(topic, m, i, reports))  # type: ignore[misc]
+            ask(lambda i=index, m=message: self._produce(topic, m, i, reports))
         deadline = time.monotonic() + PATIENCE_S
         # Not flush(): a fatal error that is raised in it makes the reports behind it fail.
         while None in reports and time.monotonic() < deadline:
@@ -103,9 +105,13 @@ class ConfluentProducer:
                 raise report
         return [report for report in reports if isinstance(report, Sent)]
 
-    def _produce(self, topic: str, message: Message, index: int, reports: list[Sent | Refused | None]) -> None:
+    def _produce(
+        self, topic: str, message: Message, index: int, reports: list[Sent | Refused | None]
+    ) -> None:
         def delivered(error: ck.KafkaError | None, report: ck.Message) -> None:
-            reports[index] = refusal(error) if error else Sent(partition=report.partition(), offset=report.offset())
+            reports[index] = (
+                refusal(error) if error else Sent(partition=report.partition(), offset=report.offset())
+            )
 
         self._producer.produce(
             topic,
@@ -239,27 +245,36 @@ class ConfluentClient:
         self._opened = ExitStack()
         self._admin = cka.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
-    def producer(self, options: ProducerOptions = ProducerOptions()) -> ConfluentProducer:
+    def producer(self, options: ProducerOptions = PRODUCER_DEFAULTS) -> ConfluentProducer:
         producer = ConfluentProducer(self._bootstrap, options)
         self._opened.callback(producer.close)
         return producer
 
-    def consumer(self, options: ConsumerOptions = ConsumerOptions()) -> ConfluentConsumer:
+    def consumer(self, options: ConsumerOptions = CONSUMER_DEFAULTS) -> ConfluentConsumer:
         consumer = ConfluentConsumer(self._bootstrap, options)
         self._opened.callback(consumer.close)
         return consumer
 
     def topics(self) -> set[str]:
-        return set(ask(lambda: self._admin.list_topics(timeout=PATIENCE_S)).topics)
+        return set(self._metadata())
 
     def partitions(self, topic: str) -> int:
-        described = self._admin.list_topics(timeout=PATIENCE_S).topics.get(topic)
+        described = self._metadata().get(topic)
         return len(described.partitions) if described else 0
+
+    def _metadata(self) -> dict[str, Any]:
+        # A request that is under way when librdkafka leaves its bootstrap connection fails, through no fault.
+        for _ in range(3):
+            with suppress(ck.KafkaException):
+                return dict(self._admin.list_topics(timeout=PATIENCE_S).topics)
+        return dict(ask(lambda: self._admin.list_topics(timeout=PATIENCE_S)).topics)
 
     def create_topic(
         self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replicas: int = 1
     ) -> None:
-        new = cka.NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(configs or {}))
+        new = cka.NewTopic(
+            topic, num_partitions=partitions, replication_factor=replicas, config=dict(configs or {})
+        )
         only(self._admin.create_topics([new]))
 
     def delete_topic(self, topic: str) -> None:
@@ -277,7 +292,9 @@ class ConfluentClient:
             cka.ConfigEntry(
                 name,
                 value,
-                incremental_operation=cka.AlterConfigOpType.DELETE if value is None else cka.AlterConfigOpType.SET,
+                incremental_operation=cka.AlterConfigOpType.DELETE
+                if value is None
+                else cka.AlterConfigOpType.SET,
             )
             for name, value in changes.items()
         ]
@@ -294,7 +311,9 @@ class ConfluentClient:
         deleted = only(self._admin.delete_records([ck.TopicPartition(*partition, before)]))
         return int(deleted.low_watermark)
 
-    def offset(self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = "read_uncommitted") -> int:
+    def offset(
+        self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = "read_uncommitted"
+    ) -> int:
         spec = cka.OffsetSpec.for_timestamp(at) if isinstance(at, int) else getattr(cka.OffsetSpec, at)()
         request = {ck.TopicPartition(*partition): spec}
         found = only(self._admin.list_offsets(request, isolation_level=ISOLATION[isolation]))
@@ -325,4 +344,3 @@ class ConfluentClient:
 
     def close(self) -> None:
         self._opened.close()
-

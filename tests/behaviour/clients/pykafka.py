@@ -9,7 +9,9 @@ from typing import Any, ClassVar, TypeVar
 from kio.schema.errors import ErrorCode
 
 from tests.behaviour.clients.contract import (
+    CONSUMER_DEFAULTS,
     PATIENCE_S,
+    PRODUCER_DEFAULTS,
     Config,
     ConsumerOptions,
     Group,
@@ -115,9 +117,9 @@ class PykafkaProducer:
             ask(self._producer.init_transactions)
 
     def send(self, topic: str, messages: Sequence[Message]) -> list[Sent]:
-        sending = [ask(lambda m=message: self._send(topic, m)) for message in messages]  # type: ignore[misc]
+        sending = [ask(lambda m=message: self._send(topic, m)) for message in messages]
         self._producer.flush(PATIENCE_S)
-        reports = [ask(lambda f=future: f.get(PATIENCE_S)) for future in sending]  # type: ignore[misc]
+        reports = [ask(lambda f=future: f.get(PATIENCE_S)) for future in sending]
         return [Sent(partition=report.partition, offset=report.offset) for report in reports]
 
     def _send(self, topic: str, message: Message) -> Any:
@@ -178,6 +180,10 @@ class PykafkaConsumer(kafka.ConsumerRebalanceListener):
 
     def subscribe(self, *topics: str) -> None:
         self.raw.subscribe(list(topics), listener=self)
+        # Metadata that comes after the first join makes kafka-python join again, and when a poll times out in
+        # that second join it forgets the assignment. So let the metadata come first.
+        for topic in topics:
+            self.raw.partitions_for_topic(topic)
 
     def poll(self, timeout_s: float) -> list[Received]:
         batches = ask(lambda: self.raw.poll(timeout_ms=int(timeout_s * 1000)))
@@ -205,7 +211,9 @@ class PykafkaConsumer(kafka.ConsumerRebalanceListener):
 
 
 def _positions(offsets: Mapping[TopicPartition, int]) -> dict[kafka.TopicPartition, OffsetAndMetadata]:
-    return {kafka.TopicPartition(*each): OffsetAndMetadata(offset, "", -1) for each, offset in offsets.items()}
+    return {
+        kafka.TopicPartition(*each): OffsetAndMetadata(offset, "", -1) for each, offset in offsets.items()
+    }
 
 
 def _received(record: Any) -> Received:
@@ -238,12 +246,12 @@ class PykafkaClient:
         self._admin = KafkaAdminClient(bootstrap_servers=bootstrap)
         self._opened.callback(self._admin.close)
 
-    def producer(self, options: ProducerOptions = ProducerOptions()) -> PykafkaProducer:
+    def producer(self, options: ProducerOptions = PRODUCER_DEFAULTS) -> PykafkaProducer:
         producer = PykafkaProducer(self._bootstrap, options)
         self._opened.callback(producer.close)
         return producer
 
-    def consumer(self, options: ConsumerOptions = ConsumerOptions()) -> PykafkaConsumer:
+    def consumer(self, options: ConsumerOptions = CONSUMER_DEFAULTS) -> PykafkaConsumer:
         consumer = PykafkaConsumer(self._bootstrap, options)
         self._opened.callback(consumer.close)
         return consumer
@@ -258,7 +266,13 @@ class PykafkaClient:
     def create_topic(
         self, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replicas: int = 1
     ) -> None:
-        new = {topic: {"num_partitions": partitions, "replication_factor": replicas, "configs": dict(configs or {})}}
+        new = {
+            topic: {
+                "num_partitions": partitions,
+                "replication_factor": replicas,
+                "configs": dict(configs or {}),
+            }
+        }
         ask(lambda: self._admin.create_topics(new))
 
     def delete_topic(self, topic: str) -> None:
@@ -293,7 +307,9 @@ class PykafkaClient:
         wanted = kafka.TopicPartition(*partition)
         return int(ask(lambda: self._admin.delete_records({wanted: before}))[wanted]["low_watermark"])
 
-    def offset(self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = "read_uncommitted") -> int:
+    def offset(
+        self, partition: TopicPartition, at: OffsetAt, isolation: Isolation = "read_uncommitted"
+    ) -> int:
         wanted = kafka.TopicPartition(*partition)
         spec = OffsetTimestamp(at) if isinstance(at, int) else OFFSETS[at]
         found = ask(lambda: self._admin.list_partition_offsets({wanted: spec}, isolation_level=isolation))

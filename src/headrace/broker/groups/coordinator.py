@@ -51,6 +51,7 @@ class Groups:
         self._alarms: dict[str, Alarm] = {}
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
         self._tickets = itertools.count()
+        self._is_draining = False
         self._sweep = Alarm(clock, self._sweep_expired)
         offsets.follow(self)
 
@@ -74,19 +75,26 @@ class Groups:
             self._get_or_make(group_id)
         self._schedule_sweep()
 
+    def drain(self) -> None:
+        """Send away every join and sync that waits or comes; heartbeats and commits are served as before."""
+        self._is_draining = True
+        for group in self._groups.values():
+            group.send_away(ErrorCode.not_coordinator)
+            self._settle(group)
+
     def close(self) -> None:
         """Send away everyone who waits, and stop all clocks; the groups are in the log."""
+        self.drain()
         self._sweep.stop()
-        for group in list(self._groups.values()):
-            group.end(ErrorCode.not_coordinator, self._clock.now_ms())
-            self._settle(group)
-            self._alarms.pop(group.id).stop()
-        self._groups.clear()
+        for alarm in self._alarms.values():
+            alarm.stop()
 
     # Members
 
     async def join(self, request: JoinRequest) -> JoinReply:
         """The generation that the client is in, as soon as there is one."""
+        if self._is_draining:
+            return JoinReply(error=ErrorCode.not_coordinator, member_id=request.member_id)
         group = self._group_to_join(request.group_id, request.member_id)
         if group is None:
             return JoinReply(error=ErrorCode.unknown_member_id, member_id=request.member_id)
@@ -97,6 +105,8 @@ class Groups:
 
     async def sync(self, request: SyncRequest) -> SyncReply:
         """The member's assignment, as soon as the leader has brought it."""
+        if self._is_draining:
+            return SyncReply(error=ErrorCode.not_coordinator)
         group = self._groups.get(request.group_id)
         if group is None:
             return SyncReply(error=ErrorCode.unknown_member_id)
@@ -191,7 +201,7 @@ class Groups:
     def _remove(self, group: Group) -> None:
         self._offsets.forget_group(group.id)
         self._state.append([(write_group_key(group.id), None)])
-        group.end(ErrorCode.coordinator_not_available, self._clock.now_ms())
+        group.end(self._clock.now_ms())
         self._settle(group)
         self._alarms.pop(group.id).stop()
         del self._groups[group.id]

@@ -120,12 +120,15 @@ class Group(Standing):
         if self._deadlines.take_sync(now_ms):
             self._expire_unsynced(now_ms)
 
-    def end(self, error: ErrorCode, now_ms: int) -> None:
-        """Be Dead: everyone who still waits gets `error`."""
+    def send_away(self, error: ErrorCode) -> None:
+        """Answer everyone who waits with `error`, and be otherwise as before."""
         for member in self.members:
             self._outbox.answer_join(member, JoinReply(error=error, member_id=member.id))
             self._outbox.answer_sync(member, SyncReply(error=error))
-        self._deadlines = Deadlines()
+
+    def end(self, now_ms: int) -> None:
+        """Be Dead."""
+        self.send_away(ErrorCode.coordinator_not_available)
         self.move(GroupState.DEAD, now_ms)
 
     def distrust(self, now_ms: int) -> None:

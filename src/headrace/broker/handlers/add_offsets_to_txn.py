@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import Producer
-from headrace.broker.transaction import TransactionFault
-from headrace.broker.transactions import OFFSETS
+from headrace.broker.transactions.coordinator import OFFSETS
+from headrace.broker.transactions.transaction import TransactionFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

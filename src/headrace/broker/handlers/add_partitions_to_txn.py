@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import Producer
-from headrace.broker.transaction import TopicPartition, TransactionFault
+from headrace.broker.transactions.transaction import TopicPartition, TransactionFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.broker.transaction import Transaction
+    from headrace.broker.transactions.transaction import Transaction
 
 VERSIONS: Final = (0, 0)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import Producer
-from headrace.broker.transaction import NO_EPOCH, NO_PRODUCER_ID, TransactionFault
+from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TransactionFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

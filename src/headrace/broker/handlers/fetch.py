@@ -134,16 +134,16 @@ class Fetch:
         return topic.partition(key[1]) if topic is not None else None
 
     def _collect(self) -> list[Answer]:
-        remaining = self._request.max_bytes
+        found = 0
         answers = []
         for key, wanted in self._targets():
             partition = self._partition(key)
             if partition is None:
                 answers.append(Answer(key, PartitionData(key[1], self._unknown()), None))
                 continue
-            limit = min(wanted.max_bytes, remaining)
-            answer = self._read(key, wanted, partition, limit, is_first=remaining == self._request.max_bytes)
-            remaining = max(remaining - answer.data.records_bytes, 0)
+            limit = max(min(wanted.max_bytes, self._request.max_bytes - found), 0)
+            answer = self._read(key, wanted, partition, limit, is_first=not found)
+            found += answer.data.records_bytes
             answers.append(answer)
         return answers
 

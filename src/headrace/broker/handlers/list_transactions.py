@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.transaction import State
+from headrace.broker.transactions.transaction import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.broker.transaction import Transaction
+    from headrace.broker.transactions.transaction import Transaction
 
 VERSIONS: Final = (0, 2)
 PATTERN_LIMIT: Final = 249

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.errors import HeadraceError
-from headrace.protocol.batch import HEADER_BYTES, TRANSACTIONAL
+from headrace.protocol.batch import HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL
 from headrace.protocol.errors import ProtocolError
 from headrace.protocol.produce import VERSIONS, PartitionResult, pack_produce_response, read_produce
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSIONS", "handle"]
 
-# Attributes, producer id and producer epoch of a batch header.
-_WRITER = struct.Struct(">21xh20xqh")
+# Attributes, producer id, producer epoch and base sequence of a batch header.
+_WRITER = struct.Struct(">21xh20xqhi")
 
 Results = list[tuple["str | UUID", list[PartitionResult]]]
 
@@ -106,7 +106,11 @@ def _check(
         return ErrorCode.invalid_topic_exception
     if request.acks not in (-1, 0, 1):
         return ErrorCode.invalid_required_acks
-    attributes, producer_id, epoch = _WRITER.unpack_from(records)
+    attributes, producer_id, epoch, sequence = _WRITER.unpack_from(records)
+    if attributes & LOG_APPEND_TIME:
+        return ErrorCode.invalid_timestamp  # only the broker stamps batches with its time
+    if producer_id >= 0 > sequence:
+        return ErrorCode.invalid_record  # it could be written twice, and nobody would know
     if not attributes & TRANSACTIONAL or partition.log.producers.has_open(producer_id):
         return 0
     return broker.transactions.check_produce(

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.errors import error_code
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.statelog import Producer
-from headrace.broker.transaction import ProducerFenced, TransactionBusy, TransactionFault
+from headrace.broker.transactions.transaction import ProducerFenced, TransactionBusy, TransactionFault
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.statelog import Producer
-from headrace.broker.transaction import ProducerFenced, TopicPartition, TransactionFault
+from headrace.broker.transactions.transaction import ProducerFenced, TopicPartition, TransactionFault
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:

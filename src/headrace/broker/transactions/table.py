@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.statelog import StateRecord
-from headrace.broker.transaction import TransactionFault, UnknownProducer
-from headrace.broker.transaction_records import (
+from headrace.broker.transactions.producer_ids import ProducerIds
+from headrace.broker.transactions.records import (
     read_key,
     read_producer_ids,
     read_value,
     write_key,
     write_value,
 )
+from headrace.broker.transactions.transaction import TransactionFault, UnknownProducer
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from headrace.broker.statelog import StateLog
-    from headrace.broker.transaction import Transaction
+    from headrace.broker.transactions.transaction import Transaction
 
 
 class InvalidTransactionalId(TransactionFault):

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker import transaction as decide
 from headrace.broker.statelog import Producer
-from headrace.broker.transaction import State, TopicPartition, Transaction, TransactionFault
-from headrace.broker.transaction_table import TransactionTable, check_name
+from headrace.broker.transactions import transaction as decide
+from headrace.broker.transactions.table import TransactionTable, check_name
+from headrace.broker.transactions.transaction import State, TopicPartition, Transaction, TransactionFault
 from headrace.errors import HeadraceError
 from headrace.storage.errors import StorageError
 from headrace.storage.producers import StaleProducerEpoch
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from headrace.broker.clock import Clock, Timer
-    from headrace.broker.participants import OpenTransaction, Participants
     from headrace.broker.statelog import StateLog
+    from headrace.broker.transactions.participants import OpenTransaction, Participants
 
 OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 """Where the offsets of a transaction are: one partition, as all of the broker's own topics."""

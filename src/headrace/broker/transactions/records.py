@@ -12,7 +12,7 @@ import struct
 from itertools import groupby
 from typing import Final
 
-from headrace.broker.transaction import State, TopicPartition, Transaction
+from headrace.broker.transactions.transaction import State, TopicPartition, Transaction
 
 TRANSACTION_KEY: Final = 0
 PRODUCER_IDS_KEY: Final = 1000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.participants import OpenTransaction
 from headrace.broker.topics import OFFSETS
+from headrace.broker.transactions.participants import OpenTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

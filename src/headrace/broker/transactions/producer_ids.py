@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.transaction_records import write_producer_ids
+from headrace.broker.transactions.records import write_producer_ids
 
 if TYPE_CHECKING:
     from headrace.broker.statelog import StateLog

@@ -1,0 +1,72 @@
+"""Requests of every API and version with arbitrary fields, as kio's entities."""
+
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, get_args, get_type_hints
+
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+
+from headrace.protocol.messages import is_tuple, nested_schema
+
+INT32_MAX = 2**31 - 1
+
+names = st.sampled_from(["orders", "cups", "", "..", "a/b", "../../etc/passwd", "nul\0", "x" * 300, "größe"])
+"""Names that exist in most tests, and names that never may."""
+
+
+def _edges(bits: int) -> st.SearchStrategy[int]:
+    top = 2 ** (bits - 1)
+    return st.sampled_from([-top, -2, -1, 0, 1, 2, 3, 5, top - 1])
+
+
+def scalars(durations_ms: Sequence[int], records: Sequence[bytes]) -> Mapping[str, st.SearchStrategy[Any]]:
+    """A strategy for each of Kafka's types; durations and record batches are the caller's."""
+    durations = st.sampled_from(durations_ms).map(lambda ms: timedelta(milliseconds=ms))
+    return {
+        "bool": st.booleans(),
+        "int8": _edges(8),
+        "int16": _edges(16),
+        "int32": _edges(32),
+        "int64": _edges(64),
+        "timedelta_i32": durations,
+        "timedelta_i64": durations,
+        "string": names,
+        "bytes": st.binary(max_size=12),
+        "records": st.sampled_from(records),
+        "uuid": st.sampled_from([None, uuid.UUID(int=7)]),
+    }
+
+
+DEFAULTS = scalars([-1, 0, 1, 100, INT32_MAX], [b"", b"no batch"])
+
+
+def requests(
+    api_key: int, version: int, types: Mapping[str, st.SearchStrategy[Any]] = DEFAULTS
+) -> st.SearchStrategy[Any]:
+    """Requests of one API and version that are well formed, whatever they ask for."""
+    return _entities(load_request_schema(api_key, version), types)
+
+
+def _entities(schema: type, types: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(schema)
+    fields = {
+        field.name: _values(field, hints[field.name], types)
+        for field in dataclasses.fields(schema)
+        if "tag" not in field.metadata
+    }
+    return st.builds(schema, **fields)
+
+
+def _values(
+    field: dataclasses.Field[Any], hint: Any, types: Mapping[str, st.SearchStrategy[Any]]
+) -> st.SearchStrategy[Any]:
+    nested = nested_schema(hint)
+    values = _entities(nested, types) if nested else types[field.metadata["kafka_type"]]
+    if is_tuple(hint):
+        values = st.lists(values, max_size=3).map(tuple)
+    if type(None) in get_args(hint):
+        values = st.none() | values
+    return values
