@@ -18,6 +18,12 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
+def make_progress() -> Console:
+    """A console on standard error for lines that say how far a run is, each with the time."""
+    console = Console(stderr=True, highlight=False, log_path=False)
+    return console if console.is_terminal else Console(file=console.file, log_path=False, width=WIDTH)
+
+
 def print_readings(console: Console, readings: Readings, systems: Mapping[str, str], base: str) -> None:
     """Print each measure as a table; `systems` maps names to titles, `base` is what ratios divide by."""
     for measure, rows in readings.rows():
@@ -49,7 +55,7 @@ def print_verdicts(console: Console, verdicts: Iterable[Verdict]) -> None:
 def _figure(reading: Reading | None, base: Reading | None) -> str:
     if reading is None:
         return ""
-    text = _number(reading.median)
+    text = number(reading.median)
     if len(reading.values) > 1:
         text += f" ±{reading.spread:.0%}"
     if base is not None and base.median and base.system != reading.system:
@@ -61,5 +67,6 @@ def _ratio(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.1g}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A figure as people read it: three significant digits, or all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

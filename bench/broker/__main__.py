@@ -19,9 +19,10 @@ from bench.broker.stage import LoadBroke, Stage, set_up
 from bench.broker.systems import SYSTEMS, System
 from bench.broker.systems.system import Flush
 from bench.broker.warm_up import warm_up
-from bench.machine import machine_facts
+from bench.machine import Facts, machine_facts
 from bench.processes import ServerFailed
 from bench.readings import Readings
+from bench.tables import make_progress
 from tools.apache_kafka import ApacheKafkaUnavailable
 
 # In the order in which they run: each stage starts its systems once, after `startup`.
@@ -40,6 +41,7 @@ MEASURES: dict[Flush, dict[str, Callable[[Stage], None]]] = {
     },
 }
 NAMES = ("startup", *MEASURES[Flush.OS])
+BUSY_SHARE = 0.25  # of the cores
 RESULTS = Path("bench/results/broker.json")
 
 
@@ -49,9 +51,11 @@ def main() -> None:
     plan = QUICK if options.quick else FULL
     systems = [SYSTEMS[name] for name in options.systems]
     machine, readings = machine_facts(), Readings()
+    progress = make_progress()
+    _warn_when_busy(progress, machine)
     failure = None
     try:
-        _measure(systems, set(options.only), plan, readings)
+        _measure(systems, set(options.only), plan, readings, progress)
     except (ServerFailed, LoadBroke, ApacheKafkaUnavailable) as failed:
         failure = f"The run ended early, and the tables show what was measured before that: {failed}"
     print_report(readings, systems)
@@ -85,14 +89,22 @@ def _names(known: Sequence[str] | dict[str, System]) -> Callable[[str], list[str
     return parse
 
 
-def _measure(systems: Sequence[System], only: set[str], plan: Plan, readings: Readings) -> None:
-    progress = Console(stderr=True, highlight=False, soft_wrap=True, log_path=False)
+def _warn_when_busy(progress: Console, machine: Facts) -> None:
+    load, cores = float(machine["load_at_start"]), int(machine["cores"])
+    if load > BUSY_SHARE * cores:
+        progress.log(f"This machine is busy (load {load} on {cores} cores): the figures will mislead.")
+
+
+def _measure(
+    systems: Sequence[System], only: set[str], plan: Plan, readings: Readings, progress: Console
+) -> None:
     for flush, measures in MEASURES.items():
         chosen = [measure for name, measure in measures.items() if name in only]
         starts = flush is Flush.OS and "startup" in only
         if not chosen and not starts:
             continue
-        with set_up(systems, flush, plan=plan, readings=readings, progress=progress) as stage:
+        rounds = plan if flush is Flush.OS else plan.shortened()
+        with set_up(systems, flush, plan=rounds, readings=readings, progress=progress) as stage:
             if starts:
                 measure_startup(stage)
             if chosen:

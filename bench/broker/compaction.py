@@ -18,7 +18,6 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from rich.console import Console
 
 from bench.broker.load.job import Outcome
 from bench.broker.plan import FULL
@@ -28,6 +27,7 @@ from bench.broker.systems.system import Flush
 from bench.machine import machine_facts
 from bench.processes import ServerFailed, cpu_seconds, resident_megabytes
 from bench.readings import Readings, round_to
+from bench.tables import make_progress, number
 
 TOPIC = "updates"
 SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(64 * 2**20), "min.cleanable.dirty.ratio": "0.3"}
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path, metavar="FILE", default=RESULTS, help=f"default: {RESULTS}")
     options = parser.parse_args()
-    machine, progress = machine_facts(), Console(stderr=True, highlight=False, log_path=False)
+    machine, progress = machine_facts(), make_progress()
     try:
         with set_up(
             [SYSTEMS["headrace"]], Flush.OS, plan=FULL, readings=Readings(), progress=progress
@@ -54,7 +54,7 @@ def main() -> None:
     except (ServerFailed, LoadBroke) as failed:
         sys.exit(str(failed))
     for name, figure in seen.items():
-        print(f"{name:<44} {figure:>14,g}")
+        print(f"{name:<44} {number(figure):>14}")
     report = {"machine": machine, "updates": options.updates, "keys": options.keys, "seen": seen}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1) + "\n")
@@ -77,7 +77,7 @@ def measure_compaction(stage: Stage, updates: int, keys: int) -> dict[str, float
     seen["broker's memory at most, MB"] = max(peak)
     if seen["read when compacted, records"] == updates:
         raise LoadBroke("Compaction removed nothing: look for its errors in the broker's log.")
-    return {name: round_to(figure, 4) for name, figure in seen.items()}
+    return {name: round_to(figure, 7) for name, figure in seen.items()}
 
 
 def _write_and_read(stage: Stage, entry: Entry, load: dict[str, Any]) -> dict[str, float]:

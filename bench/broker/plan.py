@@ -1,6 +1,7 @@
 """How long and how often each load runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,10 @@ class Plan:
         """How much memory a round of producing may fill, at somewhat more than the rates that were seen."""
         return int(seconds * (1_000 if record_bytes >= 1_000 else 400))
 
+    def shortened(self) -> Self:
+        """A plan with fewer rounds, for the second stage."""
+        return replace(self, rounds=max(1, self.rounds - 1), latency_rounds=1)
+
 
 FULL = Plan(
     name="full",
@@ -30,8 +35,8 @@ FULL = Plan(
     warm_up_seconds=0.5,
     starts=3,
     latency_rounds=2,
-    latency_seconds=10.0,
-    latency_warm_up_seconds=3.0,
+    latency_seconds=8.0,
+    latency_warm_up_seconds=2.0,
 )
 
 QUICK = Plan(

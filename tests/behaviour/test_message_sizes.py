@@ -5,7 +5,14 @@ import os
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import Client, Message, ProducerOptions, Refused, TopicPartition
+from tests.behaviour.clients.contract import (
+    Client,
+    ConsumerOptions,
+    Message,
+    ProducerOptions,
+    Refused,
+    TopicPartition,
+)
 from tests.behaviour.names import NewTopic
 from tests.behaviour.reading import read, values
 
@@ -56,3 +63,16 @@ def test_the_limit_counts_compressed_bytes(client: Client, new_topic: NewTopic) 
     consumer = client.consumer()
     consumer.assign(TopicPartition(topic, 0))
     assert values(read(consumer, 1)) == [compressible]
+
+
+def test_a_message_larger_than_what_a_reader_asks_for_arrives_all_the_same(
+    client: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    large = [Message(value=os.urandom(50_000), partition=0) for _ in range(3)]
+    producer = client.producer()
+    for message in large:
+        producer.send(topic, [message])
+    consumer = client.consumer(ConsumerOptions(partition_max_bytes=1_000))
+    consumer.assign(TopicPartition(topic, 0))
+    assert values(read(consumer, 3)) == [message.value for message in large]

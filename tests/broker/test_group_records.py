@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +31,14 @@ i64s = st.integers(-(2**63), 2**63 - 1)
 times = st.integers(0, 2**63 - 1)
 blobs = st.binary(max_size=20)
 
-offsets = st.builds(CommittedOffset, offset=i64s, leader_epoch=i32s, metadata=texts, committed_at_ms=times)
+offsets = st.builds(
+    CommittedOffset,
+    offset=i64s,
+    leader_epoch=i32s,
+    metadata=texts,
+    committed_at_ms=times,
+    expires_at_ms=st.just(-1),
+)
 members = st.builds(
     StoredMember,
     member_id=texts,
@@ -103,13 +108,21 @@ def test_an_offset_comes_back_as_it_was(committed):
 
 @given(offsets, times)
 def test_an_offset_with_an_expiry_of_its_own_comes_back_without_its_leader_epoch(committed, expires_at_ms):
-    expiring = dataclasses.replace(committed, expires_at_ms=expires_at_ms, leader_epoch=-1)
+    expiring = committed._replace(expires_at_ms=expires_at_ms, leader_epoch=-1)
     assert read_offset(write_offset(expiring)) == expiring
 
 
 @given(groups)
 def test_a_group_comes_back_as_it_was(group):
     assert read_group(write_group(group)) == group
+
+
+@given(offsets, st.data())
+def test_a_torn_offset_is_noticed(committed, data):
+    whole = write_offset(committed)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(TornRecord):
+        read_offset(whole[:cut])
 
 
 @given(groups, st.data())

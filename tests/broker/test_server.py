@@ -1,7 +1,10 @@
 """Starting and stopping: what is refused and why, what a stop still answers, and what it leaves."""
 
+import asyncio
+import errno
 import os
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +12,9 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.broker import Broker
 from headrace.broker.config import BrokerConfig, InvalidSetting
+from headrace.broker.server import Server
 from headrace.errors import HeadraceError
 from headrace.testing import broker
 from tests.broker.processes import BrokerProcess, wait_until
@@ -120,6 +125,31 @@ def test_connections_are_refused_before_those_that_are_served_lack_descriptors(t
         for member in crowd:
             member.close()
         wait_until(lambda: can_ask(kafka.address), "a connection to be taken in again")
+
+
+class Exhausted(socket.socket):
+    """A listener of a process that has no descriptor left for a while."""
+
+    faults = 3
+
+    def accept(self) -> "tuple[socket.socket, tuple[str, int]]":
+        if self.faults:
+            self.faults -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+async def test_a_connection_that_cannot_be_taken_in_is_taken_in_later(tmp_path: Path) -> None:
+    kafka = await Broker.start(BrokerConfig(data=tmp_path, port=0))
+    listener = Exhausted()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    listener.setblocking(False)
+    server = Server(kafka, listener)
+    assert await asyncio.to_thread(can_ask, f"127.0.0.1:{listener.getsockname()[1]}")
+    assert listener.faults == 0
+    await server.close()
+    await kafka.stop()
 
 
 def can_ask(address: str) -> bool:

@@ -69,7 +69,11 @@ class WireClient:
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(DEADLINE_SECONDS)
-        self.socket.connect((host, int(port)))
+        try:
+            self.socket.connect((host, int(port)))
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._ids = itertools.count(1)
         self._awaited: list[tuple[int, int, int]] = []

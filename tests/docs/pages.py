@@ -1,6 +1,5 @@
 """The documentation's code blocks, and a terminal that runs them."""
 
-import fnmatch
 import os
 import re
 import shutil
@@ -44,13 +43,13 @@ def blocks(page: Path) -> Iterator[Block]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     text: str
-    expected: list[str]
+    expected: str
 
 
 def commands(block: Block) -> Iterator[Command]:
     """The commands of a console block, each with the lines that it must print."""
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        first, *expected = part.rstrip("\n").split("\n")
+        first, _, expected = part.partition("\n")
         yield Command(text=first, expected=expected)
 
 
@@ -90,7 +89,7 @@ class Terminal:
             timeout=60,
             check=False,
         )
-        _compare(command, done.stdout.replace(str(self._port), "9092").rstrip("\n").split("\n"))
+        _compare(command, done.stdout.replace(str(self._port), "9092"))
 
     def _run_in_background(self, text: str, command: Command) -> None:
         process = subprocess.Popen(
@@ -102,7 +101,7 @@ class Terminal:
         )
         self._background.append(process)
         assert process.stdout is not None
-        _compare(command, [process.stdout.readline().rstrip("\n").replace(str(self._port), "9092")])
+        _compare(command, process.stdout.readline().replace(str(self._port), "9092"))
 
     def close(self) -> None:
         for process in self._background:
@@ -113,16 +112,21 @@ class Terminal:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _compare(command: Command, printed: list[str]) -> None:
-    """Hold the output against the expected lines, in which `...` stands for anything."""
-    expected = "\n".join("*" if line.strip() == "..." else _pattern(line) for line in command.expected)
-    got = "\n".join(line.rstrip() for line in printed)
-    assert fnmatch.fnmatchcase(got, expected), f"$ {command.text}\nexpected:\n{expected}\n\ngot:\n{got}"
+def _compare(command: Command, printed: str) -> None:
+    assert matches(command.expected, printed), (
+        f"$ {command.text}\nexpected:\n{command.expected}\ngot:\n{printed}"
+    )
 
 
-def _pattern(line: str) -> str:
-    escaped = re.sub(r"([*?\[])", r"[\1]", line.rstrip())
-    return escaped.replace("...", "*")
+def matches(expected: str, printed: str) -> bool:
+    """Whether a command printed what the page shows; `...` stands for anything."""
+    pattern = ".*?".join(re.escape(piece) for piece in _stripped(expected).split("..."))
+    return re.fullmatch(pattern, _stripped(printed), re.DOTALL) is not None
+
+
+def _stripped(text: str) -> str:
+    """The text without spaces at the ends of lines, which nobody sees."""
+    return "\n".join(line.rstrip() for line in text.strip().split("\n"))
 
 
 def _free_port() -> int:

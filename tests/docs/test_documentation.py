@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, Block, Terminal, blocks, commands
+from tests.docs.pages import PAGES, ROOT, Block, Terminal, blocks, commands, matches
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
@@ -54,3 +54,10 @@ def test_other_blocks_are_of_a_kind_that_can_be_checked(block: Block) -> None:
             assert not block.text.startswith("$ ")
         case unknown:
             pytest.fail(f"a block of language {unknown!r} is run by nobody")
+
+
+def test_an_ellipsis_stands_for_anything_and_nothing_else_does() -> None:
+    assert matches("a ... c\n", "a b\nb c")
+    assert matches("...", "")
+    assert not matches("a.c", "abc")
+    assert not matches("a ...", "b a c")

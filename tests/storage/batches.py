@@ -39,6 +39,11 @@ def batch(
     """A batch with these values; `time_ms` is one time for all or one for each."""
     times = time_ms if isinstance(time_ms, tuple) else (time_ms,) * len(values)
     records = [NewRecord(key, value, time) for value, time in zip(values, times, strict=True)]
+    return batch_of(records, codec=codec, writer=writer)
+
+
+def batch_of(records: list[NewRecord], *, codec: int = 0, writer: Writer | None = None) -> memoryview:
+    """A batch of these records."""
     if writer is None:
         return memoryview(encode_batch(records, codec=codec))
     return memoryview(

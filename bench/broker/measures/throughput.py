@@ -33,7 +33,8 @@ def _measure_row(stage: Stage, record_bytes: int, partitions: int) -> None:
     for number, entry in stage.turns(stage.plan.rounds):
         seconds = stage.plan.seconds if number else stage.plan.warm_up_seconds
         settle()
-        prime(stage.folder, stage.plan.prime_megabytes(seconds, record_bytes))
+        if entry.system.speaks_kafka:  # the others write too little to notice
+            prime(stage.folder, stage.plan.prime_megabytes(seconds, record_bytes))
         topic: dict[str, Any] = {"topic": new_topic(), "record_bytes": record_bytes, "partitions": partitions}
         produced = stage.load(entry, "produce", seconds=seconds, keep=consumes, **topic)
         _read(stage, entry, "produce", cell, produced, number)

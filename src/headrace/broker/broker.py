@@ -118,6 +118,7 @@ class Broker:
         """Stop cleanly: nothing is lost, and the next start needs no scan."""
         self.is_stopping = True
         self.topics.wake_readers()
+        self.groups.drain()
         if self._server is not None:
             await self._server.close()
         if self._flush_timer is not None:

@@ -1,7 +1,8 @@
 """The topics: by name and by id, with their partitions and settings, kept in an internal topic of their own.
 
-A topic is recorded before its folders are made and forgotten after a tombstone is written, so that a crash in
-between leaves either the whole topic or none of it.
+A topic is there once its record is, and gone once a tombstone is: a crash before or after leaves either the
+whole topic or none of it. Folders are made before the record and removed after the tombstone; those that a
+crash has left are removed when a topic of that name is made.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.statelog import StateRecord
 from headrace.errors import HeadraceError
 from headrace.storage.config import TopicConfig
+from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,7 +107,7 @@ class Topics:
         """The one partition of an internal topic, made when it is missing."""
         # The id must not change between starts, and the name of an internal topic never does.
         topic = Topic(name=name, id=UUID(bytes=name.encode().rjust(16, b"_")[-16:]), config=STATE_CONFIG)
-        self._add(topic, 1)
+        self._open_partitions(topic, 1)
         return topic.partitions[0]
 
     def load(self, state: StateLog) -> None:
@@ -118,7 +120,7 @@ class Topics:
                 topic = Topic(
                     name=key.decode(), id=UUID(stored["id"]), config=TopicConfig.parse(stored["configs"])
                 )
-                self._add(topic, stored["partitions"])
+                self._open_partitions(topic, stored["partitions"])
 
     def get(self, name: str) -> Topic | None:
         """The topic of that name."""
@@ -144,8 +146,8 @@ class Topics:
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Make a topic."""
         topic = Topic(name=name, id=uuid4(), config=self.check_new(name, partitions, configs))
-        self._record(topic, partitions)
-        self._add(topic, partitions)
+        self._make_partitions(topic, partitions)
+        self._register(topic)
         return topic
 
     def check_growth(self, name: str, partitions: int) -> Topic:
@@ -160,18 +162,16 @@ class Topics:
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let a topic have `partitions` partitions in all."""
-        topic = self.check_growth(name, partitions)
-        self._record(topic, partitions)
-        self._add(topic, partitions)
+        self._make_partitions(self.check_growth(name, partitions), partitions)
 
     def configure(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace the settings of a topic."""
         topic = self._existing(name)
         config = TopicConfig.parse(configs)
+        self._record(topic, config, len(topic.partitions))
         topic.config = config
         for partition in topic.partitions:
             partition.log.config = config
-        self._record(topic, len(topic.partitions))
 
     def delete(self, name: str) -> Topic:
         """Remove a topic and its records; those who wait for it are told."""
@@ -197,15 +197,33 @@ class Topics:
             raise UnknownTopic(f"there is no topic {name!r}")
         return topic
 
-    def _record(self, topic: Topic, partitions: int) -> None:
+    def _record(self, topic: Topic, config: TopicConfig, partitions: int) -> None:
         assert self._state is not None
-        stored = {"id": str(topic.id), "partitions": partitions, "configs": dict(topic.config.overrides)}
+        stored = {"id": str(topic.id), "partitions": partitions, "configs": dict(config.overrides)}
         self._state.append([(topic.name.encode(), json.dumps(stored).encode())])
 
-    def _add(self, topic: Topic, partitions: int) -> None:
-        now_ms = self._clock.now_ms()
-        for index in range(len(topic.partitions), partitions):
-            log = self._folder.open(topic.name, index, topic.config, now_ms)
-            topic.partitions.append(Partition(topic.name, index, log))
+    def _make_partitions(self, topic: Topic, count: int) -> None:
+        """Let the topic have `count` partitions, the new ones empty; all of them or, when it fails, none."""
+        made: list[Partition] = []
+        try:
+            for index in range(len(topic.partitions), count):
+                self._folder.discard(topic.name, index)
+                made.append(self._open(topic, index))
+            self._record(topic, topic.config, count)
+        except StorageError:
+            for partition in made:
+                self._folder.delete(topic.name, partition.index)
+            raise
+        topic.partitions += made
+
+    def _open_partitions(self, topic: Topic, count: int) -> None:
+        topic.partitions += [self._open(topic, index) for index in range(count)]
+        self._register(topic)
+
+    def _open(self, topic: Topic, index: int) -> Partition:
+        log = self._folder.open(topic.name, index, topic.config, self._clock.now_ms())
+        return Partition(topic.name, index, log)
+
+    def _register(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic

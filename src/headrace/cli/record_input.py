@@ -45,16 +45,16 @@ def plain_lines(
     *, key: bytes | None, separator: bytes | None, headers: Headers, partition: int
 ) -> Callable[[bytes], NewRecord]:
     """A reader of lines that are values, or, where a separator is given, keys and values."""
-    shared = headers or None
+    same = headers or None
 
     def read(line: bytes) -> NewRecord:
-        return NewRecord(line, key, shared, partition)
+        return NewRecord(line, key, same, partition)
 
     def read_with_key(line: bytes) -> NewRecord:
         found, between, value = line.partition(separator or b"")
         if not between:
             raise BadLine(f"has no {(separator or b'').decode()!r} between a key and a value")
-        return NewRecord(value, found, shared, partition)
+        return NewRecord(value, found, same, partition)
 
     return read_with_key if separator else read
 

@@ -8,6 +8,7 @@ the same schemas and believes no length or count that the frame does not have th
 from __future__ import annotations
 
 import dataclasses
+import struct
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
@@ -19,7 +20,6 @@ from headrace.protocol.messages import is_tuple, nested_schema
 from headrace.protocol.wire import BOOLEAN, INT8, INT16, INT32, INT64, Cursor
 
 if TYPE_CHECKING:
-    import struct
     from collections.abc import Callable, Mapping
 
     from headrace.protocol.messages import RequestHeader
@@ -37,7 +37,8 @@ def read_request(frame: memoryview, header: RequestHeader) -> Any:
     schema = load_request_schema(header.api_key, header.version)
     try:
         return _entity_reader(schema)(Cursor(frame, header.body, flexible=schema.__flexible__))
-    except ProtocolError as fault:
+    except (ProtocolError, struct.error) as fault:
+        # A number that the frame has no bytes for is struct's error: one check less for each of them.
         raise ProtocolError(
             f"unreadable request of API {header.api_key} v{header.version}: {fault}"
         ) from fault
@@ -61,12 +62,14 @@ def _entity_reader(schema: type) -> Read:
 def _field_reader(field: dataclasses.Field[Any], hint: Any) -> Read:
     is_nullable = NONE_TYPE in get_args(hint)
     nested = nested_schema(hint)
-    read = _entity_reader(nested) if nested else _READERS[field.metadata["kafka_type"]]
+    kafka_type = field.metadata.get("kafka_type", "")
+    read = _entity_reader(nested) if nested else _READERS[kafka_type]
     if is_tuple(hint):
-        read = _array_reader(read if nested else _required(read, f"an item of {field.name}"))
-    elif nested:
+        items = _required(read, f"an item of {field.name}") if kafka_type in _NULLABLE else read
+        return _array_reader(items) if is_nullable else _required(_array_reader(items), field.name)
+    if nested:
         return _optional(read) if is_nullable else read
-    return read if is_nullable else _required(read, field.name)
+    return read if is_nullable or kafka_type not in _NULLABLE else _required(read, field.name)
 
 
 def _array_reader(item: Read) -> Read:
@@ -96,12 +99,21 @@ def _required(read: Read, name: str) -> Read:
 
 
 def _number(layout: struct.Struct) -> Read:
-    return lambda cursor: cursor.take(layout)[0]
+    size, unpack = layout.size, layout.unpack_from
+
+    def read(cursor: Cursor) -> Any:
+        position = cursor.position
+        cursor.position = position + size
+        return unpack(cursor.frame, position)[0]
+
+    return read
 
 
 def _duration(layout: struct.Struct) -> Read:
+    number = _number(layout)
+
     def read(cursor: Cursor) -> timedelta:
-        (milliseconds,) = cursor.take(layout)
+        milliseconds = number(cursor)
         try:
             return timedelta(milliseconds=milliseconds)
         except OverflowError as fault:
@@ -121,6 +133,7 @@ def _uuid(cursor: Cursor) -> Any:
     return value if value.int else None
 
 
+_NULLABLE: Final = frozenset({"string", "bytes", "records"})
 _READERS: Final[Mapping[str, Read]] = {
     "bool": _number(BOOLEAN),
     "int8": _number(INT8),

@@ -141,9 +141,18 @@ class DataFolder:
         for segment in log.segments:
             self.pool.forget(segment.path)
             segment.close()
+        self._remove(log.directory)
+
+    def discard(self, topic: str, partition: int) -> None:
+        """Remove what a partition left that is not open: the broker died while it deleted the topic."""
+        directory = self.path / f"{topic}-{partition}"
+        if directory.is_dir():
+            self._remove(directory)
+
+    def _remove(self, directory: Path) -> None:
         # A name of its own: a topic of the same name may be made and deleted again before the files are gone.
         target = self.path / f"{uuid.uuid4().hex}{DELETED_SUFFIX}"
-        log.directory.rename(target)
+        directory.rename(target)
         self.background(lambda: shutil.rmtree(target, ignore_errors=True))
 
     def checkpoint(self) -> None:

@@ -89,6 +89,9 @@ def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> i
     for position, segment in enumerate(partition.segments):
         if segment.base_offset < first:
             continue
+        if position and _is_hole(partition, position):
+            _drop_after(partition, position - 1)
+            break
         valid_bytes, partition.end_offset = _scan(
             segment, recovery_point, partition.config.index_interval_bytes
         )
@@ -103,6 +106,18 @@ def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> i
             _drop_after(partition, position)
             break
     return first
+
+
+def _is_hole(partition: PartitionLog, position: int) -> bool:
+    """Whether the segment before this one lost its end, at the boundary of two batches.
+
+    Compaction leaves such gaps too, but only in segments that were closed, and those have an index.
+    """
+    segment, before = partition.segments[position], partition.segments[position - 1]
+    was_closed = any(
+        path.exists() for path in (before.path.with_suffix(".index"), segment.path.with_suffix(".snapshot"))
+    )
+    return before.base_offset <= partition.end_offset < segment.base_offset and not was_closed
 
 
 def _scan(segment: Segment, trusted_offset: int, interval_bytes: int) -> tuple[int, int]:
@@ -180,7 +195,7 @@ def _restore_producers(partition: PartitionLog, scanned_from: int, now_ms: int) 
     except StorageError as fault:
         log.warning("%s; the whole log is read for it", fault)
         partition.producers = ProducerStates()
-        replayed_from = scanned_from = partition.start_offset
+        replayed_from = scanned_from = partition.segments[0].base_offset
     last = partition.active.base_offset
     _replay(partition, replayed_from, last, scanned_from, now_ms)
     snapshot = partition.producers.dump()
@@ -201,7 +216,8 @@ def _load_snapshot(partition: PartitionLog, scanned_from: int) -> int:
                 log.warning("%s: %s", path, fault)
             else:
                 return offset
-    return partition.start_offset
+    # Not the start of the log: a transaction that is still open may have begun before it.
+    return partition.segments[0].base_offset
 
 
 def _load_aborted(partition: PartitionLog, scanned_from: int) -> None:

@@ -115,6 +115,9 @@ class Segment:
         self.load_max_timestamp()
         self._unindexed_bytes = self.size
         self.load_first_timestamp()
+        # From here on they are in memory; on disk they are the sign of a segment that was closed.
+        for suffix in (".index", ".timeindex"):
+            self.path.with_suffix(suffix).unlink(missing_ok=True)
 
     def load_first_timestamp(self) -> int:
         """The time of the first batch, read from the file when it is not known."""

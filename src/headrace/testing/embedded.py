@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import uvloop
-
-from headrace.broker.broker import Broker
 from headrace.broker.config import BrokerConfig
 
 if TYPE_CHECKING:
@@ -22,6 +19,9 @@ class EmbeddedBroker:
     """A broker that runs beside the caller; any Kafka client in any process can use it at `bootstrap`."""
 
     def __init__(self, config: BrokerConfig) -> None:
+        # Here and not above: every pytest run of a project that has Headrace installed loads this module.
+        import uvloop
+
         self.config = config
         self._loop = uvloop.new_event_loop()
         self._stop = asyncio.Event()
@@ -49,6 +49,8 @@ class EmbeddedBroker:
             self._loop.close()
 
     async def _serve(self) -> None:
+        from headrace.broker.broker import Broker
+
         try:
             broker = await Broker.start(self.config)
         except BaseException as fault:  # noqa: BLE001  raised again in the thread that waits for the start

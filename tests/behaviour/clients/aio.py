@@ -166,6 +166,7 @@ class AioConsumer(aiokafka.ConsumerRebalanceListener):
             "session_timeout_ms": options.session_timeout_ms,
             "heartbeat_interval_ms": 200,
             "fetch_min_bytes": options.fetch_min_bytes,
+            "max_partition_fetch_bytes": options.partition_max_bytes,
             "fetch_max_wait_ms": options.fetch_wait_ms,
         }
         self._consumer: aiokafka.AIOKafkaConsumer = loop.run(
@@ -254,6 +255,8 @@ class AioClient:
         "max timestamp": "its ListOffsets goes up to version 5, before largest timestamps were answered",
         "incremental configs": "its admin client has AlterConfigs only",
         "instance id": "its DescribeGroups goes up to version 3, before instance ids were described",
+        "fenced instance": "its Heartbeat 1 does not carry the instance id that the broker would fence",
+        "invalid record": "it does not know this error of Kafka's, and raises an unknown one",
         "delete group": "its admin client has no DeleteGroups",
         "delete offsets": "its admin client has no OffsetDelete",
     }

@@ -34,6 +34,7 @@ Answer = TypeVar("Answer")
 # Errors that librdkafka raises under numbers of its own for what the broker said.
 LOCAL_ERRORS = {
     ck.KafkaError._FENCED: ErrorCode.producer_fenced,
+    ck.KafkaError._FATAL: ErrorCode.fenced_instance_id,  # what is fatal to a consumer; the number is lost
     ck.KafkaError._AUTO_OFFSET_RESET: ErrorCode.offset_out_of_range,
     ck.KafkaError._UNKNOWN_TOPIC: ErrorCode.unknown_topic_or_partition,
     ck.KafkaError._UNKNOWN_PARTITION: ErrorCode.unknown_topic_or_partition,
@@ -161,6 +162,7 @@ class ConfluentConsumer:
             "session.timeout.ms": options.session_timeout_ms,
             "heartbeat.interval.ms": 200,
             "fetch.min.bytes": options.fetch_min_bytes,
+            "max.partition.fetch.bytes": options.partition_max_bytes,
             "fetch.wait.max.ms": options.fetch_wait_ms,
             "log_level": 0,
         }
@@ -263,10 +265,6 @@ class ConfluentClient:
         return len(described.partitions) if described else 0
 
     def _metadata(self) -> dict[str, Any]:
-        # A request that is under way when librdkafka leaves its bootstrap connection fails, through no fault.
-        for _ in range(3):
-            with suppress(ck.KafkaException):
-                return dict(self._admin.list_topics(timeout=PATIENCE_S).topics)
         return dict(ask(lambda: self._admin.list_topics(timeout=PATIENCE_S)).topics)
 
     def create_topic(

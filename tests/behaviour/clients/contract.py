@@ -89,6 +89,7 @@ class ConsumerOptions:
     instance_id: str | None = None
     session_timeout_ms: int = 45_000
     fetch_min_bytes: int = 1
+    partition_max_bytes: int = 1_048_576
     fetch_wait_ms: int = 100
 
 

@@ -182,6 +182,7 @@ class JavaConsumer:
             "session.timeout.ms": options.session_timeout_ms,
             "heartbeat.interval.ms": 200,
             "fetch.min.bytes": options.fetch_min_bytes,
+            "max.partition.fetch.bytes": options.partition_max_bytes,
             "fetch.max.wait.ms": options.fetch_wait_ms,
         }
         if options.group is not None:

@@ -164,6 +164,7 @@ class PykafkaConsumer(kafka.ConsumerRebalanceListener):
             "session_timeout_ms": options.session_timeout_ms,
             "heartbeat_interval_ms": 200,
             "fetch_min_bytes": options.fetch_min_bytes,
+            "max_partition_fetch_bytes": options.partition_max_bytes,
             "fetch_max_wait_ms": options.fetch_wait_ms,
         }
         self.raw = kafka.KafkaConsumer(**settings)
@@ -232,6 +233,7 @@ class PykafkaClient:
     """A `Client` on kafka-python."""
 
     CANNOT: ClassVar[Mapping[str, str]] = {
+        "fenced instance": "only its heartbeat learns of it; poll() goes on in silence",
         "replace configs": "its AlterConfigs keeps the other settings by sending them again",
         **{
             name: f"kafka-python compresses so only with the package {package}, which is not installed"

@@ -79,7 +79,8 @@ def _has_room(group: Standing, request: JoinRequest) -> bool:
         return True
     if group.state is GroupState.PREPARING_REBALANCE:
         # Those who have joined count, and not the members: after the limit was lowered, the last to come go.
-        return (member is not None and member.is_joining) or group.members.joining < limit
+        has_joined = member is not None and member.is_joining
+        return has_joined or len(group.members) < limit or group.members.joining < limit
     return member is not None or len(group.members) < limit
 
 
@@ -88,7 +89,7 @@ def _shares_a_protocol(group: Standing, request: JoinRequest) -> bool:
         return bool(request.protocol_type and request.protocols)
     if request.protocol_type != group.protocol_type:
         return False
-    return not group.members.common_protocols().isdisjoint(name for name, _ in request.protocols)
+    return any(group.members.is_common(name) for name, _ in request.protocols)
 
 
 def _judge_newcomer(group: Standing, request: JoinRequest) -> Verdict:

@@ -14,7 +14,7 @@ from headrace.broker.groups.alarm import Alarm
 from headrace.broker.groups.description import describe
 from headrace.broker.groups.expiry import expired_offsets
 from headrace.broker.groups.group import Group
-from headrace.broker.groups.records import read_group, read_key, write_group, write_group_key
+from headrace.broker.groups.records import is_group_key, read_group, read_key, write_group, write_group_key
 from headrace.broker.groups.replies import Answer, JoinReply, SyncReply, Ticket
 from headrace.broker.groups.requests import UNKNOWN_MEMBER
 from headrace.broker.groups.snapshot import restore, snapshot
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from headrace.broker.clock import Clock
     from headrace.broker.groups.description import GroupDescription
-    from headrace.broker.groups.records import StoredGroup
     from headrace.broker.groups.replies import Effect
     from headrace.broker.groups.requests import JoinRequest, MemberIdentity, SyncRequest
     from headrace.broker.groups.settings import GroupSettings
@@ -59,19 +58,17 @@ class Groups:
 
     def load(self) -> None:
         """Come to the state that the log describes, offsets included, and start the clocks of the members."""
-        stored: dict[str, StoredGroup] = {}
+        stored: dict[str, bytes | None] = {}
         self._offsets.begin_replay()
         for entry in self._state.replay():
-            group_id = read_key(entry.key) if isinstance(entry, StateRecord) else None
-            if not isinstance(entry, StateRecord) or not isinstance(group_id, str):
-                self._offsets.replay(entry)
-            elif entry.value is None:
-                stored.pop(group_id, None)
+            if isinstance(entry, StateRecord) and is_group_key(entry.key):
+                stored[str(read_key(entry.key))] = entry.value
             else:
-                stored[group_id] = read_group(entry.value)
-        for group_id, group in stored.items():
-            self._adopt(restore(group_id, group, self.settings, self._clock.now_ms()))
-        for group_id in self._offsets.group_ids() - stored.keys():
+                self._offsets.replay(entry)
+        for group_id, value in stored.items():
+            if value is not None:
+                self._adopt(restore(group_id, read_group(value), self.settings, self._clock.now_ms()))
+        for group_id in self._offsets.group_ids() - self._groups.keys():
             self._get_or_make(group_id)
         self._schedule_sweep()
 

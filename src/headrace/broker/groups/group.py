@@ -214,7 +214,7 @@ class Group(Standing):
         # The member asked again: it has given up the first request, which is answered all the same.
         superseded = JoinReply(error=ErrorCode.rebalance_in_progress, member_id=member.id)
         self._outbox.answer_join(member, superseded)
-        member.update(request)
+        self.members.update(member, request)
         member.join_ticket = ticket
 
     # Rebalancing

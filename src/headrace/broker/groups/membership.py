@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.broker.groups.member import Member
+    from headrace.broker.groups.requests import JoinRequest
 
 
 class Membership:
@@ -17,6 +18,10 @@ class Membership:
     def __init__(self, members: Iterable[Member] = (), leader: str | None = None) -> None:
         self._members = {member.id: member for member in members}
         self._static = {member.instance_id: member.id for member in self if member.instance_id is not None}
+        self._support: Counter[str] = Counter()
+        """How many members support each protocol; counted on the way, for every join asks."""
+        for member in self:
+            self._support.update(_names(member))
         self.leader = leader if leader in self._members else next(iter(self._members), None)
         self.pending: dict[str, int] = {}
         """Ids handed out to newcomers who have not joined with them yet, and when they lapse."""
@@ -58,6 +63,7 @@ class Membership:
         assert member.id not in self._members
         assert member.instance_id is None or member.instance_id not in self._static
         self._members[member.id] = member
+        self._support.update(_names(member))
         if member.instance_id is not None:
             self._static[member.instance_id] = member.id
         if self.leader is None:
@@ -68,10 +74,18 @@ class Membership:
         """Let a member or a pending newcomer go; the longest-serving member leads if the leader went."""
         self.pending.pop(member_id, None)
         member = self._members.pop(member_id, None)
-        if member is not None and member.instance_id is not None:
-            del self._static[member.instance_id]
+        if member is not None:
+            self._withdraw(member)
+            if member.instance_id is not None:
+                del self._static[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self._members), None)
+
+    def update(self, member: Member, request: JoinRequest) -> None:
+        """Take over what a member says of itself when it joins again."""
+        self._withdraw(member)
+        member.update(request)
+        self._support.update(_names(member))
 
     def replace(self, member: Member, new_id: str) -> None:
         """Give a static member a new id in its old place, leadership included."""
@@ -93,12 +107,21 @@ class Membership:
         self.leader = leader.id
         return True
 
-    def common_protocols(self) -> set[str]:
-        """The protocols that every member supports."""
-        support = Counter(name for member in self for name in {name for name, _ in member.protocols})
-        return {name for name, count in support.items() if count == len(self)}
+    def _withdraw(self, member: Member) -> None:
+        for name in _names(member):
+            self._support[name] -= 1
+            if not self._support[name]:
+                del self._support[name]
+
+    def is_common(self, protocol: str) -> bool:
+        """Whether every member supports the protocol."""
+        return self._support[protocol] == len(self)
 
     def elect_protocol(self) -> str:
         """The common protocol that most members prefer; among equals, the one voted for first."""
-        candidates = self.common_protocols()
+        candidates = {name for name in self._support if self.is_common(name)}
         return Counter(member.vote(candidates) for member in self).most_common(1)[0][0]
+
+
+def _names(member: Member) -> set[str]:
+    return {name for name, _ in member.protocols}

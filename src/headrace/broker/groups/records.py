@@ -7,6 +7,7 @@ GroupMetadataValue 3. Older versions, and version 4 with its compact types, are 
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -18,6 +19,16 @@ OFFSET_KEY: Final = 1
 GROUP_KEY: Final = 2
 """Keys of version 2 are classic groups."""
 NO_TIME: Final = -1
+
+# Offsets are written with every commit and all read at the start: their usual forms are packed by hand, which
+# takes about half the time of field by field.
+_KEY_HEAD: Final = struct.Struct(">hh")
+_OFFSET_HEAD: Final = struct.Struct(">hqih")
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_I64: Final = struct.Struct(">q")
+_GROUP_PREFIX: Final = _I16.pack(GROUP_KEY)
+_OFFSET_PREFIX: Final = _I16.pack(3)
 
 
 class UnknownRecord(HeadraceError):
@@ -32,8 +43,7 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """Where a group goes on in a partition: the offset that it will read next."""
 
     offset: int
@@ -72,7 +82,9 @@ class StoredGroup:
 
 def write_offset_key(key: OffsetKey) -> bytes:
     """The key under which an offset is kept."""
-    return FieldWriter().i16(OFFSET_KEY).string(key.group_id).string(key.topic).i32(key.partition).done()
+    group_id, topic = key.group_id.encode(), key.topic.encode()
+    head = _KEY_HEAD.pack(OFFSET_KEY, len(group_id))
+    return head + group_id + _I16.pack(len(topic)) + topic + _I32.pack(key.partition)
 
 
 def write_group_key(group_id: str) -> bytes:
@@ -82,24 +94,45 @@ def write_group_key(group_id: str) -> bytes:
 
 def read_key(data: bytes) -> OffsetKey | str | None:
     """The offset or the group id that a key names; None for what newer brokers keep here besides."""
-    reader = FieldReader(data)
-    version = reader.i16()
-    if version in {0, OFFSET_KEY}:
-        return OffsetKey(reader.string(), reader.string(), reader.i32())
-    return reader.string() if version == GROUP_KEY else None
+    version, size = _KEY_HEAD.unpack_from(data)
+    end = _KEY_HEAD.size + size
+    if version == GROUP_KEY:
+        return data[_KEY_HEAD.size : end].decode()
+    if version not in {0, OFFSET_KEY}:
+        return None
+    topic = end + _I16.size
+    topic_end = topic + _I16.unpack_from(data, end)[0]
+    (partition,) = _I32.unpack_from(data, topic_end)
+    return OffsetKey(data[_KEY_HEAD.size : end].decode(), data[topic:topic_end].decode(), partition)
+
+
+def is_group_key(data: bytes) -> bool:
+    """Whether a key names a group; cheaper than to read it."""
+    return data.startswith(_GROUP_PREFIX)
 
 
 def write_offset(committed: CommittedOffset) -> bytes:
     """The value of an offset."""
     if committed.expires_at_ms == NO_TIME:
-        head = FieldWriter().i16(3).i64(committed.offset).i32(committed.leader_epoch)
-        return head.string(committed.metadata).i64(committed.committed_at_ms).done()
-    head = FieldWriter().i16(1).i64(committed.offset).string(committed.metadata)
-    return head.i64(committed.committed_at_ms).i64(committed.expires_at_ms).done()
+        metadata = committed.metadata.encode()
+        head = _OFFSET_HEAD.pack(3, committed.offset, committed.leader_epoch, len(metadata))
+        return head + metadata + _I64.pack(committed.committed_at_ms)
+    writer = FieldWriter().i16(1).i64(committed.offset).string(committed.metadata)
+    return writer.i64(committed.committed_at_ms).i64(committed.expires_at_ms).done()
 
 
 def read_offset(data: bytes) -> CommittedOffset:
     """The offset in a value of any version."""
+    if data.startswith(_OFFSET_PREFIX) and len(data) >= _OFFSET_HEAD.size + _I64.size:
+        _, offset, leader_epoch, size = _OFFSET_HEAD.unpack_from(data)
+        end = _OFFSET_HEAD.size + size
+        if end + _I64.size == len(data):
+            metadata = data[_OFFSET_HEAD.size : end].decode()
+            return CommittedOffset(offset, leader_epoch, metadata, _I64.unpack_from(data, end)[0])
+    return _read_any_offset(data)
+
+
+def _read_any_offset(data: bytes) -> CommittedOffset:
     reader, version = _open(data, "an offset")
     offset = reader.i64()
     return CommittedOffset(
