@@ -70,7 +70,6 @@ def measure_compaction(stage: Stage, updates: int, keys: int) -> dict[str, float
     with _peak_memory(entry) as peak:
         cpu_before = cpu_seconds(entry.node.pid)
         seen = _write_and_read(stage, entry, load)
-        seen |= _settle(stage)
         seen["broker's CPU until compacted, s"] = cpu_seconds(entry.node.pid) - cpu_before
         stage.progress.log("reading the compacted topic")
         seen["read when compacted, records"] = stage.load(entry, "consume", **load).records
@@ -81,13 +80,13 @@ def measure_compaction(stage: Stage, updates: int, keys: int) -> dict[str, float
 
 
 def _write_and_read(stage: Stage, entry: Entry, load: dict[str, Any]) -> dict[str, float]:
-    """Writer, reader and latency at the same time."""
+    """Writer, reader and latency at the same time, until compaction has nothing more to do."""
     stage.progress.log(f"writing {load['records']:,} updates over {load['keys']:,} keys, and reading them")
     with ThreadPoolExecutor(2) as pool:
         beside = pool.submit(_latency, stage, entry)
         reader = pool.submit(stage.load, entry, "consume", **load)
         written = stage.load(entry, "produce", **load)
-        log_bytes = _log_bytes(stage)
+        log_bytes, settled = _log_bytes(stage), _settle(stage)
         read, latencies = reader.result(), beside.result().latencies_ms
     return {
         "written, records/s": written.records_per_second,
@@ -96,6 +95,7 @@ def _write_and_read(stage: Stage, entry: Entry, load: dict[str, Any]) -> dict[st
         "latency of another topic beside it, p50 ms": latencies["p50"],
         "latency of another topic beside it, p99 ms": latencies["p99"],
         "log after the last write, MB": log_bytes / 1e6,
+        **settled,
     }
 
 

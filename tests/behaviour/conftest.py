@@ -26,9 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "broker_only(client): shows the broker alone, so one client is enough")
 
 
-def pytest_report_header() -> str | None:
-    reason = missing()
-    return f"BEHAVIOURS WITHOUT THE JAVA CLIENT: {reason}" if reason else None
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if reason := missing():
+        terminalreporter.write_line(f"BEHAVIOURS RAN WITHOUT THE JAVA CLIENT: {reason}", yellow=True, bold=True)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

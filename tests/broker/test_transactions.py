@@ -10,13 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.transactions import Transactions, TransactionSettings
 from headrace.broker.transactions import transaction as decide
-from headrace.broker.transactions.coordinator import (
-    OFFSETS,
-    InvalidTimeout,
-    Transactions,
-    TransactionSettings,
-)
+from headrace.broker.transactions.coordinator import OFFSETS, InvalidTimeout
 from headrace.broker.transactions.records import write_key, write_value
 from headrace.broker.transactions.table import CoordinatorUnavailable, InvalidTransactionalId
 from headrace.broker.transactions.transaction import (

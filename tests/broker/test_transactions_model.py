@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import MemoryStateLog, Producer
-from headrace.broker.transactions.coordinator import OFFSETS, Transactions, TransactionSettings
+from headrace.broker.transactions import Transactions, TransactionSettings
+from headrace.broker.transactions.coordinator import OFFSETS
 from headrace.broker.transactions.records import write_key, write_producer_ids, write_value
 from headrace.broker.transactions.transaction import (
     ProducerFenced,

@@ -1,4 +1,4 @@
-"""Every command that talks to a broker is tried on Headrace, and in the cluster suite on Apache Kafka too."""
+"""A terminal, and topics to use it on."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -6,22 +6,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.cli.terminal import Terminal
-from tools.apache_kafka import ApacheKafka
-
-
-@pytest.fixture(scope="session")
-def apache_kafka() -> Iterator[str]:
-    """The address of an Apache Kafka that serves the whole session."""
-    with ApacheKafka(heap="512M") as kafka:
-        yield kafka.bootstrap
-
-
-@pytest.fixture(params=["headrace", pytest.param("apache", marks=pytest.mark.cluster)])
-def bootstrap(request: pytest.FixtureRequest) -> str:
-    """The address of the broker of this test."""
-    if request.param == "apache":
-        return str(request.getfixturevalue("apache_kafka"))
-    return str(request.getfixturevalue("headrace_broker").bootstrap)
 
 
 @pytest.fixture

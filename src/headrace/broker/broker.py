@@ -14,14 +14,14 @@ from headrace.broker.apis import SERVED
 from headrace.broker.clock import LoopClock
 from headrace.broker.config import BrokerConfig, Flush
 from headrace.broker.flusher import Flusher
-from headrace.broker.groups import Groups, GroupSettings
+from headrace.broker.groups import Groups
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import Offsets
 from headrace.broker.server import Server, listen
 from headrace.broker.sessions import FetchSessions
 from headrace.broker.statelog import PartitionStateLog
 from headrace.broker.topics import OFFSETS, TOPICS, TRANSACTIONS, Topics
-from headrace.broker.transactions import Transactions, TransactionSettings
+from headrace.broker.transactions import Transactions
 from headrace.broker.transactions.log_participants import LogParticipants
 from headrace.storage.folder import DataFolder
 
@@ -72,11 +72,11 @@ class Broker:
             for name in (TOPICS, OFFSETS, TRANSACTIONS)
         )
         self.topics.load(topics)
-        settings = GroupSettings()
+        settings = self.config.groups
         self.offsets = Offsets(offsets, self.clock, settings)
         self.groups = Groups(offsets, self.offsets, self.clock, settings)
         participants = LogParticipants(self.topics, self.offsets, self.flusher, self.clock)
-        self.transactions = Transactions(transactions, self.clock, participants, TransactionSettings())
+        self.transactions = Transactions(transactions, self.clock, participants, self.config.transactions)
         self.groups.load()
         self.transactions.load()
 

@@ -7,6 +7,8 @@ import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.broker.groups.settings import GroupSettings
+from headrace.broker.transactions.settings import TransactionSettings
 from headrace.errors import HeadraceError
 
 
@@ -46,6 +48,10 @@ class BrokerConfig:
     """After this time without a request a connection is closed."""
     maintenance_interval_ms: int = 5_000
     """How often retention, compaction and checkpoints are looked after."""
+    groups: GroupSettings = field(default_factory=GroupSettings)
+    """Limits and times of consumer groups and their offsets."""
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    """Limits and times of transactions."""
     compaction_bytes_per_second: int = 0
     """The most that compaction reads and writes a second; 0 for no limit."""
 

@@ -6,6 +6,7 @@ participants   the partitions, as the coordinator sees them; `log_participants` 
 coordinator    carries out what was decided, and looks after time-outs and crashes
 """
 
-from headrace.broker.transactions.coordinator import Transactions, TransactionSettings
+from headrace.broker.transactions.coordinator import Transactions
+from headrace.broker.transactions.settings import TransactionSettings
 
 __all__ = ["TransactionSettings", "Transactions"]

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import Producer
 from headrace.broker.transactions import transaction as decide
+from headrace.broker.transactions.settings import TransactionSettings
 from headrace.broker.transactions.table import TransactionTable, check_name
 from headrace.broker.transactions.transaction import State, TopicPartition, Transaction, TransactionFault
-from headrace.errors import HeadraceError
 from headrace.storage.errors import StorageError
 from headrace.storage.producers import StaleProducerEpoch
 
@@ -51,27 +51,6 @@ class InvalidTimeout(TransactionFault):
     """A transaction time-out that is not positive, or above the broker's limit."""
 
     code = ErrorCode.invalid_transaction_timeout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings:
-    """How long transactions may last, and how often the broker looks after them."""
-
-    max_timeout_ms: int = 900_000
-    """`transaction.max.timeout.ms`: the longest time-out that a producer may ask for."""
-    expiration_ms: int = 604_800_000
-    """`transactional.id.expiration.ms`: after this time without use a transactional id is forgotten."""
-    sweep_ms: int = 1_000
-    """How often time-outs are looked for; Kafka's default is ten seconds."""
-    housekeeping_ms: int = 60_000
-    """How often expired ids and transactions that nobody owns are looked for."""
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise HeadraceError(
-                    f"{name} is {getattr(self, name)}: give a positive number of milliseconds"
-                )
 
 
 class Transactions:
