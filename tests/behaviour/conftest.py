@@ -7,12 +7,11 @@ One broker of each kind serves the whole session: tests use topics and groups of
 """
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 
 import pytest
 
-from tests.behaviour.brokers import BROKERS
+from headrace.testing import BrokerProcess
 from tests.behaviour.clients import ADAPTERS, connect
 from tests.behaviour.clients.contract import Client, Refused, TopicPartition
 from tests.behaviour.clients.java import Driver, missing
@@ -28,7 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if reason := missing():
-        terminalreporter.write_line(f"BEHAVIOURS RAN WITHOUT THE JAVA CLIENT: {reason}", yellow=True, bold=True)
+        terminalreporter.write_line(
+            f"BEHAVIOURS RAN WITHOUT THE JAVA CLIENT: {reason}", yellow=True, bold=True
+        )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -44,8 +45,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             (name, option) for name in libraries for option in options if option not in ADAPTERS[name].CANNOT
         ]
         metafunc.parametrize(("library", argument), pairs)
-    brokers = [pytest.param(name, marks=pytest.mark.cluster if name == "apache" else ()) for name in BROKERS]
-    metafunc.parametrize("broker_kind", brokers)
+    metafunc.parametrize("broker_kind", ["headrace", pytest.param("apache", marks=pytest.mark.cluster)])
 
 
 def _is_wanted(library: str, metafunc: pytest.Metafunc) -> bool:
@@ -59,17 +59,10 @@ def _is_wanted(library: str, metafunc: pytest.Metafunc) -> bool:
 
 
 @pytest.fixture(scope="session")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """A function from a kind of broker to its address; a broker starts when it is first asked for."""
-    running: dict[str, str] = {}
-    with ExitStack() as stack:
-
-        def address(kind: str) -> str:
-            if kind not in running:
-                running[kind] = stack.enter_context(BROKERS[kind](tmp_path_factory.mktemp(kind)))
-            return running[kind]
-
-        yield address
+def headrace_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Headrace broker, in a process of its own, that serves the whole session."""
+    with BrokerProcess(tmp_path_factory.mktemp("headrace")) as broker:
+        yield broker.bootstrap
 
 
 @pytest.fixture(scope="session")
@@ -81,9 +74,11 @@ def java_driver() -> Iterator[Driver]:
 
 
 @pytest.fixture
-def broker(broker_kind: str, brokers: Callable[[str], str]) -> str:
+def broker(broker_kind: str, request: pytest.FixtureRequest) -> str:
     """The address of the broker of this test."""
-    return brokers(broker_kind)
+    return str(
+        request.getfixturevalue({"headrace": "headrace_process", "apache": "apache_kafka"}[broker_kind])
+    )
 
 
 @pytest.fixture

@@ -62,11 +62,11 @@ class Crowd:
         """Poll until the consumers share all partitions of the topic, each one at least one of them."""
         everything = sorted(TopicPartition(topic, number) for number in range(partitions))
 
-        def shared() -> bool:
+        def is_divided() -> bool:
             shares = [consumer.assignment() for consumer in self.consumers]
             return all(shares) and sorted(part for share in shares for part in share) == everything
 
-        self.poll_until(shared, f"{len(self.consumers)} consumers to share {partitions} partitions")
+        self.poll_until(is_divided, f"{len(self.consumers)} consumers to share {partitions} partitions")
 
     def read(self, count: int) -> None:
         """Poll until the consumers have that many messages between them."""

@@ -77,6 +77,15 @@ def test_a_folder_is_free_again_after_a_start_that_failed(tmp_path: Path) -> Non
         assert client.create_topic("orders").error_code is ErrorCode.none
 
 
+def test_a_topic_that_cannot_be_made_on_demand_is_answered_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "orders-0").write_text("where a folder should be")
+    with broker(data=tmp_path) as kafka, WireClient(kafka.bootstrap) as client:
+        client.create_topic("cups.new")
+        answer = client.ask(METADATA, 1, topics=[{"name": "orders"}, {"name": "cups_new"}])
+        codes = [topic.error_code for topic in answer.topics]
+        assert codes == [ErrorCode.kafka_storage_error, ErrorCode.invalid_topic_exception]
+
+
 def test_a_stop_answers_long_polls_with_what_there_is(tmp_path: Path) -> None:
     with broker(data=tmp_path) as kafka, WireClient(kafka.bootstrap) as client:
         client.create_topic("orders")

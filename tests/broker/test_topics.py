@@ -81,6 +81,17 @@ def test_a_topic_is_made_once(bench: Bench) -> None:
         bench.topics.create("orders", 1, {})
 
 
+def test_names_that_differ_only_in_dot_and_underscore_are_one_name(bench: Bench) -> None:
+    bench.topics.create("orders.new", 1, {})
+    with pytest.raises(InvalidTopicName, match="differ only in"):
+        bench.topics.create("orders_new", 1, {})
+    bench.restart()
+    with pytest.raises(InvalidTopicName, match="differ only in"):
+        bench.topics.create("orders_new", 1, {})
+    bench.topics.delete("orders.new")
+    bench.topics.create("orders_new", 1, {})
+
+
 @pytest.mark.parametrize("partitions", [0, -5, MAX_PARTITIONS + 1])
 def test_a_topic_has_a_possible_number_of_partitions(bench: Bench, partitions: int) -> None:
     with pytest.raises(InvalidPartitions):

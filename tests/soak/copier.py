@@ -10,7 +10,7 @@ import sys
 
 from confluent_kafka import Consumer, Message, Producer
 
-BATCH = 500
+BATCH = 100
 
 
 def main(bootstrap: str, source: str, target: str) -> None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.broker.processes import BrokerProcess
+from tests.broker.processes import BrokerProcess, wait_until
 from tests.soak.kill_storm import read_all
 
 SOURCE, TARGET = "source", "target"
@@ -37,7 +37,6 @@ class CopierProcess:
     def __init__(self, bootstrap: str) -> None:
         self._command = [sys.executable, "-m", "tests.soak.copier", bootstrap, SOURCE, TARGET]
         self._process = self._start()
-        self.ended_by_itself = 0
 
     def _start(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(self._command, cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -45,7 +44,6 @@ class CopierProcess:
     def look_after(self) -> None:
         """Start it again if it has ended."""
         if self._process.poll() is not None:
-            self.ended_by_itself += 1
             self._process = self._start()
 
     def bounce(self) -> None:
@@ -64,37 +62,52 @@ class CopierProcess:
         self.kill()
 
 
-def fill_source(bootstrap: str, records: int) -> None:
-    """Write the numbered records that are to be copied."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, TARGET)]
-    for created in admin.create_topics(topics).values():
-        created.result(30)
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
-    for number in range(records):
-        producer.produce(SOURCE, b"record %d" % number, partition=number % PARTITIONS)
-        producer.poll(0)
-    assert producer.flush(60) == 0
+class Source:
+    """The numbered records that are to be copied; more of them arrive before every bounce."""
+
+    def __init__(self, bootstrap: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, TARGET)]
+        for created in admin.create_topics(topics).values():
+            created.result(30)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,
+            }
+        )
+        self._written = 0
+
+    def fill_up(self, records: int) -> None:
+        """Let there be so many records in all."""
+        for number in range(self._written, records):
+            self._producer.produce(SOURCE, b"record %d" % number, partition=number % PARTITIONS)
+            self._producer.poll(0)
+        assert self._producer.flush(60) == 0
+        self._written = records
 
 
-def copy_under_fire(plan: Plan, kafka: BrokerProcess) -> int:
-    """Copy everything while broker and copier are killed in turns; gives how often the copier gave up."""
+def copy_under_fire(plan: Plan, kafka: BrokerProcess) -> None:
+    """Copy everything while broker and copier are killed in turns."""
     chance = random.Random(plan.seed)
-    fill_source(kafka.address, plan.records)
+    source = Source(kafka.address)
     with CopierProcess(kafka.address) as copier:
         for number in range(plan.bounces):
+            source.fill_up(plan.records * (number + 1) // plan.bounces)
             time.sleep(chance.uniform(plan.shortest_life, plan.longest_life))  # the life of its prey
             copier.look_after()
             if number % 2:
                 copier.bounce()
             else:
                 kafka.restart()
-        deadline = time.monotonic() + plan.deadline_seconds
-        while uncopied(kafka.address):
-            assert time.monotonic() < deadline, f"{uncopied(kafka.address)} records are not copied"
+
+        def is_done() -> bool:
             copier.look_after()
-            time.sleep(0.1)
-        return copier.ended_by_itself
+            return uncopied(kafka.address) == 0
+
+        wait_until(is_done, "everything to be copied", plan.deadline_seconds)
 
 
 def uncopied(bootstrap: str) -> int:

@@ -17,7 +17,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.broker.processes import BrokerProcess
+from tests.broker.processes import BrokerProcess, wait_until
 
 TOPIC = "storm"
 PARTITIONS = 3
@@ -26,11 +26,10 @@ DEADLINE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storm:
-    """How often the broker is killed, and how long it lives in between."""
+    """How often the broker is killed, and how long at most it acknowledges records in between."""
 
     kills: int
-    shortest_life: float = 0.2
-    longest_life: float = 1.0
+    longest_life: float = 0.5
     seed: int = 0
 
 
@@ -79,6 +78,14 @@ class Writer(threading.Thread):
         else:
             self.acknowledged[message.partition()].append(int(message.value()))
 
+    def wait_for_progress(self) -> None:
+        """Return when a record has been acknowledged that had not been at the call."""
+        before = self._count()
+        wait_until(lambda: self._count() > before, "the writer to go on")
+
+    def _count(self) -> int:
+        return sum(map(len, list(self.acknowledged.values())))
+
     def finish(self) -> None:
         """Stop writing, and return when every record has its answer."""
         self._stop_asked.set()
@@ -92,7 +99,8 @@ def ride_out(storm: Storm, kafka: BrokerProcess) -> Writer:
     writer.start()
     try:
         for _ in range(storm.kills):
-            time.sleep(chance.uniform(storm.shortest_life, storm.longest_life))  # the life of a broker
+            writer.wait_for_progress()
+            time.sleep(chance.uniform(0, storm.longest_life))  # the rest of the broker's life
             kafka.restart()
     finally:
         writer.finish()

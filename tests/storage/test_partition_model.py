@@ -45,6 +45,8 @@ HOUR = 3_600_000
 MEMORY = Path("/dev/shm")
 TRANSACTIONAL_IDS = (1, 2)
 IDEMPOTENT_ID = 3
+NO_PRODUCER = -1
+END_OF_TRANSACTION = 0
 
 Contents = list[tuple[bytes, bytes | None]]
 
@@ -52,6 +54,7 @@ keys = st.sampled_from([b"a", b"b", b"c", b"d"])
 values = st.one_of(st.none(), st.integers(0, 300).map(lambda size: b"v" * size))
 pairs = st.lists(st.tuples(keys, values), min_size=1, max_size=4)
 codecs = st.sampled_from([0, 0, 0, 1, 2, 3, 4])
+writers = st.sampled_from([NO_PRODUCER, *TRANSACTIONAL_IDS, IDEMPOTENT_ID, END_OF_TRANSACTION])
 fractions = st.floats(0, 1)
 
 
@@ -149,6 +152,16 @@ class PartitionMachine(RuleBasedStateMachine):
             ModelBatch(base_offset=offset, count=1, producer_id=producer_id, epoch=epoch, committed=committed)
         )
 
+    @rule(steps=st.lists(st.tuples(writers, pairs, codecs, st.booleans()), min_size=3, max_size=12))
+    def write_a_lot(self, steps: list[tuple[int, Contents, int, bool]]) -> None:
+        for producer_id, contents, codec, flag in steps:
+            if producer_id == END_OF_TRANSACTION:
+                self.end_transaction(committed=flag, bump=len(contents) > 1, producer_id=1 + codec % 2)
+            elif producer_id == NO_PRODUCER:
+                self.append(contents, codec)
+            else:
+                self.append_of_producer(contents, codec, producer_id)
+
     @rule(data=st.data())
     def repeat_a_batch(self, data: st.DataObject) -> None:
         candidates = [
@@ -199,6 +212,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(fraction=fractions)
     def delete_records(self, fraction: float) -> None:
+        self._save_snapshots()
         start, end = self.log.start_offset, self.log.high_watermark
         self.model.start = start + int(fraction * (end - start))
         self.log.move_start(self.model.start)
@@ -206,6 +220,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(age_ms=st.integers(0, 20))
     def retain_by_time(self, age_ms: int) -> None:
+        self._save_snapshots()
         self.log.config = dataclasses.replace(self.config, retention_ms=age_ms)
         apply_retention(self.log, self.now_ms)
         self.log.config = self.config
@@ -218,6 +233,10 @@ class PartitionMachine(RuleBasedStateMachine):
             newest = max(r.timestamp for r in self._all_of(self.log.segments[0].base_offset, first_end))
             assert newest >= self.now_ms - age_ms
 
+    def _save_snapshots(self) -> None:
+        """Close what was rolled: a crash may make a producer forgotten whose every batch was deleted before."""
+        self.run_jobs()
+
     def _all_of(self, first: int, end: int) -> list[Record]:
         """Records and markers in a range, whatever became of the start of the log."""
         marker = Record(0, self.now_ms, None, None, ())
@@ -229,6 +248,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(0, 8000))
     def retain_by_size(self, limit: int) -> None:
+        self._save_snapshots()
         self.log.trim()
         before = self.log.size
         self.log.config = dataclasses.replace(self.config, retention_bytes=limit)
@@ -240,9 +260,14 @@ class PartitionMachine(RuleBasedStateMachine):
         if "delete" in self.config.cleanup_policy and not self.waits_for_sync:
             assert len(self.log.segments) == 1 or self.log.size - self.log.segments[0].size < limit
 
-    @rule(steps=st.none() | st.integers(0, 25), later_ms=st.sampled_from([0, 2 * HOUR]))
-    def compact(self, steps: int | None, later_ms: int) -> None:
+    @rule(
+        closes=st.booleans(), steps=st.none() | st.integers(0, 25), later_ms=st.sampled_from([0, 2 * HOUR])
+    )
+    def compact(self, closes: bool, steps: int | None, later_ms: int) -> None:
         """Compact as the broker does; with `steps`, it is killed after so many steps of the swap."""
+        if closes:
+            self.log.roll()
+            self.run_jobs()
         request = plan_compaction(self.log, self.now_ms + later_ms, None)
         if request is None:
             return
@@ -325,7 +350,7 @@ class PartitionMachine(RuleBasedStateMachine):
             path, position, header = data.draw(st.sampled_from(unsynced))
             # The first 16 bytes are outside the checksum: an offset that is spoilt is not always noticed.
             ranges = {"cut": (0, header.size - 1), "spoil": (16, header.size - 1), "zero": (16, 16)}
-            within = data.draw(st.integers(*ranges[how]))
+            within = data.draw(st.just(ranges[how][0]) | st.integers(*ranges[how]))
             tear(path, position + within, how)
             self.model.lose_from(header.base_offset)
         self._crash()
@@ -340,6 +365,7 @@ class PartitionMachine(RuleBasedStateMachine):
                 # Whether there is a list of aborted transactions is known from nowhere else.
                 can_miss = suffix != ".txnindex" and not self.model.was_compacted
                 kinds = ["none", "none", "short", "garbage"] + ["missing"] * can_miss
+                kinds += ["lies"] * suffix.endswith("index") * (suffix != ".txnindex")
                 damage = data.draw(st.sampled_from(kinds))
                 content = path.read_bytes()
                 if damage == "missing":
@@ -348,6 +374,8 @@ class PartitionMachine(RuleBasedStateMachine):
                     path.write_bytes(content[:-1])
                 elif damage == "garbage":
                     path.write_bytes(b"\x5a" * len(content))
+                elif damage == "lies":
+                    path.write_bytes(bytes(byte ^ (place % 4 == 3) for place, byte in enumerate(content)))
 
     # What must hold after every step
 

@@ -87,6 +87,11 @@ def check_name(name: str) -> None:
         )
 
 
+def _plain(name: str) -> str:
+    """The name as the names of Kafka's metrics show it."""
+    return name.replace(".", "_")
+
+
 class Topics:
     """All topics of the broker."""
 
@@ -95,6 +100,7 @@ class Topics:
         self._clock = clock
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
+        self._by_plain_name: dict[str, str] = {}
         self._state: StateLog | None = None
 
     def __len__(self) -> int:
@@ -139,6 +145,12 @@ class Topics:
         check_name(name)
         if name in self._by_name:
             raise TopicExists(f"topic {name!r} exists already")
+        twin = self._by_plain_name.get(_plain(name))
+        if twin is not None:
+            raise InvalidTopicName(
+                f"topic {name!r} and topic {twin!r} differ only in '.' and '_', which the names of Kafka's "
+                "metrics do not tell apart: choose another name"
+            )
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidPartitions(f"{partitions} partitions: a topic has 1 to {MAX_PARTITIONS}")
         return TopicConfig.parse(configs)
@@ -180,6 +192,7 @@ class Topics:
         self._state.append([(name.encode(), None)])
         del self._by_name[name]
         del self._by_id[topic.id]
+        self._by_plain_name.pop(_plain(name), None)
         for partition in topic.partitions:
             self._folder.delete(name, partition.index)
             partition.notify()
@@ -227,3 +240,4 @@ class Topics:
     def _register(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
+        self._by_plain_name[_plain(topic.name)] = topic.name

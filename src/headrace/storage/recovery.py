@@ -89,7 +89,7 @@ def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> i
     for position, segment in enumerate(partition.segments):
         if segment.base_offset < first:
             continue
-        if position and _is_hole(partition, position):
+        if segment.base_offset > first and _is_hole(partition, position):
             _drop_after(partition, position - 1)
             break
         valid_bytes, partition.end_offset = _scan(
@@ -117,7 +117,7 @@ def _is_hole(partition: PartitionLog, position: int) -> bool:
     was_closed = any(
         path.exists() for path in (before.path.with_suffix(".index"), segment.path.with_suffix(".snapshot"))
     )
-    return before.base_offset <= partition.end_offset < segment.base_offset and not was_closed
+    return partition.end_offset < segment.base_offset and not was_closed
 
 
 def _scan(segment: Segment, trusted_offset: int, interval_bytes: int) -> tuple[int, int]:
@@ -214,6 +214,7 @@ def _load_snapshot(partition: PartitionLog, scanned_from: int) -> int:
                 partition.producers = ProducerStates.load(path.read_bytes())
             except CorruptSnapshot as fault:
                 log.warning("%s: %s", path, fault)
+                path.unlink()
             else:
                 return offset
     # Not the start of the log: a transaction that is still open may have begun before it.
@@ -278,9 +279,11 @@ def _settle(partition: PartitionLog, scanned_from: int, snapshot: bytes) -> None
                 aborted = partition.aborted.ended_between(segment.base_offset, follower.base_offset)
                 save_entries(segment.path.with_suffix(".txnindex"), aborted)
         last = partition.active.base_offset
-        if last > partition.recovery_point:
-            replace_file(partition.directory / segment_name(last, ".snapshot"), snapshot)
-            partition.recovery_point = last
+        snapshot_path = partition.directory / segment_name(last, ".snapshot")
+        if last > partition.recovery_point or (last and not snapshot_path.exists()):
+            # The segments from which it was made again may be deleted before the next start.
+            replace_file(snapshot_path, snapshot)
+        partition.recovery_point = max(partition.recovery_point, last)
         if partition.waits_for_sync:
             partition.sync()
     except OSError as fault:

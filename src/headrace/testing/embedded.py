@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.config import BrokerConfig
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from headrace.broker.config import BrokerConfig
 
 
 class EmbeddedBroker:
@@ -75,6 +75,8 @@ def broker(**settings: Any) -> Iterator[EmbeddedBroker]:
 
     `settings` are those of `headrace.broker.config.BrokerConfig`, for example `default_partitions=3`.
     """
+    from headrace.broker.config import BrokerConfig
+
     with tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True) as folder:
         defaults: dict[str, Any] = {"data": Path(folder), "port": 0}
         embedded = EmbeddedBroker(BrokerConfig(**(defaults | settings)))

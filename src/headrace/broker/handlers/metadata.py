@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topics import InvalidTopicName, check_name
+from headrace.broker.errors import error_code
+from headrace.broker.topics import check_name
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,11 +55,11 @@ def _find(broker: Broker, item: Any, *, may_create: bool) -> Mapping[str, Any]:
         return describe(broker, topic)
     try:
         check_name(item.name)
-    except InvalidTopicName:
-        return _missing(item.name, None, ErrorCode.invalid_topic_exception)
-    if not may_create:
-        return _missing(item.name, None, ErrorCode.unknown_topic_or_partition)
-    return describe(broker, broker.topics.create(item.name, broker.config.default_partitions, {}))
+        if may_create:
+            return describe(broker, broker.topics.create(item.name, broker.config.default_partitions, {}))
+    except HeadraceError as fault:
+        return _missing(item.name, None, error_code(fault))
+    return _missing(item.name, None, ErrorCode.unknown_topic_or_partition)
 
 
 def _missing(name: str | None, topic_id: Any, code: ErrorCode) -> Mapping[str, Any]:
