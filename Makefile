@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SECONDS ?= 20
+BENCH  ?= broker
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,7 +55,7 @@ soak: $(VENV)/.dev  ## long storms of kill -9
 	$(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS)
 
 bench: bench/.venv/.ready  ## compare with Apache Kafka, NATS and Redis on this machine
-	bench/.venv/bin/python -m bench.broker $(ARGS)
+	bench/.venv/bin/python -m bench.$(BENCH) $(ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -1,10 +1,16 @@
 """The brokers that tests run on: Headrace, and in the cluster suite Apache Kafka too."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tools.apache_kafka import ApacheKafka
+
+
+def pytest_configure() -> None:
+    # A suite that was started in the background ignores Ctrl-C, and so would every process that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

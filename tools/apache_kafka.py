@@ -264,7 +264,12 @@ class ApacheKafka:
     def _format_storage(self) -> None:
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = self._java_command(
-            "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(self._settings)
+            "kafka.tools.StorageTool",
+            "format",
+            "--standalone",
+            f"--cluster-id={cluster_id}",
+            "-c",
+            str(self._settings),
         )
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

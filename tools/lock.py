@@ -1,16 +1,45 @@
-"""Make the lock files from pyproject.toml: hashed requirements, for every Python from 3.11 on, without registry addresses."""
+"""Make the lock files from pyproject.toml: hashed requirements, for every Python, no registry addresses."""
 
 import subprocess
 import sys
 
 LOCKS = {
     "requirements.lock": ["pyproject.toml", "--group", "build"],
-    "requirements-dev.lock": ["pyproject.toml", "--group", "build", "--group", "dev", "--constraint", "requirements.lock"],
-    "bench/requirements.lock": ["pyproject.toml", "--group", "build", "--group", "bench", "--constraint", "requirements.lock"],
+    "requirements-dev.lock": [
+        "pyproject.toml",
+        "--group",
+        "build",
+        "--group",
+        "dev",
+        "--constraint",
+        "requirements.lock",
+    ],
+    "bench/requirements.lock": [
+        "pyproject.toml",
+        "--group",
+        "build",
+        "--group",
+        "bench",
+        "--constraint",
+        "requirements.lock",
+    ],
 }
-OPTIONS = ["--universal", "--python-version", "3.11", "--generate-hashes", "--quiet", "--no-annotate", "--no-emit-index-url",
-           "--no-emit-find-links", "--custom-compile-command", "make lock"]
+OPTIONS = [
+    "--universal",
+    "--python-version",
+    "3.11",
+    "--generate-hashes",
+    "--quiet",
+    "--no-annotate",
+    "--no-emit-index-url",
+    "--no-emit-find-links",
+    "--custom-compile-command",
+    "make lock",
+]
 
 for target, sources in LOCKS.items():
-    subprocess.run([sys.executable, "-m", "uv", "pip", "compile", *OPTIONS, *sources, "--output-file", target], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "uv", "pip", "compile", *OPTIONS, *sources, "--output-file", target],
+        check=True,
+    )
     print("wrote", target)

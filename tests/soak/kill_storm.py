@@ -119,8 +119,11 @@ def read_all(bootstrap: str, topic: str, partitions: int, **settings: Any) -> li
     unread = set(range(partitions))
     deadline = time.monotonic() + DEADLINE_SECONDS
     while unread:
-        assert time.monotonic() < deadline, f"partitions {unread} could not be read to their end"
-        for message in consumer.consume(10_000, 0.2):
+        assert time.monotonic() < deadline, f"nothing more of partitions {unread} could be read"
+        messages = consumer.consume(10_000, 0.2)
+        if messages:
+            deadline = time.monotonic() + DEADLINE_SECONDS
+        for message in messages:
             error = message.error()
             if error is None:
                 found[message.partition()].append(message.value())

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 @pytest.mark.parametrize("flush", ["os", "interval", "always"])
 def test_every_acknowledged_record_is_read_back_once_and_in_order(tmp_path: Path, flush: str) -> None:
-    storm = Storm(kills=60, longest_life=2.0, seed=random.randrange(2**32))
+    storm = Storm(kills=60, longest_life=1.0, seed=random.randrange(2**32))
     with BrokerProcess(tmp_path / "data", "--flush", flush, "--partitions", str(PARTITIONS)) as kafka:
         writer = ride_out(storm, kafka)
         read = read_all(kafka.address, TOPIC, PARTITIONS)

@@ -100,6 +100,16 @@ def test_segments_after_a_torn_one_are_deleted_with_their_files(tmp_path):
     assert [record.offset for record in read_records(opened)] == list(range(opened.end_offset))
 
 
+def test_a_segment_that_lost_its_end_between_two_batches_ends_the_log(tmp_path):
+    log = open_log(tmp_path, segment_bytes=1024, background=lambda job: None)
+    fill(log)
+    first = log.segments[0]
+    first.truncate(list(first.headers())[-1][0])
+    opened = reopen(log)
+    assert [record.offset for record in read_records(opened)] == list(range(opened.end_offset))
+    assert opened.end_offset == log.segments[1].base_offset - 1
+
+
 def test_a_header_that_lies_about_its_offsets_is_not_taken_for_an_old_one(tmp_path):
     log = open_log(tmp_path)
     fill(log, 2)
@@ -232,6 +242,26 @@ def test_a_producer_is_known_after_a_restart(tmp_path, clean, damage):
     with pytest.raises(OutOfOrderSequence):
         write(opened, 21)
     assert not write(opened, 20).is_duplicate
+
+
+def test_a_damaged_snapshot_is_written_again_before_the_batches_behind_it_may_go(tmp_path):
+    log = open_log(tmp_path)
+    write(log, 0)
+    log.roll()
+    for path in files(log, ".snapshot"):
+        spoil(path)
+    log = reopen(log, marks=NO_MARKS)
+    log.append(batch(b"other"), NOW)
+    log.move_start(log.end_offset - 1)
+    assert write(reopen(log), 0).is_duplicate
+
+
+def test_a_transaction_that_began_before_the_start_of_the_log_is_still_open_after_a_crash(tmp_path):
+    log = open_log(tmp_path)
+    write(log, 0, transactional=True)
+    log.move_start(1)
+    opened = reopen(log)
+    assert opened.producers.has_open(7)
 
 
 def test_a_snapshot_of_batches_that_were_lost_is_not_believed(tmp_path):

@@ -93,6 +93,9 @@ class Maintenance:
     async def _swap_in(
         self, partition: PartitionLog, request: CompactionRequest, result: CompactionResult
     ) -> None:
+        # The recovery point on disk must lie beyond what is replaced: a scan would not find in it every batch
+        # by which a producer is known.
+        await self._broker.save_checkpoint()
         for group in result.groups:
             present = {segment.base_offset for segment in partition.segments}
             if partition.is_deleted or not present.issuperset(group.replaces):

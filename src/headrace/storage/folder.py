@@ -12,6 +12,7 @@ DATA/<topic>-<partition>/              segments
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import logging
 import os
@@ -77,8 +78,8 @@ class DataFolder:
                 f"{self.path} is in use by the broker with process id {holder}: "
                 "stop it first, or start this one with another folder (--data DIR)"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # it is a courtesy, and a full disk is no reason not to start
+            os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
         return descriptor
 
     def _read_cluster_id(self) -> str:

@@ -110,11 +110,11 @@ class Segment:
         except OSError as fault:
             raise DiskFault(f"{self.path} could not be made: {fault.strerror}; free some space") from fault
         if self.size == 0:
-            self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
-            return
-        self.load_max_timestamp()
-        self._unindexed_bytes = self.size
-        self.load_first_timestamp()
+            self.begin_indexes()
+        else:
+            self.load_max_timestamp()
+            self.load_first_timestamp()
+            self._unindexed_bytes = self.size
         # From here on they are in memory; on disk they are the sign of a segment that was closed.
         for suffix in (".index", ".timeindex"):
             self.path.with_suffix(suffix).unlink(missing_ok=True)

@@ -1,0 +1,103 @@
+"""Apache Kafka's own DumpLogSegments reads what the log wrote, and finds nothing wrong with it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.protocol.compression import CODECS
+from tests.storage.batches import NOW, Writer, batch, open_log, read_records
+from tools.apache_kafka import VERSION, cache_folder, fetch_jars
+
+if TYPE_CHECKING:
+    from headrace.storage.partition import PartitionLog
+
+pytestmark = pytest.mark.cluster
+
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
+COMPLAINTS = re.compile(r"mismatch|out of order|non-consecutive|not found|isvalid: false", re.IGNORECASE)
+# The tool says this of every segment but the one at offset 0, because it counts from -1.
+FIRST_OFFSET = re.compile(r"^Non-consecutive offsets in .*\n +-1 is followed by \d+\n", re.MULTILINE)
+RECORD = re.compile(r"^\| offset: (\d+) CreateTime: (\d+) ", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def classpath() -> str:
+    """Kafka's jars, and the one with its tools, fetched by Maven as they are."""
+    target = cache_folder() / f"kafka-tools-{VERSION}"
+    if not target.is_dir():
+        maven = shutil.which("mvn")
+        assert maven is not None, "install Maven to fetch Kafka's tools"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetching-") as folder:
+            artifact = f"-Dartifact=org.apache.kafka:kafka-tools:{VERSION}"
+            command = [maven, "-B", "-q", "dependency:copy", artifact, f"-DoutputDirectory={folder}/jars"]
+            subprocess.run(command, cwd=folder, check=True, timeout=100)
+            Path(folder, "jars").rename(target)
+    return f"{fetch_jars()}/*:{target}/*"
+
+
+def dump(classpath: str, *paths: Path) -> str:
+    """What the tool says of the files; it must not complain."""
+    names = ",".join(str(path) for path in paths)
+    command = ["java", "-cp", classpath, DUMP, "--deep-iteration", "--print-data-log", "--files", names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    said = FIRST_OFFSET.sub("", done.stdout + done.stderr)
+    assert not COMPLAINTS.search(said), said
+    return done.stdout
+
+
+@pytest.fixture
+def log(tmp_path) -> PartitionLog:
+    """Two closed segments with every codec, times out of order, and an aborted transaction."""
+    log = open_log(tmp_path, segment_bytes=4096, index_interval_bytes=300)
+    for number in range(50):
+        times = (NOW + number * 37 % 100, NOW + number * 53 % 90)
+        log.append(batch(b"." * 50, b"." * 50, time_ms=times, codec=number % len(CODECS)), NOW)
+    log.append(batch(b"void", writer=Writer(9, transactional=True)), NOW)
+    log.append_marker(9, 0, committed=False, now_ms=NOW)
+    log.close()
+    assert len(log.segments) > 1
+    return log
+
+
+def test_kafka_reads_the_same_records_from_the_log_files(log, classpath):
+    paths = sorted(log.directory.glob("*.log"))
+    found = [(int(offset), int(time)) for offset, time in RECORD.findall(dump(classpath, *paths))]
+    marker = log.end_offset - 1
+    assert [each for each in found if each[0] != marker] == [
+        (record.offset, record.timestamp) for record in read_records(log)
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_kafka_finds_every_entry_of_the_indexes_true(log, classpath, suffix):
+    paths = sorted(log.directory.glob(f"*{suffix}"))
+    text = dump(classpath, *paths)
+    entries = sum(
+        len(segment.offset_index) if suffix == ".index" else len(segment.time_index)
+        for segment in log.segments
+    )
+    assert len(re.findall(r"^(offset|timestamp): ", text, re.MULTILINE)) == entries > 3
+
+
+def test_kafka_reads_the_aborted_transactions(log, classpath):
+    text = dump(classpath, *log.directory.glob("*.txnindex"))
+    (entry,) = log.aborted.between(0, log.end_offset)
+    assert f"producerId: 9 firstOffset: {entry.first_offset} lastOffset: {entry.last_offset}" in text
+
+
+def test_the_tool_would_have_complained(log, classpath):
+    path = log.segments[0].path.with_suffix(".timeindex")
+    data = bytearray(path.read_bytes())
+    data[7] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(AssertionError, match=r"(?i)mismatch"):
+        dump(classpath, path)
