@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -312,6 +314,30 @@ def test_a_reader_in_the_middle_of_a_segment_goes_on_after_it_was_deleted(tmp_pa
     log.move_start(20)
     assert not (tmp_path / f"{0:020d}.log").exists()
     assert os.pread(held.file.fd, held.size, held.position) == before
+
+
+def test_syncs_in_other_threads_never_meet_a_file_that_was_closed_or_deleted(tmp_path):
+    with ThreadPoolExecutor(3) as threads:
+        log = open_log(tmp_path, segment_bytes=1024, background=threads.submit)
+        stop = threading.Event()
+
+        def sync_again_and_again():
+            rounds = 0
+            while not stop.is_set():
+                log.sync()
+                rounds += 1
+            return rounds
+
+        syncing = threads.submit(sync_again_and_again)
+        try:
+            for number in range(2000):
+                log.append(filler(number), NOW)
+                if number % 20 == 0:
+                    log.move_start(max(log.start_offset, number - 5))
+                    assert read_records(log)[-1].offset == number
+        finally:
+            stop.set()
+        assert syncing.result(30) > 0
 
 
 # Transactions

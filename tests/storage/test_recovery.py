@@ -436,6 +436,16 @@ def test_a_start_on_a_full_disk_waits_with_what_it_would_save(tmp_path):
     assert opened.recovery_point == 0
 
 
+def test_what_a_crash_left_half_written_or_without_its_log_goes(tmp_path):
+    log = open_log(tmp_path, segment_bytes=1024)
+    fill(log)
+    expected = {path.name for path in tmp_path.iterdir()}
+    for name in (f"{3:020d}.index", f"{3:020d}.timeindex", f"{3:020d}.txnindex", f"{0:020d}.index.tmp"):
+        (tmp_path / name).write_bytes(b"left")
+    reopen(log)
+    assert {path.name for path in tmp_path.iterdir()} == expected
+
+
 def test_marks_of_nothing_start_at_the_beginning(tmp_path):
     log = open_log(tmp_path)
     fill(log, 3)

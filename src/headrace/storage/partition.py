@@ -22,21 +22,13 @@ from headrace.protocol.batch import (
     TRANSACTIONAL,
     BatchHeader,
     build_batch,
-    check_batch,
     place_batch,
     read_header,
     stamp_append_time,
 )
-from headrace.protocol.compression import CODECS
-from headrace.protocol.records import first_record_without_key
 from headrace.storage.aborted import AbortedTransactions, read_entries, save_entries
-from headrace.storage.errors import (
-    DiskFault,
-    InvalidRecord,
-    InvalidTimestamp,
-    OffsetOutOfRange,
-    RecordTooLarge,
-)
+from headrace.storage.acceptance import accept_batch
+from headrace.storage.errors import DiskFault, OffsetOutOfRange
 from headrace.storage.files import FilePool, replace_file, sync_directory
 from headrace.storage.producers import ProducerStates
 from headrace.storage.segment import FileRange, Segment, Step, segment_name
@@ -54,7 +46,6 @@ log = logging.getLogger(__name__)
 NO_TIMESTAMP: Final = -1
 MAX_OFFSET_SPAN: Final = 2**31 - 1
 """Offsets that one segment can hold: its indexes store them as 32-bit distances."""
-_CODEC_NAMES: Final = ", ".join(CODECS.values())
 
 
 class Appended(NamedTuple):
@@ -121,7 +112,7 @@ class PartitionLog:
 
         `batch` must be writable: its offset and, if the topic wants it, the broker's time go into its header.
         """
-        header = self._accept(batch, now_ms)
+        header = accept_batch(batch, self.config, now_ms)
         if header.producer_id >= 0:
             duplicate = self.producers.check(header)
             if duplicate is not None:
@@ -173,50 +164,6 @@ class PartitionLog:
         if aborted is not None:
             self.aborted.add(aborted)
         return offset
-
-    def _accept(self, batch: memoryview, now_ms: int) -> BatchHeader:
-        """The header of a client's batch that may be stored; everything else is refused here."""
-        if len(batch) < HEADER_BYTES:
-            raise InvalidRecord(
-                f"a record batch of {len(batch)} bytes: its header alone takes {HEADER_BYTES}"
-            )
-        header = read_header(batch)
-        config = self.config
-        if len(batch) > config.max_message_bytes:
-            raise RecordTooLarge(
-                f"a record batch of {len(batch)} bytes, and max.message.bytes is {config.max_message_bytes}: "
-                "send smaller batches or raise the topic's limit"
-            )
-        check_batch(batch, header)
-        if header.count < 1 or header.count != header.last_offset_delta + 1:
-            raise InvalidRecord(
-                f"a batch of {header.count} records that spans {header.last_offset_delta + 1}"
-            )
-        if header.codec not in CODECS:
-            raise InvalidRecord(
-                f"a batch in compression codec {header.codec}, which nobody can read: use {_CODEC_NAMES}"
-            )
-        if header.attributes & CONTROL:
-            raise InvalidRecord("a client wrote a control batch: only the broker may")
-        if header.attributes & TRANSACTIONAL and header.producer_id < 0:
-            raise InvalidRecord("a transactional batch without a producer id")
-        if config.message_timestamp_type == "CreateTime":
-            self._check_time(header, now_ms)
-        if config.is_compacted:
-            position = first_record_without_key(batch)
-            if position is not None:
-                raise InvalidRecord(f"record {position} has no key, and the topic is compacted: give it one")
-        return header
-
-    def _check_time(self, header: BatchHeader, now_ms: int) -> None:
-        latest = now_ms + self.config.message_timestamp_after_max_ms
-        earliest = now_ms - self.config.message_timestamp_before_max_ms
-        if header.max_timestamp > latest or 0 <= header.base_timestamp < earliest:
-            raise InvalidTimestamp(
-                f"records of the times {header.base_timestamp} to {header.max_timestamp} ms, and this topic "
-                f"takes {earliest} to {latest}: check the producer's clock or "
-                "message.timestamp.{before,after}.max.ms"
-            )
 
     def _store(self, batch: memoryview | bytearray, header: BatchHeader) -> int:
         base_offset = self.end_offset

@@ -10,9 +10,9 @@ it; aborted transactions from the files of the segments below the scanned part, 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -45,6 +45,7 @@ class Marks(NamedTuple):
 
 
 NO_MARKS: Final = Marks()
+INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 
 
 def open_partition(
@@ -64,7 +65,9 @@ def open_partition(
     partition = PartitionLog(
         directory, config, pool=pool, background=background, waits_for_sync=waits_for_sync
     )
-    partition.segments = [Segment(directory, base, partition.pool) for base in _base_offsets(directory)]
+    bases = _base_offsets(directory)
+    _remove_leftovers(directory, bases)
+    partition.segments = [Segment(directory, base, partition.pool) for base in bases]
     scanned_from = _find_end(partition, marks.recovery_point, clean=clean)
     _find_start(partition, marks.start_offset)
     partition.high_watermark = partition.end_offset
@@ -78,6 +81,16 @@ def open_partition(
 
 def _base_offsets(directory: Path) -> list[int]:
     return sorted(int(path.stem) for path in directory.glob("*.log") if path.stem.isdigit())
+
+
+def _remove_leftovers(directory: Path, bases: list[int]) -> None:
+    """Delete what a crash left half written, and the indexes of segments that are gone."""
+    names = {segment_name(base, "") for base in bases}
+    for path in directory.iterdir():
+        is_orphan = path.suffix in INDEX_SUFFIXES and path.stem not in names
+        if is_orphan or path.suffix == ".tmp":
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> int:
@@ -140,7 +153,7 @@ def _scan(segment: Segment, trusted_offset: int, interval_bytes: int) -> tuple[i
     return valid_bytes, end_offset
 
 
-@contextmanager
+@contextlib.contextmanager
 def _mapped(segment: Segment) -> Iterator[memoryview]:
     """The bytes of a log file, without reading them all."""
     if segment.size < HEADER_BYTES:

@@ -1,0 +1,61 @@
+"""Which batches of clients a topic takes: decided before anything is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.protocol.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
+from headrace.protocol.compression import CODECS, ZSTD
+from headrace.protocol.records import first_record_without_key
+from headrace.storage.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
+
+if TYPE_CHECKING:
+    from headrace.storage.config import TopicConfig
+
+
+def accept_batch(batch: memoryview, config: TopicConfig, now_ms: int) -> BatchHeader:
+    """The header of a batch that may be stored; any other is refused with the reason."""
+    if len(batch) < HEADER_BYTES:
+        raise InvalidRecord(f"a record batch of {len(batch)} bytes: its header alone takes {HEADER_BYTES}")
+    header = read_header(batch)
+    if len(batch) > config.max_message_bytes:
+        raise RecordTooLarge(
+            f"a record batch of {len(batch)} bytes, and max.message.bytes is {config.max_message_bytes}: "
+            "send smaller batches or raise the topic's limit"
+        )
+    check_batch(batch, header)
+    if header.count < 1 or header.count != header.last_offset_delta + 1:
+        raise InvalidRecord(f"a batch of {header.count} records that spans {header.last_offset_delta + 1}")
+    # Most batches have none: this runs for each of them.
+    if header.attributes:
+        _check_attributes(header)
+    if config.message_timestamp_type == "CreateTime":
+        _check_time(header, config, now_ms)
+    if config.is_compacted:
+        position = first_record_without_key(batch)
+        if position is not None:
+            raise InvalidRecord(f"record {position} has no key, and the topic is compacted: give it one")
+    return header
+
+
+def _check_attributes(header: BatchHeader) -> None:
+    if header.codec > ZSTD:
+        raise InvalidRecord(
+            f"a batch in compression codec {header.codec}, which nobody can read: "
+            f"use {', '.join(CODECS.values())}"
+        )
+    if header.is_control:
+        raise InvalidRecord("a client wrote a control batch: only the broker may")
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRecord("a transactional batch without a producer id")
+
+
+def _check_time(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    latest = now_ms + config.message_timestamp_after_max_ms
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    if header.max_timestamp > latest or 0 <= header.base_timestamp < earliest:
+        raise InvalidTimestamp(
+            f"records of the times {header.base_timestamp} to {header.max_timestamp} ms, and this topic "
+            f"takes {earliest} to {latest}: check the producer's clock or "
+            "message.timestamp.{before,after}.max.ms"
+        )
