@@ -304,6 +304,23 @@ def test_aborted_transactions_are_known_after_a_restart(tmp_path, clean, closed,
     assert read_values(opened, committed=True) == [b"0"]
 
 
+def test_a_damaged_list_of_aborted_transactions_is_written_again_and_producers_stay_known(tmp_path):
+    log = open_log(tmp_path)
+    write(log, 0, producer_id=8)
+    log.roll()
+    write(log, 0, transactional=True)
+    log.append_marker(7, 0, committed=False, now_ms=NOW)
+    log.roll()
+    log.move_start(1)
+    (path,) = files(log, ".txnindex")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    opened = reopen(log)
+    assert path.read_bytes() == whole
+    assert [entry.producer_id for entry in opened.aborted.between(0, 9)] == [7]
+    assert write(opened, 0, producer_id=8).is_duplicate
+
+
 def test_an_abort_in_a_segment_that_was_closed_after_the_checkpoint_is_known(tmp_path):
     log = open_log(tmp_path)
     marks = marks_of(log)

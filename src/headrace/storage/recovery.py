@@ -207,8 +207,7 @@ def _restore_producers(partition: PartitionLog, scanned_from: int, now_ms: int) 
         _load_aborted(partition, scanned_from)
     except StorageError as fault:
         log.warning("%s; the whole log is read for it", fault)
-        partition.producers = ProducerStates()
-        replayed_from = scanned_from = partition.segments[0].base_offset
+        _rebuild_aborted(partition, scanned_from, now_ms)
     last = partition.active.base_offset
     _replay(partition, replayed_from, last, scanned_from, now_ms)
     snapshot = partition.producers.dump()
@@ -243,6 +242,19 @@ def _load_aborted(partition: PartitionLog, scanned_from: int) -> None:
     ]
     for entry in entries:
         partition.aborted.add(entry)
+
+
+def _rebuild_aborted(partition: PartitionLog, scanned_from: int, now_ms: int) -> None:
+    """Find the aborted transactions of the segments below the scanned part, and write their files again."""
+    first = partition.segments[0].base_offset
+    producers, partition.producers = partition.producers, ProducerStates()
+    _replay(partition, first, scanned_from, first, now_ms)
+    partition.producers = producers
+    with contextlib.suppress(OSError):  # on a full disk it is done again at the next start
+        for segment, end in _spans(partition):
+            if segment.base_offset < scanned_from:
+                aborted = partition.aborted.ended_between(segment.base_offset, end)
+                save_entries(segment.path.with_suffix(".txnindex"), aborted)
 
 
 def _spans(partition: PartitionLog) -> Iterator[tuple[Segment, int]]:
