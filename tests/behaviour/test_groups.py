@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -103,11 +102,8 @@ def test_the_partitions_of_a_member_that_dies_move_when_its_session_has_ended(
     topic, group = new_topic(partitions=2), new_name("group")
     with doomed_member(library, broker, group, topic):
         assert client.group(group).members[0].partitions == everything(topic, 2)
-    killed = time.monotonic()
     survivor = Crowd(member(client, group, topic))
     survivor.settle(topic, 2)
-    took_s = time.monotonic() - killed
-    assert took_s < 3 * member_process.SESSION_TIMEOUT_MS / 1000
     client.producer().send(topic, [Message(value=b"%d" % n, partition=n) for n in range(2)])
     survivor.read(2)
     assert sorted(values(survivor.received[0])) == [b"0", b"1"]

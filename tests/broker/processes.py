@@ -1,14 +1,13 @@
 """A broker in a process of its own, which a test may kill, and whose memory it may weigh."""
 
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-READY = "headrace broker ready on "
+from headrace import testing
+
 DEADLINE_SECONDS = 30.0
 TURN_SECONDS = 0.005
 
@@ -21,25 +20,19 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
         time.sleep(TURN_SECONDS)
 
 
-class BrokerProcess:
-    """`python -m headrace.broker` on a folder: started, killed and started again on the same port.
+class BrokerProcess(testing.BrokerProcess):
+    """A broker that is killed at the end of a test, keeps what it logged, and can be weighed.
 
     `before` is a command that runs the broker's, such as `prlimit --nofile=64`.
     """
 
     def __init__(self, folder: Path, *options: str, port: int = 0, before: Sequence[str] = ()) -> None:
+        super().__init__(folder, *options, port=port)
         self.folder = folder
-        self.port = port
-        self._options = options
         self._before = before
-        self._process: subprocess.Popen[str] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._errors = folder.parent / f"{folder.name}.stderr"
         self._errors.write_text("")
-
-    def __enter__(self) -> "BrokerProcess":
-        self.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
@@ -47,7 +40,12 @@ class BrokerProcess:
     @property
     def address(self) -> str:
         """Where clients find the broker; the same after a restart."""
-        return f"127.0.0.1:{self.port}"
+        return self.bootstrap
+
+    @property
+    def port(self) -> int:
+        """The port of the address."""
+        return int(self.bootstrap.rpartition(":")[2])
 
     @property
     def errors(self) -> str:
@@ -56,51 +54,10 @@ class BrokerProcess:
 
     def launch(self) -> subprocess.Popen[str]:
         """Start the process, and do not wait for it."""
-        listen = ["--listen", self.address, "--data", str(self.folder)]
-        command = [*self._before, sys.executable, "-m", "headrace.broker", *listen, *self._options]
         with self._errors.open("a") as errors:
+            command = [*self._before, *self.command()]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         return self._process
-
-    def start(self) -> None:
-        """Start the broker, and return when it takes connections."""
-        process = self.launch()
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith(READY), f"the broker did not start: it wrote {line!r} and {self.errors!r}"
-        self.port = int(line.rpartition(":")[2])
-
-    def kill(self) -> None:
-        """End the broker at once, as kill −9 does."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """Ask the broker to end; gives its exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        with process:
-            process.send_signal(number)
-            return process.wait(DEADLINE_SECONDS)
-
-    def restart(self) -> None:
-        """Kill the broker and start it again, on the same folder and port."""
-        self.kill()
-        self.start()
-
-    @property
-    def pid(self) -> int:
-        """The process id of the broker that runs."""
-        assert self._process is not None, "the broker does not run"
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process is still there."""
-        return self._process is not None and self._process.poll() is None
 
     @property
     def resident_bytes(self) -> int:

@@ -59,8 +59,12 @@ class EmbeddedBroker:
             return
         self._port = broker.port
         self._started.set()
-        await self._stop.wait()
-        await broker.stop()
+        stopped = self._loop.create_task(self._stop.wait())
+        ends: list[asyncio.Future[Any]] = [stopped, broker.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        # A broker whose disk failed must not stop as if all were well: the test sees its connections end.
+        if not broker.failed.done():
+            await broker.stop()
 
     def stop(self) -> None:
         """Stop cleanly; the data stays where it is."""

@@ -48,16 +48,24 @@ class BrokerProcess:
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None
 
+    def command(self) -> list[str]:
+        """The command that starts the broker."""
+        listen = ["--listen", self._address, "--data", str(self._folder)]
+        return [sys.executable, "-m", "headrace.broker", *listen, *self._arguments]
+
+    def launch(self) -> subprocess.Popen[str]:
+        """Start the process, and do not wait for it."""
+        self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, text=True)
+        return self._process
+
     def start(self) -> Self:
         """Start the broker and return when it accepts connections."""
-        command = [sys.executable, "-m", "headrace.broker", "--listen", self._address]
-        command += ["--data", str(self._folder), *self._arguments]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        process = self.launch()
+        assert process.stdout is not None
+        line = process.stdout.readline()
         if not line.startswith(READY):
-            self._end()
-            raise BrokerDidNotStart(f"the broker ended with {self._process.returncode}; its errors are above")
+            code = self._end()
+            raise BrokerDidNotStart(f"the broker ended with {code} before it was ready; its errors say why")
         self._address = line.removeprefix(READY).strip()
         return self
 
@@ -67,23 +75,28 @@ class BrokerProcess:
             self._process.kill()
             self._end()
 
-    def stop(self) -> None:
-        """Let the broker stop cleanly; one that does not is killed, and said to be so."""
-        if self._process is None or not self.is_running:
-            return
+    def stop(self) -> int:
+        """Let the broker stop cleanly, and give its exit code; one that does not stop is killed."""
+        if self._process is None:
+            return 0
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
-        self._end()
+        return self._end()
 
-    def _end(self) -> None:
+    def restart(self) -> None:
+        """Kill the broker and start it again, on the same folder and port."""
+        self.kill()
+        self.start()
+
+    def _end(self) -> int:
         assert self._process is not None
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        process, self._process = self._process, None
+        with process:
+            return process.wait()
 
     def __enter__(self) -> Self:
         return self.start()
