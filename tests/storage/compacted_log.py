@@ -16,7 +16,7 @@ from headrace.protocol.batch import (
     split_batches,
 )
 from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
-from headrace.storage.aborted import append_entry, read_entries
+from headrace.storage.aborted import pack_entries, read_entries
 from headrace.storage.compaction import CompactionRequest, swap_in
 from headrace.storage.compaction.cleaner import compact
 from headrace.storage.producers import AbortedTransaction
@@ -126,7 +126,8 @@ class CompactedLog:
                 last_offset=offset,
                 last_stable_offset=self.stable_end,
             )
-            append_entry(self._path(self.active_base, ".txnindex"), entry)
+            with self._path(self.active_base, ".txnindex").open("ab") as file:
+                file.write(pack_entries([entry]))
 
     def roll(self) -> None:
         """Begin a new active segment."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TOPIC = "orders"
 OFFSET_COMMIT, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 8, 24, 25, 26, 28
-CREATE_PARTITIONS, ALTER_CONFIGS = 37, 44
+DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS, ALTER_CONFIGS = 20, 21, 37, 44
 NO_ROOM_AT_ALL = 1
 LIMITED = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY)); "
 LIMITED += "os.execv(sys.argv[1], sys.argv[1:])"
@@ -254,6 +254,21 @@ def test_topics_cannot_be_made_or_changed_and_the_client_is_told(client, disk):
     assert client.create_topic("new").error_code is ErrorCode.none
     (configs,) = client.ask(ALTER_CONFIGS, 1, **topic_setting("777000")).responses
     assert configs.error_code is ErrorCode.none
+
+
+def test_what_cannot_be_deleted_for_good_is_said(client, disk):
+    disk.fill_up()
+    topics = [{"name": TOPIC, "topic_id": None}]
+    (deleted,) = client.ask(DELETE_TOPICS, 6, topics=topics, timeout=1000).responses
+    assert deleted.error_code is ErrorCode.kafka_storage_error
+    records = [{"name": TOPIC, "partitions": [{"partition_index": 0, "offset": 1}]}]
+    (trimmed,) = client.ask(DELETE_RECORDS, 2, topics=records, timeout=1000).topics
+    assert trimmed.partitions[0].error_code is ErrorCode.kafka_storage_error
+    disk.make_room()
+    (trimmed,) = client.ask(DELETE_RECORDS, 2, topics=records, timeout=1000).topics
+    assert (trimmed.partitions[0].error_code, trimmed.partitions[0].low_watermark) == (ErrorCode.none, 1)
+    (deleted,) = client.ask(DELETE_TOPICS, 6, topics=topics, timeout=1000).responses
+    assert deleted.error_code is ErrorCode.none
 
 
 @pytest.mark.parametrize("transactional_id", ["another", "payer"])

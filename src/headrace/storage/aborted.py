@@ -61,12 +61,6 @@ class AbortedTransactions:
         del self._entries[: self._position(offset)]
 
 
-def append_entry(path: Path, entry: AbortedTransaction) -> None:
-    """Add a transaction to a segment's file."""
-    with path.open("ab") as file:
-        file.write(pack_entries([entry]))
-
-
 def save_entries(path: Path, entries: Sequence[AbortedTransaction]) -> None:
     """Write a closed segment's file; a segment without aborted transactions has none."""
     if entries:

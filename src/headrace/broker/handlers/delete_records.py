@@ -25,8 +25,16 @@ async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapp
         {"name": topic.name, "partitions": [_delete(broker, topic.name, item) for item in topic.partitions]}
         for topic in request.topics
     ]
-    await broker.save_checkpoint()
+    try:
+        await broker.save_checkpoint()
+    except StorageError as fault:
+        # The start has moved, and might be back after a crash: the client is to try again.
+        return {"topics": [_unsaved(topic, error_code(fault)) for topic in request.topics]}
     return {"topics": topics}
+
+
+def _unsaved(topic: Any, code: int) -> Mapping[str, Any]:
+    return {"name": topic.name, "partitions": [_answer(item, code) for item in topic.partitions]}
 
 
 def _delete(broker: Broker, name: str, item: Any) -> Mapping[str, Any]:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.errors import error_code
+from headrace.storage.errors import StorageError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
@@ -38,8 +41,12 @@ def _delete(broker: Broker, name: str | None, topic_id: UUID | None) -> Mapping[
         return _answer(
             topic.name, topic.id, ErrorCode.invalid_request, "the broker needs its internal topics"
         )
-    broker.topics.delete(topic.name)
-    broker.offsets.forget_topic(topic.name)
+    try:
+        # The offsets first: those of a topic that is gone would be taken for those of its successor.
+        broker.offsets.forget_topic(topic.name)
+        broker.topics.delete(topic.name)
+    except StorageError as fault:
+        return _answer(topic.name, topic.id, error_code(fault), str(fault))
     return _answer(topic.name, topic.id, 0, None)
 
 
