@@ -6,26 +6,45 @@
 Requests and responses are kio's entities, which carry their API key and version. What the broker serves is
 asked once, when the connection opens; a version that it does not serve is refused here, with an explanation,
 instead of ending in a closed socket. Frames are bounded, and every wait has a deadline.
+
+The two messages that carry records, Produce and Fetch, are packed by hand and go out ahead of the answers to
+those before them: `post` sends one and returns its ticket, `collect` gives the answer of a ticket. A broker
+answers in order, so whatever arrives before the wanted answer is kept for whoever asks for it.
 """
 
 from __future__ import annotations
 
 import socket
+from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 from kio.schema.api_versions.v0 import ApiVersionsRequest, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 
 from headrace.client.errors import BadResponse, BrokerUnreachable, RequestRefused, UnsupportedApi
-from headrace.client.frame import LENGTH, Response, read_response, write_request
+from headrace.client.frame import (
+    CORRELATION,
+    LENGTH,
+    Response,
+    read_response,
+    write_flexible_header,
+    write_request,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from kio.static.protocol import RequestPayload
 
+    from headrace.protocol.compression import Bytes
+
 MAX_FRAME_BYTES: Final = 64 << 20
 """A longer answer is taken for a peer that does not speak Kafka, and nothing is allocated for it."""
+MAX_RECORDS_BYTES: Final = 1 << 30
+"""The same once records are on their way: a single batch may be as large as its topic allows."""
+MAX_PARTS: Final = 512
+"""Buffers in one system call; Linux takes 1,024."""
 
 
 class Connection:
@@ -37,6 +56,10 @@ class Connection:
         self._client_id = client_id
         self._correlation_id = 0
         self._versions: dict[int, range] = {}
+        self._awaited: deque[int] = deque()
+        self._arrived: dict[int, bytearray] = {}
+        self._forgotten: set[int] = set()
+        self._max_frame_bytes = MAX_FRAME_BYTES
 
     @classmethod
     def open(cls, host: str, port: int, *, client_id: str = "headrace", timeout_s: float = 10.0) -> Self:
@@ -55,6 +78,16 @@ class Connection:
             raise
         return connection
 
+    @property
+    def name(self) -> str:
+        """The address of the broker, for messages."""
+        return self._name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can still be sent; a connection that lost an answer is closed."""
+        return self._socket.fileno() >= 0
+
     def ask(self, request: RequestPayload, response_type: type[Response]) -> Response:
         """The broker's answer to `request`; the error codes inside it are the caller's to look at."""
         if not self.serves(type(request)):
@@ -65,9 +98,34 @@ class Connection:
         """Whether the broker serves this API in this version."""
         return request_type.__version__ in self._versions.get(request_type.__api_key__, ())
 
+    def post(self, api_key: int, version: int, body: Sequence[Bytes]) -> int:
+        """The ticket of a request that was sent; `body` is the parts of a flexible one, packed by hand."""
+        if version not in self._versions.get(api_key, ()):
+            raise UnsupportedApi(self._unserved(f"API {api_key}", api_key, version))
+        self._max_frame_bytes = MAX_RECORDS_BYTES
+        size = sum(len(part) for part in body)
+        ticket = self._correlation_id + 1
+        self._send([write_flexible_header(api_key, version, ticket, self._client_id, size), *body])
+        return ticket
+
+    def collect(self, ticket: int) -> memoryview:
+        """The answer to the request of `ticket`, from its correlation id on; its memory is the caller's."""
+        while ticket not in self._arrived:
+            if ticket not in self._awaited:
+                raise BrokerUnreachable(f"the answer of {self._name} was lost with the connection")
+            self._receive()
+        return memoryview(self._arrived.pop(ticket))
+
+    def forget(self, ticket: int) -> None:
+        """Throw the answer to the request of `ticket` away when it comes."""
+        if self._arrived.pop(ticket, None) is None and ticket in self._awaited:
+            self._forgotten.add(ticket)
+
     def close(self) -> None:
         """Hang up. Closing twice is harmless."""
         self._socket.close()
+        self._awaited.clear()
+        self._forgotten.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -86,40 +144,80 @@ class Connection:
             self._versions[api.api_key] = range(api.min_version, api.max_version + 1)
 
     def _exchange(self, request: RequestPayload, response_type: type[Response]) -> Response:
+        ticket = self._correlation_id + 1
+        self._send([write_request(request, ticket, self._client_id)])
+        return read_response(bytes(self.collect(ticket)), response_type)
+
+    def _send(self, parts: Sequence[Bytes]) -> None:
         self._correlation_id += 1
         try:
-            self._socket.sendall(write_request(request, self._correlation_id, self._client_id))
+            for start in range(0, len(parts), MAX_PARTS):
+                self._send_all(parts[start : start + MAX_PARTS])
+        except OSError as fault:
+            raise self._lost(fault) from fault
+        except BaseException:
+            self.close()  # half a request is on its way, and nothing can follow it
+            raise
+        self._awaited.append(self._correlation_id)
+
+    def _send_all(self, parts: Sequence[Bytes]) -> None:
+        sent = self._socket.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self._socket.sendall(memoryview(part)[sent:])
+            sent = max(sent - len(part), 0)
+
+    def _receive(self) -> None:
+        """Take the next answer off the wire, whoever it is for."""
+        try:
             frame = self._read_frame()
         except OSError as fault:
+            raise self._lost(fault) from fault
+        except BaseException:
             self.close()  # what is still on its way would answer the wrong request
-            raise BrokerUnreachable(f"the broker at {self._name} stopped answering: {fault}") from fault
-        return read_response(frame, response_type, self._correlation_id)
-
-    def _read_frame(self) -> bytes:
-        (size,) = LENGTH.unpack(self._read_exactly(LENGTH.size))
-        if not 0 < size <= MAX_FRAME_BYTES:
+            raise
+        (answered,) = CORRELATION.unpack_from(frame)
+        expected = self._awaited.popleft()
+        if answered != expected:
             self.close()
+            raise BadResponse(f"an answer to request {answered} arrived instead of {expected}")
+        if answered in self._forgotten:
+            self._forgotten.remove(answered)
+        else:
+            self._arrived[answered] = frame
+
+    def _lost(self, fault: OSError) -> BrokerUnreachable:
+        self.close()
+        return BrokerUnreachable(f"the broker at {self._name} stopped answering: {fault}")
+
+    def _read_frame(self) -> bytearray:
+        (size,) = LENGTH.unpack(self._read_exactly(LENGTH.size))
+        if not CORRELATION.size <= size <= self._max_frame_bytes:
             raise BadResponse(
                 f"{self._name} announces an answer of {size} bytes: it does not seem to speak Kafka. "
                 "Check the address."
             )
         return self._read_exactly(size)
 
-    def _read_exactly(self, size: int) -> bytes:
-        chunks = bytearray()
-        while len(chunks) < size:
-            # Memory grows with what arrives, not with what the length promises.
-            chunk = self._socket.recv(min(size - len(chunks), 1 << 16))
-            if not chunk:
+    def _read_exactly(self, size: int) -> bytearray:
+        # Fresh zeroed memory is not there until it is written, so that a length which lies costs nothing.
+        buffer = bytearray(size)
+        room = memoryview(buffer)
+        while room:
+            received = self._socket.recv_into(room)
+            if not received:
                 raise ConnectionError("it closed the connection")
-            chunks += chunk
-        return bytes(chunks)
+            room = room[received:]
+        return buffer
 
     def _refusal(self, request: RequestPayload) -> str:
         name = type(request).__name__.removesuffix("Request")
-        served = self._versions.get(request.__api_key__)
+        return self._unserved(name, request.__api_key__, request.__version__)
+
+    def _unserved(self, name: str, api_key: int, version: int) -> str:
+        served = self._versions.get(api_key)
         offer = f"it serves {served.start} to {served.stop - 1}" if served else "it does not serve it at all"
         return (
-            f"{self._name} does not serve version {request.__version__} of {name} ({offer}). "
+            f"{self._name} does not serve version {version} of {name} ({offer}). "
             "Use a broker that does: Headrace, or Apache Kafka 3.0 or later."
         )

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from kio.static.protocol import RequestPayload, ResponsePayload
 
 LENGTH: Final = struct.Struct(">i")
+CORRELATION: Final = struct.Struct(">i")
+_HEADER: Final = struct.Struct(">ihhih")
+_NO_TAGS: Final = b"\0"
 
 Response = TypeVar("Response", bound="ResponsePayload")
 
@@ -39,19 +42,23 @@ def write_request(request: RequestPayload, correlation_id: int, client_id: str) 
     return buffer.getvalue()
 
 
-def read_response(frame: bytes, response_type: type[Response], correlation_id: int) -> Response:
-    """The response in a frame whose length prefix has been taken off.
+def write_flexible_header(
+    api_key: int, version: int, correlation_id: int, client_id: str, body_bytes: int
+) -> bytes:
+    """The length prefix and the header before a body of `body_bytes` that was packed by hand."""
+    name = client_id.encode()
+    size = _HEADER.size - LENGTH.size + len(name) + len(_NO_TAGS) + body_bytes
+    return _HEADER.pack(size, api_key, version, correlation_id, len(name)) + name + _NO_TAGS
 
-    The whole frame must be used, and must answer the request of `correlation_id`.
-    """
+
+def read_response(frame: bytes, response_type: type[Response]) -> Response:
+    """The response in a frame whose length prefix has been taken off; the whole frame must be used."""
     entity: Any = response_type
     try:
-        header, start = _reader(entity.__header_schema__)(frame, 0)
+        _, start = _reader(entity.__header_schema__)(frame, 0)
         response, size = _reader(entity)(frame, start)
     except (SerialError, ValueError, IndexError, OverflowError) as fault:
         raise BadResponse(f"{response_type.__name__} cannot be read: {fault}") from fault
-    if header.correlation_id != correlation_id:
-        raise BadResponse(f"an answer to request {header.correlation_id} arrived instead of {correlation_id}")
     if start + size != len(frame):
         raise BadResponse(f"{response_type.__name__} leaves {len(frame) - start - size} bytes unread")
     return cast("Response", response)

@@ -1,0 +1,82 @@
+"""Topics that are to exist before something is written to them (CreateTopics)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.create_topics.v7 import CreateTopicsRequest, CreateTopicsResponse
+from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName
+from kio.static.primitive import i16, i32
+
+from headrace.client.errors import RequestRefused
+from headrace.client.partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headrace.client.cluster import Cluster
+
+BROKERS_CHOICE: Final = -1
+"""As many partitions, or replicas, as the broker gives to a topic by itself."""
+
+_PASSING: Final = frozenset(
+    {ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.throttling_quota_exceeded}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic as it is to be created; what is not said is the broker's choice."""
+
+    name: str
+    partitions: int = BROKERS_CHOICE
+    replication: int = BROKERS_CHOICE
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> set[str]:
+    """The names of the topics that were created; those that exist already are left as they are.
+
+    When it returns, every partition of every topic has a leader that can be written to.
+    """
+    wanted = tuple(topics)
+    if not wanted:
+        return set()
+    created = cluster.persist(partial(_create, cluster, wanted), _PASSING)
+    _await_leaders(cluster, [topic.name for topic in wanted])
+    return created
+
+
+def _create(cluster: Cluster, topics: Sequence[NewTopic]) -> set[str]:
+    request = CreateTopicsRequest(topics=tuple(_creatable(topic) for topic in topics))
+    response = cluster.controller().ask(request, CreateTopicsResponse)
+    created = set()
+    for answer in response.topics:
+        if answer.error_code is ErrorCode.none:
+            created.add(str(answer.name))
+        elif answer.error_code is not ErrorCode.topic_already_exists:
+            act = f"create the topic {answer.name!r}"
+            raise RequestRefused(act, answer.error_code, answer.error_message)
+    return created
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=TopicName(topic.name),
+        num_partitions=i32(topic.partitions),
+        replication_factor=i16(topic.replication),
+        assignments=(),
+        configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()),
+    )
+
+
+def _await_leaders(cluster: Cluster, names: Sequence[str]) -> None:
+    for name in names:
+        cluster.leader(TopicPartition(name, 0))
+    for topic in cluster.topics(names).values():
+        for index in topic.partitions:
+            cluster.leader(TopicPartition(topic.name, index))
