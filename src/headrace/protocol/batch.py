@@ -13,7 +13,7 @@ write the base offset and the leader epoch into the header without touching the 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict, Unpack
 
 from crc32c import crc32c
 
@@ -21,6 +21,8 @@ from headrace.protocol.errors import CorruptBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from headrace.protocol.compression import Bytes
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size  # 61
@@ -47,6 +49,7 @@ _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMPS = struct.Struct(">qq")
+_PRODUCER = struct.Struct(">qhi")
 
 
 class BatchHeader(NamedTuple):
@@ -144,8 +147,34 @@ def stamp_append_time(buffer: bytearray | memoryview, header: BatchHeader, now_m
     _CRC.pack_into(buffer, 17, crc32c(memoryview(buffer)[CRC_START:]))
 
 
+def stamp_producer(
+    buffer: bytearray | memoryview, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool
+) -> None:
+    """Give the batch a producer's identity and the sequence of its first record, and a new checksum."""
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, CRC_START)
+    changed = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
+    _ATTRIBUTES.pack_into(buffer, CRC_START, changed)
+    _PRODUCER.pack_into(buffer, 43, producer_id, epoch, base_sequence)
+    _CRC.pack_into(buffer, 17, crc32c(memoryview(buffer)[CRC_START:]))
+
+
 def build_batch(
-    records: bytes,
+    records: Bytes,
+    count: int,
+    *,
+    base_timestamp: int,
+    max_timestamp: int,
+    **fields: Unpack[BatchFields],
+) -> bytearray:
+    """A whole batch around an encoded (and, as `attributes` say, compressed) records section."""
+    batch = bytearray(HEADER_BYTES + len(records))
+    batch[HEADER_BYTES:] = records
+    seal_batch(batch, count, base_timestamp=base_timestamp, max_timestamp=max_timestamp, **fields)
+    return batch
+
+
+def seal_batch(
+    buffer: bytearray | memoryview,
     count: int,
     *,
     base_timestamp: int,
@@ -157,9 +186,8 @@ def build_batch(
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
-) -> bytearray:
-    """A whole batch around an encoded (and, as `attributes` say, compressed) records section."""
-    batch = bytearray(HEADER_BYTES + len(records))
+) -> None:
+    """Write the header into the first bytes of `buffer`, in which the records section is already in place."""
     delta = count - 1 if last_offset_delta is None else last_offset_delta
     fields = (
         attributes,
@@ -171,11 +199,9 @@ def build_batch(
         base_sequence,
         count,
     )
-    length = MIN_LENGTH + len(records)
-    HEADER.pack_into(batch, 0, base_offset, length, leader_epoch, MAGIC, 0, *fields)
-    batch[HEADER_BYTES:] = records
-    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
-    return batch
+    length = len(buffer) - LENGTH_OVERHEAD
+    HEADER.pack_into(buffer, 0, base_offset, length, leader_epoch, MAGIC, 0, *fields)
+    _CRC.pack_into(buffer, 17, crc32c(memoryview(buffer)[CRC_START:]))
 
 
 def split_batches(buffer: memoryview) -> Iterator[memoryview]:

@@ -1,0 +1,1 @@
+"""Record batches as Arrow columns, and columns as record batches: compiled, and without any I/O."""

@@ -1,0 +1,20 @@
+"""The compiled loops, made before they are needed."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headrace.columns.cutting import Cutter
+from headrace.columns.encoding import Encoder
+
+
+def prepare() -> None:
+    """Return when every loop is compiled and cached, so that no task of a job has to wait for it.
+
+    That takes some seconds after an installation, and a moment ever after.
+    """
+    headers = pa.array([[{"key": "name", "value": b"value"}]])
+    encoder = Encoder({"topic": 1}, topic="topic")
+    encoder.encode(pa.record_batch({"key": ["key"], "value": ["value"], "headers": headers}))
+    for encoded in encoder.flush():
+        Cutter((encoded.topic, encoded.partition), 0, 1).cut(encoded.batch)

@@ -1,0 +1,261 @@
+"""Encoding rows into batches: the records that a plain encoder would write, where the Java client would."""
+
+import doctest
+import itertools
+from collections import defaultdict
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.columns import encoding
+from headrace.columns.cutting import COLUMNS, Cutter
+from headrace.columns.encoding import Encoded, Encoder, stamp
+from headrace.columns.errors import UnfitRows
+from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header
+from headrace.protocol.compression import CODECS
+from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
+from tests.columns.batches import TIME, blobs, headers, plain_rows
+
+# The first call compiles, which takes longer than any example may.
+unhurried = settings(deadline=None)
+BINARY = pa.binary()
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TOPICS = {"orders": 3, "payments": 1, "users": 7}
+
+Row = tuple[str, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None]
+rows = st.lists(
+    st.sampled_from(sorted(TOPICS)).flatmap(
+        lambda topic: st.tuples(
+            st.just(topic), blobs, blobs, headers, st.none() | st.integers(0, TOPICS[topic] - 1)
+        )
+    ),
+    max_size=80,
+)
+blob_types = st.sampled_from([pa.binary(), pa.large_binary(), pa.binary_view()])
+
+
+def table_of(rows: list[Row], kind: pa.DataType = BINARY) -> pa.RecordBatch:
+    """The rows as Arrow; a row without headers has null for them, or an empty list."""
+    lists = [
+        [{"key": name, "value": value} for name, value in row[3]] or (None if index % 2 else [])
+        for index, row in enumerate(rows)
+    ]
+    return pa.record_batch(
+        {
+            "topic": pa.array([row[0] for row in rows], pa.string()),
+            "key": pa.array([row[1] for row in rows], pa.binary()).cast(kind),
+            "value": pa.array([row[2] for row in rows], pa.binary()).cast(kind),
+            "headers": pa.array(lists, HEADERS),
+            "partition": pa.array([row[4] for row in rows], pa.int32()),
+        }
+    )
+
+
+def records_of(encoded: list[Encoded]) -> dict[tuple[str, int], list[Record]]:
+    """The records of each partition, in the order of its batches; every batch is whole."""
+    found = defaultdict(list)
+    for each in encoded:
+        check_batch(memoryview(each.batch), read_header(each.batch))
+        records = decode_batch(each.batch)
+        assert len(records) == each.records
+        assert [record.offset for record in records] == list(range(each.records))
+        found[each.topic, each.partition] += records
+    return dict(found)
+
+
+def plain(record: Record) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
+    return record.key, record.value, record.headers
+
+
+def encode(table: pa.RecordBatch, counts: dict[str, int] | None = None, **options: object) -> list[Encoded]:
+    encoder = Encoder(counts or TOPICS, **options)  # type: ignore[arg-type]
+    return encoder.encode(table, now_ms=TIME) + encoder.flush(now_ms=TIME)
+
+
+@given(rows, blob_types, st.sampled_from(sorted(CODECS.values())), st.integers(100, 3000))
+@unhurried
+def test_every_row_becomes_one_record_in_the_order_of_its_partition(rows, kind, compression, limit):
+    encoded = encode(table_of(rows, kind), compression=compression, max_batch_bytes=limit)
+    found = records_of(encoded)
+    for each in encoded:
+        assert len(each.batch) <= limit or each.records == 1
+        assert read_header(each.batch).base_timestamp == read_header(each.batch).max_timestamp == TIME
+    assert sum(map(len, found.values())) == len(rows)
+    for (topic, partition), records in found.items():
+        candidates = [row for row in rows if row[0] == topic and row[4] in {partition, None}]
+        remaining = iter(candidates)
+        for record in records:  # a subsequence of the rows that may be here
+            assert any((row[1], row[2], row[3]) == plain(record) for row in remaining)
+    for topic, key, value, its_headers, partition in rows:
+        if partition is not None:
+            assert (key, value, its_headers) in map(plain, found[topic, partition])
+
+
+@given(rows)
+@unhurried
+def test_a_batch_is_the_bytes_that_the_plain_encoder_writes(rows):
+    for each in encode(table_of(rows)):
+        records = [
+            NewRecord(record.key, record.value, TIME, record.headers) for record in decode_batch(each.batch)
+        ]
+        assert each.batch == encode_batch(records)
+
+
+@given(rows, st.data())
+@unhurried
+def test_a_slice_of_a_table_is_encoded_as_if_it_stood_alone(rows, data):
+    first = data.draw(st.integers(0, len(rows)))
+    size = data.draw(st.integers(0, len(rows) - first))
+    placed = [(*row[:4], 0) for row in rows]  # rows without a key begin at any partition
+    sliced = table_of(placed).slice(first, size)
+    assert encode(sliced) == encode(table_of(placed[first : first + size]))
+
+
+@given(rows, st.sampled_from(sorted(CODECS.values())))
+@unhurried
+def test_what_was_encoded_is_cut_into_the_same_rows(rows, compression):
+    placed = [(*row[:4], 0) for row in rows if row[0] == "orders"]
+    encoded = encode(table_of(placed), compression=compression)
+    data = b"".join(each.batch for each in encoded)
+    cut = Cutter(("orders", 0), 0, len(placed) + 1, columns=COLUMNS).cut(data)
+    assert [(row["key"], row["value"], row["headers"]) for row in plain_rows(cut)] == [
+        (row[1], row[2], [{"key": name, "value": value} for name, value in row[3]] or None) for row in placed
+    ]
+
+
+@given(rows, st.lists(st.integers(0, 80)))
+@unhurried
+def test_rows_that_come_in_many_pieces_make_the_same_records(rows, cuts):
+    table = table_of([(*row[:4], 0) for row in rows])
+    edges = sorted({0, len(rows), *(cut for cut in cuts if cut <= len(rows))})
+    encoder = Encoder(TOPICS)
+    encoded = []
+    for first, end in itertools.pairwise(edges):
+        encoded += encoder.encode(table.slice(first, end - first), now_ms=TIME)
+    encoded += encoder.flush(now_ms=TIME)
+    assert encoded == encode(table)
+
+
+def test_small_pieces_are_held_until_they_are_worth_a_batch():
+    encoder = Encoder({"orders": 1}, topic="orders", hold_bytes=1000)
+    piece = pa.record_batch({"value": [b"x" * 100] * 4})
+    counts = [[each.records for each in encoder.encode(piece)] for _ in range(5)]
+    assert counts == [[], [], [12], [], []]
+    assert [each.records for each in encoder.flush()] == [8]
+    assert encoder.flush() == []
+
+
+def test_a_large_piece_does_not_wait_and_follows_what_was_held():
+    encoder = Encoder({"orders": 1}, topic="orders", hold_bytes=1000)
+    assert encoder.encode(pa.record_batch({"value": [b"first"]})) == []
+    encoded = encoder.encode(pa.record_batch({"value": [b"x" * 600, b"y" * 600]}))
+    assert [record.value[:1] for each in encoded for record in decode_batch(each.batch)] == [b"f", b"x", b"y"]
+
+
+def test_the_example_in_the_documentation_is_true():
+    assert doctest.testmod(encoding).attempted > 0
+    assert doctest.testmod(encoding).failed == 0
+
+
+def test_text_is_encoded_as_utf8():
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())):
+        table = pa.record_batch({"value": pa.array(["é", None, "日本"], pa.string()).cast(kind)})
+        (only,) = encode(table, {"orders": 1}, topic="orders")
+        assert [record.value for record in decode_batch(only.batch)] == ["é".encode(), None, "日本".encode()]
+
+
+def test_headers_may_be_a_large_list_with_binary_names():
+    kind = pa.large_list(pa.struct([("key", pa.binary()), ("value", pa.string())]))
+    table = pa.record_batch({"value": ["v"], "headers": pa.array([[{"key": b"k", "value": "1"}]], kind)})
+    (only,) = encode(table, {"orders": 1}, topic="orders")
+    assert decode_batch(only.batch)[0].headers == (("k", b"1"),)
+
+
+def test_headers_of_rows_that_are_null_but_hold_something_are_left_out():
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2], pa.int32()),
+        pa.array([{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}], HEADERS.value_type),
+        mask=pa.array([True, False]),
+    )
+    (only,) = encode(pa.record_batch({"value": ["x", "y"], "headers": lists}), {"orders": 1}, topic="orders")
+    assert [record.headers for record in decode_batch(only.batch)] == [(), (("b", b"2"),)]
+
+
+def test_a_record_larger_than_a_batch_may_be_gets_one_of_its_own():
+    values = [b"a", b"b" * 5000, b"c"]
+    encoded = encode(pa.record_batch({"value": values}), {"orders": 1}, topic="orders", max_batch_bytes=1000)
+    assert [decode_batch(each.batch)[0].value for each in encoded] == values
+
+
+def test_what_compression_would_make_larger_is_not_compressed():
+    table = pa.record_batch({"value": [b"x"]})
+    (only,) = encode(table, {"orders": 1}, topic="orders", compression="gzip")
+    assert read_header(only.batch).codec == 0
+
+
+def test_a_named_topic_is_taken_whatever_the_column_says():
+    table = table_of([("nowhere", b"k", b"v", (), None)])
+    assert {each.topic for each in encode(table, topic="payments")} == {"payments"}
+
+
+def test_no_rows_make_no_batches():
+    assert encode(table_of([])) == encode(table_of([]), hold_bytes=0) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"value": ["v"]}, "no column topic and no topic was named"),
+        (
+            {"topic": ["nowhere"], "value": ["v"]},
+            "the topic nowhere, which is not among .* orders, payments, users",
+        ),
+        ({"topic": [None, "orders"], "value": ["v", "v"]}, "the topic of a row is null"),
+        ({"topic": ["orders"], "value": ["v"], "partition": [3]}, "partition 3 of topic orders, .* 0 to 2"),
+        ({"topic": ["users"], "value": ["v"], "partition": [-1]}, "partition -1 of topic users, .* 0 to 6"),
+        ({"topic": ["users"], "value": ["v"], "partition": ["1"]}, "column partition is of type string"),
+        ({"topic": ["users"], "value": [1]}, "column value is of type int64"),
+        ({"topic": ["users"], "key": ["k"]}, "no column value"),
+        ({"topic": ["users"], "value": ["v"], "headers": ["h"]}, "column headers is of type string"),
+        (
+            {
+                "topic": ["users"],
+                "value": ["v"],
+                "headers": pa.array([[{"key": None, "value": b"1"}]], HEADERS),
+            },
+            "a header without a name",
+        ),
+    ],
+)
+def test_rows_that_no_topic_can_take_are_refused_with_the_reason(table, reason):
+    with pytest.raises(UnfitRows, match=reason):
+        encode(pa.record_batch(table))
+
+
+def test_a_topic_or_compression_that_there_is_not_is_refused_at_once():
+    with pytest.raises(UnfitRows, match="nowhere"):
+        Encoder(TOPICS, topic="nowhere")
+    with pytest.raises(UnfitRows, match="none, gzip, snappy, lz4, zstd"):
+        Encoder(TOPICS, compression="brotli")
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans())
+def test_a_stamped_batch_is_the_one_that_its_producer_would_have_built(
+    producer_id, epoch, sequence, transactional
+):
+    records = [NewRecord(b"k", b"v", TIME), NewRecord(None, None, TIME + 1)]
+    batch = bytes(encode_batch(records, codec=4))
+    stamped = stamp(
+        batch, producer_id=producer_id, epoch=epoch, base_sequence=sequence, transactional=transactional
+    )
+    assert stamped == encode_batch(
+        records,
+        codec=4,
+        attributes=TRANSACTIONAL if transactional else 0,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    assert batch == encode_batch(records, codec=4)

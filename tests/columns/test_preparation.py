@@ -1,0 +1,64 @@
+"""Compiled once: no input makes the loops be compiled for it anew."""
+
+import pyarrow as pa
+from numba.core.dispatcher import Dispatcher
+
+from headrace.columns import cutting_kernels, encoding_kernels
+from headrace.columns.cutting import COLUMNS, Cutter
+from headrace.columns.encoding import Encoder
+from headrace.columns.preparation import prepare
+from headrace.protocol.batch import LOG_APPEND_TIME
+from headrace.protocol.records import NewRecord, encode_batch
+
+ENTRIES = [
+    cutting_kernels.count_batches,
+    cutting_kernels.find_batches,
+    cutting_kernels.walk_sections,
+    cutting_kernels.gather,
+    cutting_kernels.walk_headers_of,
+    encoding_kernels.measure_rows,
+    encoding_kernels.place_rows,
+    encoding_kernels.order_rows,
+    encoding_kernels.plan_batches,
+    encoding_kernels.write_batches,
+]
+
+
+def signatures() -> list[int]:
+    assert all(isinstance(entry, Dispatcher) for entry in ENTRIES)
+    return [len(entry.signatures) for entry in ENTRIES]
+
+
+def test_everything_is_compiled_by_the_preparation_and_nothing_after_it():
+    prepare()
+    assert signatures() == [1] * len(ENTRIES)
+    cut_all_kinds()
+    encode_all_kinds()
+    assert signatures() == [1] * len(ENTRIES)
+
+
+def cut_all_kinds() -> None:
+    record = NewRecord(b"k", b"v", 0, (("a", None),))
+    batches = [
+        encode_batch([record]),
+        encode_batch([NewRecord(None, None, -1)], codec=4, base_offset=1),
+        encode_batch([record, record], base_offset=2, attributes=LOG_APPEND_TIME),
+    ]
+    for data in (b"", batches[0], bytes(batches[1]), memoryview(b"".join(batches))):
+        for start, end in ((0, 9), (2, 3), (5, 9)):
+            for columns in (COLUMNS, ("value",)):
+                Cutter(("orders", 0), start, end, columns=columns).cut(data)
+
+
+def encode_all_kinds() -> None:
+    table = {"topic": ["orders", "users"], "value": ["v", None]}
+    headers = pa.array([None, [{"key": "a", "value": b""}]])
+    for more in ({}, {"key": [None, b"k"]}, {"headers": headers}, {"partition": pa.array([0, None])}):
+        for kind in (pa.string(), pa.large_binary(), pa.binary_view()):
+            rows = pa.record_batch(
+                {**table, **more, "value": pa.array(table["value"], pa.string()).cast(kind)}
+            )
+            for part in (rows, rows.slice(1), rows.slice(2)):
+                encoder = Encoder({"orders": 1, "users": 2})
+                encoder.encode(part)
+                encoder.flush()
