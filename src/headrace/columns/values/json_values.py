@@ -1,0 +1,36 @@
+"""JSON values as typed columns.
+
+All values go through one compiled pass; those that it does not vouch for are read again, one at a time, by
+the reference parser, which gives their value or the reason why there is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.columns.values.json_reference import JsonReference
+from headrace.columns.values.json_scanner import JsonScanner
+from headrace.columns.values.raw_values import raw_values
+from headrace.columns.values.second_reading import finish
+from headrace.columns.values.shape import shape_of
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+    import pyarrow as pa
+
+    from headrace.columns.values.parser import Parsed
+
+
+class JsonParser:
+    """Parses JSON objects into structs of `type_`; a time without an offset is one of `zone`."""
+
+    def __init__(self, type_: pa.DataType, zone: ZoneInfo) -> None:
+        self._zone = zone
+        self._scanner = JsonScanner(shape_of(type_))
+        self._reference = JsonReference(type_, zone)
+
+    def parse(self, values: pa.BinaryArray) -> Parsed:
+        """The objects, or for each value that is none the reason."""
+        scan = self._scanner.scan(*raw_values(values))
+        return finish(scan, values, self._zone, self._reference)

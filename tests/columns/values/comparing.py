@@ -1,0 +1,47 @@
+"""Parsers asked about the same values, so that their answers can be compared."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from headrace.columns.values import value_parser
+from headrace.columns.values.json_reference import JsonReference
+from headrace.columns.values.second_reading import Answer, answer
+
+
+def fast(type_: pa.DataType, values: Sequence[bytes | None], time_zone: str = "UTC") -> list[Answer]:
+    """What the parser of whole columns says."""
+    parsed = value_parser("json", type_, time_zone=time_zone).parse(pa.array(values, pa.binary()))
+    parsed.values.validate(full=True)
+    assert parsed.values.type == type_
+    errors = parsed.errors.to_pylist() if parsed.errors is not None else [None] * len(values)
+    return [Answer(plain(value), error) for value, error in zip(parsed.values, errors, strict=True)]
+
+
+def reference(type_: pa.DataType, values: Sequence[bytes | None], time_zone: str = "UTC") -> list[Answer]:
+    """What the parser of single values says."""
+    parser = JsonReference(type_, ZoneInfo(time_zone))
+    answers = [Answer(None, None) if value is None else answer(parser, value) for value in values]
+    column = pa.array([each.value for each in answers], type_)
+    return [Answer(plain(value), each.error) for value, each in zip(column, answers, strict=True)]
+
+
+def plain(scalar: Any) -> Any:
+    """A value as Python objects that are equal when the values are, NaN and times beyond Python's too."""
+    if not scalar.is_valid:
+        return None
+    if isinstance(scalar, pa.StructScalar):
+        return {name: plain(scalar[name]) for name in scalar}
+    if isinstance(scalar, pa.MapScalar):
+        return (
+            [(plain(entry["key"]), plain(entry["value"])) for entry in scalar.values] if len(scalar) else []
+        )
+    if isinstance(scalar, pa.ListScalar):
+        return [plain(item) for item in scalar.values]
+    if isinstance(scalar, (pa.TimestampScalar, pa.Date32Scalar)):
+        return scalar.value
+    value = scalar.as_py()
+    return repr(value) if isinstance(value, float) and (math.isnan(value) or value == 0) else value
