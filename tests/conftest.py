@@ -2,15 +2,27 @@
 
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tools.apache_kafka import ApacheKafka
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def pytest_configure() -> None:
     # A suite that was started in the background ignores Ctrl-C, and so would every process that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # One Spark session for all: its tests go to the same worker.
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +38,15 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     if request.param == "apache":
         return str(request.getfixturevalue("apache_kafka"))
     return str(request.getfixturevalue("headrace_broker").bootstrap)
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """The one Spark session of all tests; `format("headrace")` is known to it."""
+    from headrace.spark import register
+    from headrace.spark.session import local_session
+
+    session = local_session("tests", cores=2)
+    register(session)
+    yield session
+    session.stop()

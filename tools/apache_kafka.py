@@ -3,14 +3,16 @@
     with ApacheKafka() as kafka:
         connect_to(kafka.bootstrap)
 
+    with ApacheKafkaCluster(brokers=3) as cluster:
+        cluster.nodes[1].kill()
+
 The jars (about 45 MB) are fetched once, into `$HEADRACE_CACHE` or `~/.cache/headrace`. Each instance has a
 temporary folder of its own, which goes when it is closed. The settings are those of Kafka's own
 `config/server.properties` and `bin/kafka-server-start.sh`, except for what one node needs.
-`python -m tools.apache_kafka` runs one until Ctrl-C.
+`python -m tools.apache_kafka` runs one until Ctrl-C, and with `--brokers 3` a cluster of three.
 """
 
 import argparse
-import os
 import shutil
 import signal
 import socket
@@ -20,31 +22,24 @@ import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tools.maven import Artifact, JarsUnavailable, fetch
+
 VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.4"  # the one that Kafka 4.3 brings, so that its log can be bound to it
 
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>headrace</groupId><artifactId>apache-kafka</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{kafka}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>{log4j}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+ARTIFACTS = (
+    Artifact("org.apache.kafka", "kafka_2.13", VERSION),
+    Artifact("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_VERSION),
+)
 
 LOGGING = """rootLogger.level = INFO
 rootLogger.appenderRef.console.ref = console
@@ -56,16 +51,9 @@ appender.console.layout.pattern = [%d] %p %m (%c)%n
 
 SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    # One node holds one replica.
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
     # A test that waits three seconds for each new group tests nothing more.
     "group.initial.rebalance.delay.ms": "0",
 }
@@ -88,45 +76,12 @@ class ApacheKafkaUnavailable(Exception):
     """Apache Kafka could not be fetched or started; the message says why and what to do."""
 
 
-def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder that keeps the jars from one run to the next."""
-    return Path(environment.get("HEADRACE_CACHE") or Path.home() / ".cache" / "headrace")
-
-
 def fetch_jars(cache: Path | None = None) -> Path:
-    """The folder of Apache Kafka's jars, fetched by Maven when it is not there yet.
-
-    It appears whole or not at all: Maven fills a folder beside it, which is then renamed.
-    """
-    target = (cache or cache_folder()) / f"apache-kafka-{VERSION}"
-    if target.is_dir():
-        return target
-    maven = _find_program("mvn", "install Maven (Debian: apt install maven)")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    sys.stderr.write(f"Fetching Apache Kafka {VERSION} by Maven into {target}\n")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetching-") as folder:
-        jars = Path(folder, "jars")
-        _run_maven(maven, Path(folder), jars)
-        try:
-            jars.rename(target)
-        except OSError:
-            if not target.is_dir():  # somebody else's fetch may have been quicker, and is as good
-                raise
-    return target
-
-
-def _run_maven(maven: str, folder: Path, jars: Path) -> None:
-    pom = folder / "pom.xml"
-    pom.write_text(POM.format(kafka=VERSION, log4j=LOG4J_VERSION))
-    command = [maven, "-B", "-q", "-f", str(pom), "dependency:copy-dependencies"]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode or not any(jars.glob("kafka_2.13-*.jar")):
-        raise ApacheKafkaUnavailable(
-            f"Maven could not fetch Apache Kafka {VERSION} (exit {done.returncode}): "
-            f"look at its answer below, and at the repository in ~/.m2/settings.xml.\n"
-            f"{done.stdout}{done.stderr}"
-        )
+    """The folder of Apache Kafka's jars, fetched by Maven when it is not there yet."""
+    try:
+        return fetch(f"apache-kafka-{VERSION}", ARTIFACTS, cache)
+    except JarsUnavailable as unavailable:
+        raise ApacheKafkaUnavailable(str(unavailable)) from None
 
 
 def _find_program(name: str, remedy: str) -> str:
@@ -148,14 +103,72 @@ def _free_ports(count: int) -> Iterator[list[int]]:
         yield [held.getsockname()[1] for held in sockets]
 
 
+class Controller(NamedTuple):
+    """A node's place in the quorum of controllers."""
+
+    node: int
+    port: int
+    directory: str
+
+    @property
+    def address(self) -> str:
+        """Where the other controllers find it."""
+        return f"127.0.0.1:{self.port}"
+
+
+class Quorum(NamedTuple):
+    """The controllers of a cluster, which every node must know before its first start."""
+
+    cluster: str
+    controllers: tuple[Controller, ...]
+
+    @classmethod
+    def of(cls, ports: Sequence[int]) -> "Quorum":
+        """A new cluster with a controller on each port, numbered from 1."""
+        controllers = [Controller(node, port, _new_id()) for node, port in enumerate(ports, start=1)]
+        return cls(_new_id(), tuple(controllers))
+
+    def settings(self) -> dict[str, str]:
+        """What the quorum's size and addresses are in a node's server.properties."""
+        replicas = str(min(3, len(self.controllers)))
+        in_sync = str(min(2, len(self.controllers)))
+        return {
+            "controller.quorum.bootstrap.servers": ",".join(one.address for one in self.controllers),
+            "default.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": in_sync,
+        }
+
+    def members(self) -> str:
+        """The quorum as the storage tool wants to read it."""
+        return ",".join(f"{one.node}@{one.address}:{one.directory}" for one in self.controllers)
+
+
+def _new_id() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
 class ApacheKafka:
     """One Apache Kafka node, broker and controller in one, on free ports of 127.0.0.1.
 
     `start`, `stop` and `kill` may follow one another: address and data stay until `close`.
-    `with ApacheKafka() as kafka` starts it, and closes it at the end.
+    `with ApacheKafka() as kafka` starts it, and closes it at the end. It is a cluster of its own, unless
+    it is given its place in the quorum of another.
     """
 
-    def __init__(self, *, heap: str = "1G", properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        heap: str = "1G",
+        properties: Mapping[str, str] | None = None,
+        port: int | None = None,
+        quorum: Quorum | None = None,
+        node: int = 1,
+    ) -> None:
         """Prepare a node; `properties` are added to its server.properties, and win over ours."""
         self._java = _find_program(
             "java", "install a Java 17 or later (Debian: apt install openjdk-17-jre-headless)"
@@ -164,8 +177,10 @@ class ApacheKafka:
         self._heap = heap
         self._folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
-        with _free_ports(2) as (self.port, controller_port):
-            self._write_settings(controller_port, properties or {})
+        with _free_ports(2) as (free_port, controller_port):
+            self.port = port or free_port
+            self._quorum = quorum or Quorum.of([controller_port])
+        self._write_settings(self._quorum.controllers[node - 1], properties or {})
         self._formatted = False
 
     @property
@@ -178,8 +193,18 @@ class ApacheKafka:
         """The process id of the running server."""
         return self._running().pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the server was started, and neither stopped nor killed since."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start the server, and return when it answers."""
+        self.launch()
+        self.await_answer()
+
+    def launch(self) -> None:
+        """Start the server, and do not wait for it: it answers when most of its quorum is there."""
         if not self._formatted:
             self._format_storage()
         with self._log.open("ab") as log:
@@ -192,7 +217,16 @@ class ApacheKafka:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._await_answer(time.monotonic() + START_SECONDS)
+
+    def await_answer(self, brokers: int = 1) -> None:
+        """Return when the server answers, and knows of that many brokers."""
+        deadline = time.monotonic() + START_SECONDS
+        # librdkafka's own complaints about refused connections are expected here, and would only alarm.
+        admin = AdminClient(
+            {"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200}
+        )
+        while self._count_brokers(admin) < brokers:
+            self._check_still_starting(deadline)
 
     def stop(self) -> None:
         """Stop the server as an operator would (SIGTERM), and return when it has gone."""
@@ -250,24 +284,24 @@ class ApacheKafka:
             raise ApacheKafkaUnavailable("Apache Kafka is not running: call start() first.")
         return self._process
 
-    def _write_settings(self, controller_port: int, properties: Mapping[str, str]) -> None:
+    def _write_settings(self, controller: Controller, properties: Mapping[str, str]) -> None:
+        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller.address}"
         own = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            "node.id": str(controller.node),
+            "listeners": listeners,
+            "advertised.listeners": listeners,
             "log.dirs": str(self._folder / "data"),
         }
-        settings = {**SETTINGS, **own, **properties}
+        settings = {**SETTINGS, **self._quorum.settings(), **own, **properties}
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         (self._folder / "log4j2.properties").write_text(LOGGING)
 
     def _format_storage(self) -> None:
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = self._java_command(
             "kafka.tools.StorageTool",
             "format",
-            "--standalone",
-            f"--cluster-id={cluster_id}",
+            f"--initial-controllers={self._quorum.members()}",
+            f"--cluster-id={self._quorum.cluster}",
             "-c",
             str(self._settings),
         )
@@ -284,17 +318,11 @@ class ApacheKafka:
         heap = (f"-Xmx{self._heap}", f"-Xms{self._heap}")
         return [self._java, *heap, *JVM_OPTIONS, logging, "-cp", f"{self._jars}/*", main, *arguments]
 
-    def _await_answer(self, deadline: float) -> None:
-        # librdkafka's own complaints about refused connections are expected here, and would only alarm.
-        admin = AdminClient(
-            {"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200}
-        )
-        while True:
-            try:
-                if admin.list_topics(timeout=1).brokers:
-                    return
-            except KafkaException:
-                self._check_still_starting(deadline)
+    def _count_brokers(self, admin: AdminClient) -> int:
+        try:
+            return len(admin.list_topics(timeout=1).brokers)
+        except KafkaException:
+            return 0
 
     def _check_still_starting(self, deadline: float) -> None:
         ended = self._running().poll()
@@ -306,20 +334,85 @@ class ApacheKafka:
         )
 
 
+class ApacheKafkaCluster:
+    """Several Apache Kafka nodes in one cluster: topics are replicated to up to three of them.
+
+    A topic without a replication factor of its own gets three replicas, and takes writes while two are there:
+    a single node may be killed. `nodes` are those of the cluster, each with `kill` and `start`.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        heap: str = "320M",
+        properties: Mapping[str, str] | None = None,
+        port: int | None = None,
+    ) -> None:
+        """Prepare the nodes; `properties` are added to the server.properties of each.
+
+        The first node listens on `port`, if one is given; all others on free ports.
+        """
+        with _free_ports(2 * brokers) as ports:
+            ports[0] = port or ports[0]
+            quorum = Quorum.of(ports[brokers:])
+            self.nodes = [
+                ApacheKafka(heap=heap, properties=properties, port=port, quorum=quorum, node=node)
+                for node, port in enumerate(ports[:brokers], start=1)
+            ]
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all nodes, for `bootstrap.servers`."""
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    def start(self) -> None:
+        """Start all nodes, and return when each of them knows all."""
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.await_answer(len(self.nodes))
+
+    def close(self) -> None:
+        """End all nodes that run, and remove their folders."""
+        for node in self.nodes:
+            # What they hold is about to go: a clean stop would wait for a quorum that is going as well.
+            if node.is_running:
+                node.kill()
+            node.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 def main() -> None:
-    """Run one Apache Kafka until Ctrl-C, and print its address."""
+    """Run one Apache Kafka, or a cluster of several, until Ctrl-C, and print its address."""
     parser = argparse.ArgumentParser(prog="python -m tools.apache_kafka", description=main.__doc__)
     parser.add_argument(
-        "--heap", default="1G", help="size of the Java heap (default: 1G, as Kafka's own script)"
+        "--heap", default="1G", help="size of each Java heap (default: 1G, as Kafka's own script)"
     )
+    parser.add_argument("--brokers", type=int, default=1, help="how many nodes (default: 1)")
+    parser.add_argument("--port", type=int, help="where the first of them listens (default: a free one)")
     parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], help="a property of the server"
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="a property of each server"
     )
     options = parser.parse_args()
     properties = dict(setting.split("=", 1) for setting in options.set)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with ApacheKafka(heap=options.heap, properties=properties) as kafka:
+        with ApacheKafkaCluster(
+            options.brokers, heap=options.heap, properties=properties, port=options.port
+        ) as kafka:
             sys.stdout.write(f"apache kafka ready on {kafka.bootstrap}\n")
             sys.stdout.flush()
             signal.pause()

@@ -82,9 +82,9 @@ def interrupt(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> 
     return process.returncode, out, err
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str, *, deadline_s: float = DEADLINE_S) -> None:
     """Return when the condition holds; `what` names it for the failure."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(TURN_S)

@@ -1,13 +1,35 @@
-"""The demo runs to its end, and its check holds."""
+"""The demo runs to its end, and its checks hold."""
 
 import subprocess
 import sys
 
+import pytest
 
-def test_the_demo_survives_its_crash_and_finds_nothing_missing() -> None:
-    command = [sys.executable, "-m", "headrace.cli", "demo", "--seconds", "4"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+def demo(*arguments: str, timeout_s: float) -> str:
+    command = [sys.executable, "-m", "headrace.cli", "demo", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "killed (kill -9) and is back" in done.stdout
-    assert done.stdout.count("✓") == 5
-    assert "✗" not in done.stdout
+    return done.stdout
+
+
+def test_the_log_survives_its_crash_and_nothing_is_missing() -> None:
+    shown = demo("--act", "log", "--seconds", "4", timeout_s=100)
+    assert "killed (kill -9) and is back" in shown
+    assert shown.count("✓") == 5
+    assert "✗" not in shown
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_the_jobs_survive_a_crash_of_the_broker_with_each_effect_once() -> None:
+    shown = demo("--seconds", "8", timeout_s=380)
+    assert "The first results are there" in shown
+    assert "killed (kill -9) and is back" in shown
+    assert shown.count("✓") == 4
+
+
+def test_the_pipeline_of_the_demo_is_a_file_to_begin_with() -> None:
+    text = demo("--pipeline", timeout_s=60)
+    compile(text, "pipeline.py", "exec")
+    assert 'app = App("demo")' in text

@@ -69,6 +69,7 @@ class Terminal:
         self._environment = {
             **os.environ,
             "PATH": path,
+            "PYTHONPATH": str(ROOT),  # a reader stands in the checkout
             "HEADRACE_BROKER": broker,
             "COLUMNS": "100",
             "NO_COLOR": "1",
@@ -86,7 +87,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         _compare(command, done.stdout.replace(str(self._port), "9092"))

@@ -12,14 +12,25 @@ from tests.docs.pages import PAGES, ROOT, Block, Terminal, blocks, commands, mat
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
+CLUSTER_PAGE = ROOT / "docs/cluster.md"  # its commands start Apache Kafka and a Spark cluster
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 OTHER = [block for block in BLOCKS if block.language not in ("console", "python")]
 
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("page", CONSOLE_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            id=str(page.relative_to(ROOT)),
+            marks=[pytest.mark.cluster] if page == CLUSTER_PAGE else [],
+        )
+        for page in CONSOLE_PAGES
+    ],
+)
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     try:
@@ -38,7 +49,7 @@ def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
     is_test = "def test_" in block.text
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly"] if is_test else [sys.executable]
     done = subprocess.run(
-        [*command, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+        [*command, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.protocol.compression import CODECS
 from tests.storage.batches import NOW, Writer, batch, open_log, read_records
-from tools.apache_kafka import VERSION, cache_folder, fetch_jars
+from tools.apache_kafka import VERSION, fetch_jars
+from tools.maven import Artifact, fetch
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.storage.partition import PartitionLog
 
 pytestmark = pytest.mark.cluster
@@ -30,17 +30,8 @@ RECORD = re.compile(r"^\| offset: (\d+) CreateTime: (\d+) ", re.MULTILINE)
 @pytest.fixture(scope="module")
 def classpath() -> str:
     """Kafka's jars, and the one with its tools, fetched by Maven as they are."""
-    target = cache_folder() / f"kafka-tools-{VERSION}"
-    if not target.is_dir():
-        maven = shutil.which("mvn")
-        assert maven is not None, "install Maven to fetch Kafka's tools"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetching-") as folder:
-            artifact = f"-Dartifact=org.apache.kafka:kafka-tools:{VERSION}"
-            command = [maven, "-B", "-q", "dependency:copy", artifact, f"-DoutputDirectory={folder}/jars"]
-            subprocess.run(command, cwd=folder, check=True, timeout=100)
-            Path(folder, "jars").rename(target)
-    return f"{fetch_jars()}/*:{target}/*"
+    tools = Artifact("org.apache.kafka", "kafka-tools", VERSION, alone=True)
+    return f"{fetch_jars()}/*:{fetch(f'kafka-tools-{VERSION}', [tools])}/*"
 
 
 def dump(classpath: str, *paths: Path) -> str:

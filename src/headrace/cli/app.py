@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import consume, demo, group, produce, topic, txn
+from headrace.cli import consume, demo, doctor, group, job, produce, run, topic, txn
 from headrace.cli.failure import ExplainingGroup
 from headrace.cli.main import run_broker
 from headrace.cli.output import print_line
@@ -15,13 +15,17 @@ app = typer.Typer(
     cls=ExplainingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Headrace: a log that speaks the Kafka protocol. Every command works with Apache Kafka too.",
+    help="Headrace: a log that speaks the Kafka protocol, and jobs on Spark. "
+    "Every command works with Apache Kafka too.",
 )
 app.add_typer(topic.commands, name="topic")
 app.add_typer(group.commands, name="group")
 app.add_typer(txn.commands, name="txn")
+app.add_typer(job.commands, name="job")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("run")(run.run)
+app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 
 

@@ -10,19 +10,26 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "MISUSED",
+    "ExplainingGroup",
+    "Misuse",
+    "RequestFailed",
+    "discard_output",
+    "explained",
+]
 
 FAILED: Final = 1
 MISUSED: Final = 2
 INTERRUPTED: Final = 130
 """What shells say of a program that Ctrl-C ended: 128 and the number of the signal."""
-
-
-class Misuse(HeadraceError):
-    """The command or its configuration is wrong: nothing was asked of the broker."""
 
 
 class RequestFailed(HeadraceError):

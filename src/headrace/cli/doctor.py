@@ -1,0 +1,208 @@
+"""`headrace doctor`: whether this machine has what jobs need, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.output import print_json, print_line, size_text
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.settings import Settings
+
+GIB: Final = 1 << 30
+USUAL_PORT: Final = 9092
+ENOUGH_MEMORY: Final = 3 * GIB
+ENOUGH_DISK: Final = 2 * GIB
+PROBE_S: Final = 3.0
+NEEDED: Final = {"pyspark": ((4, 3), (4, 4)), "pyarrow": ((21,), None), "confluent-kafka": ((2, 15), None)}
+"""Packages with the first version that serves, and the first that no longer does."""
+
+
+class Verdict(StrEnum):
+    """How serious a finding is."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What was found, and if it is not good, what to do."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+def doctor(
+    *,
+    broker: Annotated[
+        str | None, typer.Option("--broker", metavar="HOST:PORT", help="A broker to look for.")
+    ] = None,
+    state: Annotated[str | None, typer.Option("--state", metavar="DIR", help="The state folder.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check Java, memory, disk, ports, versions and the broker, and say what to do.
+
+    The exit code is 1 if there is a problem that keeps jobs from running.
+
+    Example: headrace doctor
+    """
+    findings = examine(broker=broker, state=state)
+    if as_json:
+        print_json(findings)
+    else:
+        _print(findings)
+    if any(finding.verdict is Verdict.PROBLEM for finding in findings):
+        raise typer.Exit(1)
+
+
+def examine(*, broker: str | None = None, state: str | None = None) -> list[Finding]:
+    """All findings."""
+    from headrace.settings import Settings
+
+    settings = Settings.read()
+    checks: list[Callable[[], Finding]] = [
+        python_version,
+        java_version,
+        *(lambda name=name: package_version(name) for name in NEEDED),
+        memory,
+        lambda: disk(settings.state(state)),
+        own_name,
+        lambda: reach_broker(settings, broker),
+    ]
+    return [check() for check in checks]
+
+
+def python_version() -> Finding:
+    """Whether this Python is new enough."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    return _judged("Python", found, "use Python 3.11 or later", good=sys.version_info >= (3, 11))
+
+
+def java_version() -> Finding:
+    """Which Java Spark will run on."""
+    from headrace.spark.java import NoJava, find_java
+
+    try:
+        java = find_java()
+    except NoJava as fault:
+        return Finding(what="Java", verdict=Verdict.PROBLEM, found="none", advice=str(fault))
+    found = f"{java.version}, {java.executable} ({java.found_in})"
+    return Finding(what="Java", verdict=Verdict.GOOD, found=found)
+
+
+def package_version(name: str) -> Finding:
+    """Whether a package is there, in a version that serves."""
+    least, below = NEEDED[name]
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        advice = f"install it: {sys.executable} -m pip install {name}"
+        return Finding(what=name, verdict=Verdict.PROBLEM, found="not installed", advice=advice)
+    version = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    good = version >= least and (below is None or version < below)
+    wanted = f">={'.'.join(map(str, least))}" + ("" if below is None else f",<{'.'.join(map(str, below))}")
+    return _judged(name, found, f"{sys.executable} -m pip install '{name}{wanted}'", good=good)
+
+
+def memory() -> Finding:
+    """Whether Spark has room: its heap, its Python processes, and the log's page cache."""
+    from headrace.spark.machine import driver_memory_gib, usable_memory_bytes
+
+    usable = usable_memory_bytes()
+    found = f"{size_text(usable)}, of which Spark's heap gets {driver_memory_gib(usable)} GiB"
+    advice = (
+        f"jobs on this machine want {size_text(ENOUGH_MEMORY)}: give it more, or name a cluster by --master"
+    )
+    return _judged("memory", found, advice, good=usable >= ENOUGH_MEMORY, otherwise=Verdict.WARNING)
+
+
+def disk(state: Path) -> Finding:
+    """Whether the state folder can be written to, and has room."""
+    there = next(folder for folder in (state.absolute(), *state.absolute().parents) if folder.exists())
+    if not os.access(there, os.W_OK):
+        advice = "choose a folder that you may write to: --state DIR, HEADRACE_STATE, or headrace.toml"
+        return Finding(what="disk", verdict=Verdict.PROBLEM, found=f"{there} is read-only", advice=advice)
+    free = shutil.disk_usage(there).free
+    found = f"{size_text(free)} free for {state}"
+    advice = "make room, or put the state folder elsewhere (--state DIR)"
+    return _judged("disk", found, advice, good=free >= ENOUGH_DISK, otherwise=Verdict.WARNING)
+
+
+def own_name() -> Finding:
+    """Whether this machine's name leads to an address, which Spark needs on a cluster."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as fault:
+        found = f"{name}: {fault.strerror or fault}"
+        advice = f"add a line `127.0.0.1 {name}` to /etc/hosts; Spark looks up the machine's own name"
+        return Finding(what="own name", verdict=Verdict.WARNING, found=found, advice=advice)
+    return Finding(what="own name", verdict=Verdict.GOOD, found=f"{name} is {address}")
+
+
+def reach_broker(settings: Settings, option: str | None) -> Finding:
+    """Whether the broker that was named answers; if none was, whether there is a port for an embedded one."""
+    try:
+        address = settings.broker(option)
+    except HeadraceError as fault:
+        return Finding(what="broker", verdict=Verdict.PROBLEM, found="bad address", advice=str(fault))
+    if address is None:
+        return _usual_port()
+    for one in address.addresses:
+        if _answers(one.host, one.port):
+            return Finding(what="broker", verdict=Verdict.GOOD, found=f"{one} answers ({address.origin})")
+    advice = "start it with `headrace broker`, or correct the address"
+    found = f"{address} ({address.origin}) does not answer"
+    return Finding(what="broker", verdict=Verdict.PROBLEM, found=found, advice=advice)
+
+
+def _usual_port() -> Finding:
+    if not _answers("127.0.0.1", USUAL_PORT):
+        found = f"none named: `headrace run` starts its own on port {USUAL_PORT}"
+        return Finding(what="broker", verdict=Verdict.GOOD, found=found)
+    found = f"none named, and something listens on port {USUAL_PORT}"
+    advice = f"if that is your broker, say so: HEADRACE_BROKER=127.0.0.1:{USUAL_PORT}"
+    return Finding(what="broker", verdict=Verdict.WARNING, found=found, advice=advice)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), PROBE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _judged(
+    what: str, found: str, advice: str, *, good: bool, otherwise: Verdict = Verdict.PROBLEM
+) -> Finding:
+    if good:
+        return Finding(what=what, verdict=Verdict.GOOD, found=found)
+    return Finding(what=what, verdict=otherwise, found=found, advice=advice)
+
+
+def _print(findings: list[Finding]) -> None:
+    marks = {Verdict.GOOD: "✓", Verdict.WARNING: "!", Verdict.PROBLEM: "✗"}
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        print_line(f"{marks[finding.verdict]} {finding.what.ljust(width)}  {finding.found}")
+        if finding.advice:
+            print_line(f"  {' ' * width}  → {finding.advice}")

@@ -1,0 +1,159 @@
+"""`headrace job`: what jobs have left in the state folder: list it, describe it, and let a job begin anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.failure import Misuse
+from headrace.cli.output import confirm, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.cli.position import Position
+    from headrace.streams.job_folder import Beginning, JobFolder
+
+commands = typer.Typer(no_args_is_help=True, help="List and describe jobs that have run, and reset them.")
+
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="DIR",
+        help="The state folder. Otherwise HEADRACE_STATE, headrace.toml, or .headrace here.",
+    ),
+]
+Name = Annotated[
+    str, typer.Argument(metavar="JOB", help="Name of the job, or APP.JOB where two have the same.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """A job in a list."""
+
+    app: str
+    job: str
+    running: bool
+    inputs: tuple[str, ...]
+    output: str
+    checkpoint: int
+
+
+@commands.command("list")
+def list_(*, state: State = None, as_json: options.Json = False) -> None:
+    """List the jobs that have run with this state folder.
+
+    Example: headrace job list
+    """
+    from headrace.streams.job_folder import job_folders
+
+    lines = [_line(folder) for folder in job_folders(_state_folder(state))]
+    if as_json:
+        print_json(lines)
+        return
+    rows = [(line.app, line.job, "yes" if line.running else "no", line.inputs, line.output) for line in lines]
+    print_table(["app", "job", "running", "reads", "writes"], rows)
+
+
+@commands.command()
+def describe(*, job: Name, state: State = None, as_json: options.Json = False) -> None:
+    """Show what a job's checkpoint was made by: topics, columns, and the state that it keeps.
+
+    Example: headrace job describe revenue
+    """
+    from headrace.streams.job_folder import find_job
+
+    folder = find_job(_state_folder(state), job)
+    description = folder.description()
+    if as_json:
+        shown = None if description is None else description.to_json()
+        print_json({"app": folder.app, "job": folder.name, "running": folder.is_held, "query": shown})
+        return
+    print_line(f"job {folder.name} of {folder.app}{', running' if folder.is_held else ''}")
+    print_line(f"checkpoint  {folder.checkpoint}")
+    if description is None:
+        print_line(f"begins      {_beginning_text(folder.beginning())}, when it is started next")
+        return
+    print_line(f"reads       {', '.join(description.inputs)}")
+    print_line(f"writes      {description.output} ({description.mode})")
+    print_line(f"columns     {description.schema}")
+    for operator in description.operators:
+        by = f" by {', '.join(operator.keys)}" if operator.keys else ""
+        print_line(f"keeps       {operator.kind}{by}")
+
+
+@commands.command()
+def reset(
+    *,
+    job: Name,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="start, end, an offset, a time (2026-01-31T12:00), or a time ago (-5m), in all its topics.",
+        ),
+    ],
+    state: State = None,
+    yes: options.Yes = False,
+) -> None:
+    """Let a job begin anew, with an empty state, from some place in its topics.
+
+    The old checkpoint is left where it is. What the job has written stays in its topic: a job that begins
+    before the place where it was writes some results again.
+
+    Example: headrace job reset revenue --to start --yes
+    """
+    from headrace.streams.job_folder import find_job
+
+    position = _position(to)
+    folder = find_job(_state_folder(state), job)
+    confirm(f"Throw away the state of {folder.name}, and begin anew from {to}?", yes=yes)
+    beginning = folder.reset(kind=position.kind.value, value=position.value)
+    print_line(f"job {folder.name} begins {_beginning_text(beginning)}, when it is started next")
+
+
+def _line(folder: JobFolder) -> JobLine:
+    description = folder.description()
+    return JobLine(
+        app=folder.app,
+        job=folder.name,
+        running=folder.is_held,
+        inputs=() if description is None else description.inputs,
+        output="" if description is None else description.output,
+        checkpoint=folder.beginning().generation,
+    )
+
+
+def _state_folder(option: str | None) -> Path:
+    from headrace.settings import Settings
+
+    return Settings.read().state(option)
+
+
+def _position(text: str) -> Position:
+    from headrace.cli.position import read_position
+
+    try:
+        return read_position(text)
+    except ValueError as fault:
+        raise Misuse(str(fault)) from fault
+
+
+def _beginning_text(beginning: Beginning) -> str:
+    match beginning.kind:
+        case "stream":
+            return "where its streams say"
+        case "start" | "end":
+            return f"at the {beginning.kind} of its topics"
+        case "offset":
+            return f"at offset {beginning.value} of every partition"
+        case _:
+            moment = datetime.fromtimestamp(beginning.value / 1000, UTC)
+            return f"at the records of {moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,194 @@
+"""The columns of a source: which there are, of what type, and in which order.
+
+Without more said they are the columns of Spark's Kafka source. With a `valueFormat`, the column `value` is
+typed and a last column `error` says of each row what did not parse, beside the bytes that did not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final, Self
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace.spark.errors import BadColumns, BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.spark.options import Options
+
+KEY, VALUE, HEADERS, ERROR = "key", "value", "headers", "error"
+
+HEADER_TYPE: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+ERROR_TYPE: Final = StructType().add("reason", StringType()).add("raw", BinaryType())
+
+COLUMN_TYPES: Final[dict[str, DataType]] = {
+    KEY: BinaryType(),
+    VALUE: BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: HEADER_TYPE,
+    ERROR: ERROR_TYPE,
+}
+
+FORMATS: Final = {word: word for word in ("raw", "text", "json", "csv")}
+WITH_SCHEMA: Final = ("json", "csv")
+PARSER_OPTIONS: Final = {
+    "timeZone": "time_zone",
+    "delimiter": "delimiter",
+    "sep": "delimiter",
+    "quote": "quote",
+}
+"""Options of values, and what their parsers call them."""
+
+_NOT_NULL = re.compile(r"""(`[^`]*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\s+NOT\s+NULL\b""", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What each row of a source looks like."""
+
+    columns: tuple[str, ...]
+    value_format: str = "raw"
+    value_schema: str = ""
+    """The type of a typed value, as DDL or as a StructType's JSON."""
+    errors_only: bool = False
+    parser_options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """The layout that the options describe."""
+        value_format = options.choice("valueFormat", FORMATS, default="raw")
+        errors_only = options.flag("errorsOnly", default=False)
+        if errors_only and value_format == "raw":
+            raise BadOption("errorsOnly needs a valueFormat: a raw value cannot fail to parse")
+        parser_options = {
+            word: value for name, word in PARSER_OPTIONS.items() if (value := options.text(name)) is not None
+        }
+        return cls(
+            columns=_columns(options, typed=value_format != "raw"),
+            value_format=value_format,
+            value_schema=_value_schema(options, value_format),
+            errors_only=errors_only,
+            parser_options=parser_options,
+        )
+
+    def schema(self) -> StructType | str:
+        """The schema as Spark takes it: DDL where the user wrote DDL, which nobody but Spark can read."""
+        if self.value_format in WITH_SCHEMA and not _is_json(self.value_schema):
+            return self._ddl()
+        return StructType([StructField(name, self._type(name)) for name in self.columns])
+
+    def value_type(self, schema: StructType) -> DataType:
+        """The type that values are parsed into; `schema` is what Spark made of this layout's schema."""
+        if self.value_format == "text":
+            return StringType()
+        if _is_json(self.value_schema):
+            return _read_type(self.value_schema)
+        if VALUE in schema.names:
+            return schema[VALUE].dataType
+        raise BadOption(
+            "the column error needs the type of the values: add value to the option columns, "
+            "or give valueSchema as the JSON of a StructType"
+        )
+
+    def check(self, schema: StructType) -> None:
+        """Refuse a schema, given with `.schema(…)`, that is not one of this layout."""
+        for wanted in schema.fields:
+            if wanted.name not in self.columns:
+                raise BadColumns(
+                    f"the source has no column {wanted.name!r}: it has {', '.join(self.columns)}"
+                )
+            struct_value = wanted.name == VALUE and self.value_format in WITH_SCHEMA
+            if not struct_value and wanted.dataType != self._type(wanted.name):
+                type_name = self._type(wanted.name).simpleString()
+                raise BadColumns(
+                    f"the column {wanted.name} is {type_name}, not {wanted.dataType.simpleString()}: "
+                    "leave out .schema(…), and cast afterwards"
+                )
+
+    def _type(self, name: str) -> DataType:
+        if name != VALUE or self.value_format == "raw":
+            return COLUMN_TYPES[name]
+        return StringType() if self.value_format == "text" else _read_type(self.value_schema)
+
+    def _ddl(self) -> str:
+        inner = self.value_schema.strip()
+        value = inner if inner.lower().startswith("struct<") else f"struct<{inner}>"
+        # A value may always be missing, and so may each of its fields: Spark must not count on one.
+        value = _NOT_NULL.sub(lambda match: match[1] or "", value)
+        types = {name: column.simpleString() for name, column in COLUMN_TYPES.items()} | {VALUE: value}
+        return ", ".join(f"`{name}` {types[name]}" for name in self.columns)
+
+
+def _columns(options: Options, *, typed: bool) -> tuple[str, ...]:
+    with_headers = options.flag("includeHeaders", default=False)
+    left_out = ({HEADERS} if not with_headers else set()) | ({ERROR} if not typed else set())
+    text = options.text("columns")
+    if text is None:
+        return tuple(name for name in COLUMN_TYPES if name not in left_out)
+    known = {name.lower(): name for name in COLUMN_TYPES if typed or name != ERROR}
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name.lower() not in known:
+            close = get_close_matches(name.lower(), known, n=1)
+            hint = f"did you mean {known[close[0]]}?" if close else f"there are {', '.join(known.values())}"
+            raise BadOption(f"columns names {name!r}, which is no column of the source: {hint}")
+    return tuple(known[name.lower()] for name in names)
+
+
+def _value_schema(options: Options, value_format: str) -> str:
+    if value_format in WITH_SCHEMA:
+        hint = f'valueFormat {value_format} needs the columns of a value, for example "id long, name string"'
+        return options.required("valueSchema", hint)
+    if options.text("valueSchema") is not None:
+        raise BadOption(
+            f"valueSchema means nothing for valueFormat {value_format}: leave it out, or say json or csv"
+        )
+    return ""
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
+def _read_type(text: str) -> StructType:
+    try:
+        read = StructType.fromJson(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise BadOption(f"valueSchema is not the JSON of a StructType: {fault!r}") from fault
+    nullable = _nullable(read)
+    assert isinstance(nullable, StructType)
+    return nullable
+
+
+def _nullable(given: DataType) -> DataType:
+    """The type with every part of it allowed to be null."""
+    match given:
+        case StructType():
+            return StructType(
+                [StructField(part.name, _nullable(part.dataType), True, part.metadata) for part in given]
+            )
+        case ArrayType():
+            return ArrayType(_nullable(given.elementType), True)
+        case MapType():
+            return MapType(given.keyType, _nullable(given.valueType), True)
+    return given

@@ -1,0 +1,137 @@
+"""Marks: which batch of a job is done, written in the same transaction as the batch itself.
+
+Marks are records of the compacted topic `headrace.progress`, one partition, the job's name as key:
+
+    revenue → {"query": "82d3…", "batch": 41, "offsets": {"orders": {"0": 1200}}}
+
+`query` is the id in the job's checkpoint. A job that starts with a new checkpoint counts its batches anew,
+and the marks of the old one say nothing about it. The offsets of consumer groups expire after a week without
+commits; a mark does not, so a job may rest for as long as its input is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.client.fetch import PartitionReader
+from headrace.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.partition import TopicPartition
+from headrace.client.topics import NewTopic, create_topics
+from headrace.errors import HeadraceError
+from headrace.protocol.batch import read_header, split_batches
+from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.client.cluster import Cluster
+    from headrace.spark.checkpoint import Offsets
+
+TOPIC: Final = "headrace.progress"
+PARTITION: Final = TopicPartition(TOPIC, 0)
+
+_CONFIGS: Final = {
+    "cleanup.policy": "compact",
+    # A start reads the whole topic: small segments that are cleaned early keep it at a few megabytes.
+    "segment.bytes": str(2 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+# The key of a transaction's marker: a version, and what became of the transaction.
+_MARKER: Final = struct.Struct(">hh")
+_ABORT: Final = 0
+_COMMIT: Final = 1
+
+
+class BadMark(HeadraceError):
+    """A record of the progress topic that is not a mark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The last batch of a job whose results count."""
+
+    query: str
+    batch: int
+    offsets: Offsets
+    """Where the batch ended in the topics that the job reads."""
+
+
+def create_progress_topic(cluster: Cluster) -> None:
+    """Return when the topic of the marks is there."""
+    if TOPIC not in cluster.topics((TOPIC,)):
+        create_topics(cluster, [NewTopic(name=TOPIC, partitions=1, configs=_CONFIGS)])
+
+
+def read_mark(cluster: Cluster, job: str) -> Mark | None:
+    """The newest mark of `job`; None when it never finished a batch.
+
+    It is the truth only after the job's transactional id was opened: before that, a transaction of a driver
+    that died may still be about to commit.
+
+    Readers of committed records stop where the first open transaction begins, and that may be one of another
+    job, whose driver died and was not started again. So this reads to the very end, and tells committed marks
+    from aborted ones by itself.
+    """
+    newest = None
+    undecided: dict[int, bytes | None] = {}
+    for batch in _batches(cluster):
+        header = read_header(batch)
+        if header.is_control:
+            if (outcome := _outcome(batch)) is not None:
+                value = undecided.pop(header.producer_id, newest)
+                newest = value if outcome == _COMMIT else newest
+        elif (found := _last_of(job.encode(), batch)) is not None:
+            undecided[header.producer_id] = found.value
+    # Ours are all decided. Compaction removes the records of aborted transactions before their markers, so
+    # what has no marker was committed.
+    for value in undecided.values():
+        newest = value
+    return None if newest is None else parse_mark(job, newest)
+
+
+def parse_mark(job: str, value: bytes) -> Mark:
+    """The mark in the value of a record, or `BadMark`."""
+    try:
+        fields: dict[str, Any] = json.loads(value)
+        return Mark(query=fields["query"], batch=int(fields["batch"]), offsets=fields["offsets"])
+    except (ValueError, KeyError, TypeError) as fault:
+        raise BadMark(
+            f"the newest record of {job!r} in {TOPIC} is not a mark ({fault!r}): something else writes to "
+            "that topic. Leave it to Headrace."
+        ) from fault
+
+
+def mark_batch(job: str, mark: Mark) -> bytearray:
+    """The record batch that makes `mark` the newest of `job`; it bears no producer's identity yet."""
+    value = json.dumps(asdict(mark), separators=(",", ":")).encode()
+    return encode_batch([NewRecord(key=job.encode(), value=value, timestamp=time.time_ns() // 1_000_000)])
+
+
+def _batches(cluster: Cluster) -> Iterator[memoryview]:
+    start, end = (
+        list_offsets(cluster, {PARTITION: which}, read_committed=False)[PARTITION]
+        for which in (EARLIEST, LATEST)
+    )
+    for piece in PartitionReader(cluster, PARTITION, start, end, read_committed=False):
+        yield from split_batches(piece.batches)
+
+
+def _last_of(key: bytes, batch: memoryview) -> Record | None:
+    """The last record of `key` in a batch; most batches are of other jobs, and need not be opened."""
+    if key not in bytes(batch):
+        return None
+    return next((record for record in reversed(decode_batch(batch)) if record.key == key), None)
+
+
+def _outcome(control: memoryview) -> int | None:
+    """What a marker says of its transaction; None for control records of other kinds, and emptied ones."""
+    for record in decode_batch(control):
+        if record.key is not None and len(record.key) >= _MARKER.size:
+            _version, kind = _MARKER.unpack_from(record.key)
+            return int(kind) if kind in (_ABORT, _COMMIT) else None
+    return None

@@ -1,0 +1,47 @@
+"""What a task is told: ranges of offsets, and how they become rows.
+
+Planners make these, tasks carry them out. Planners are processes that start again and again, so nothing here
+loads Arrow or compiled code before it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from headrace.spark.layout import Layout
+    from headrace.spark.link import Link
+    from headrace.spark.planning import Range
+
+
+class Task(InputPartition):
+    """The ranges that one task reads, one after the other."""
+
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """All that a task must know to turn ranges into rows. Plain data: it travels to the tasks."""
+
+    link: Link
+    layout: Layout
+    schema: StructType
+    read_committed: bool
+    fail_on_data_loss: bool
+
+    def rows(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        """The rows of `ranges` as Arrow batches of exactly the schema."""
+        from headrace.spark.rows import read_rows
+
+        return read_rows(self, ranges)

@@ -1,0 +1,148 @@
+"""Ranges of offsets into Arrow batches: what a task does.
+
+Fetched batches are cut into columns by compiled kernels and values are parsed in bulk; no record is ever a
+Python object. Small pieces are put together before they are parsed, for a parser's start costs more than a
+hundred rows do, and large ones are handed to Spark in slices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+
+from headrace.client.errors import OffsetsGone
+from headrace.client.fetch import PartitionReader
+from headrace.columns.cutting import Cutter
+from headrace.columns.values import value_parser
+from headrace.spark.data_loss import report
+from headrace.spark.layout import ERROR, VALUE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.client.fetch import Fetched
+    from headrace.columns.values import ValueParser
+    from headrace.spark.planning import Range
+    from headrace.spark.reading import Reading
+
+ROWS: Final = 50_000
+"""The most rows of a batch that is handed to Spark."""
+ENOUGH_BYTES: Final = 8 << 20
+"""A piece of this size is parsed at once, however few its rows."""
+
+
+def read_rows(reading: Reading, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+    """The rows of `ranges` as Arrow batches of exactly the schema."""
+    shape = _Shape(reading)
+    for piece in _gathered(_pieces(reading, ranges, shape.cut_columns)):
+        shaped = shape.shape(piece)
+        for first in range(0, shaped.num_rows, ROWS):
+            yield shaped.slice(first, ROWS)
+
+
+def _pieces(reading: Reading, ranges: Iterable[Range], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    for wanted in ranges:
+        start = wanted.start
+        while start < wanted.end:
+            try:
+                for fetched, cutter in _fetched(reading, wanted._replace(start=start), columns):
+                    start = fetched.next_offset
+                    yield from cutter.parts(fetched.batches, fetched.aborted)
+                start = wanted.end
+            except OffsetsGone as gone:
+                start = _after_loss(reading, wanted, start, gone)
+
+
+def _fetched(reading: Reading, wanted: Range, columns: list[str]) -> Iterator[tuple[Fetched, Cutter]]:
+    """What the brokers hold of a range, and what cuts out of it the rows that belong to the range."""
+    cutter = Cutter(*wanted, columns=columns, read_committed=reading.read_committed)
+    reader = PartitionReader(reading.link.cluster(), *wanted, read_committed=reading.read_committed)
+    for fetched in reader:
+        yield fetched, cutter
+
+
+def _after_loss(reading: Reading, wanted: Range, start: int, gone: OffsetsGone) -> int:
+    """The offset at which reading can go on."""
+    resumed = min(gone.first, wanted.end) if start < gone.first else wanted.end
+    found = f"the log has {gone.first} to {gone.end - 1}"
+    report(wanted.partition, start, resumed, found, fail=reading.fail_on_data_loss)
+    return resumed
+
+
+class _Shape:
+    """Pieces of raw columns into batches of the source's schema."""
+
+    def __init__(self, reading: Reading) -> None:
+        layout = reading.layout
+        self._schema = to_arrow_schema(reading.schema, timezone="UTC")
+        self._errors_only = layout.errors_only
+        self._parser = _parser(reading)
+        names = [name for name in self._schema.names if name != ERROR]
+        parsed_apart = self._parser is not None and VALUE not in names
+        self.cut_columns = [*names, VALUE] if parsed_apart else names
+
+    def shape(self, piece: pa.RecordBatch) -> pa.RecordBatch:
+        if self._parser is None:
+            return pa.RecordBatch.from_arrays(
+                [piece.column(name) for name in self._schema.names], schema=self._schema
+            )
+        raw = piece.column(VALUE)
+        parsed = self._parser.parse(raw)
+        errors = parsed.errors
+        if self._errors_only and errors is None:
+            return _empty(self._schema)
+        columns = {name: piece.column(name) for name in piece.schema.names}
+        columns[VALUE] = parsed.values
+        if ERROR in self._schema.names:
+            columns[ERROR] = _error_column(errors, raw, self._schema.field(ERROR).type)
+        shaped = pa.RecordBatch.from_arrays(
+            [columns[name] for name in self._schema.names], schema=self._schema
+        )
+        return shaped.filter(pc.is_valid(errors)) if self._errors_only else shaped
+
+
+def _parser(reading: Reading) -> ValueParser | None:
+    """The parser of values; nothing where they stay raw, or nobody looks at them."""
+    layout, names = reading.layout, reading.schema.names
+    if layout.value_format == "raw" or not (layout.errors_only or {VALUE, ERROR} & set(names)):
+        return None
+    options = dict(layout.parser_options)
+    time_zone = options.pop("time_zone", "UTC")
+    value_type = to_arrow_type(layout.value_type(reading.schema), timezone="UTC")
+    return value_parser(layout.value_format, value_type, time_zone=time_zone, options=options)
+
+
+def _error_column(errors: pa.Array | None, raw: pa.Array, error_type: pa.StructType) -> pa.Array:
+    if errors is None:
+        return pa.nulls(len(raw), error_type)
+    faulty = pc.is_valid(errors)
+    bytes_of_faulty = pc.if_else(faulty, raw, pa.scalar(None, raw.type))
+    return pa.StructArray.from_arrays(
+        [errors, bytes_of_faulty], fields=list(error_type), mask=pc.invert(faulty)
+    )
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], column.type) for column in schema], schema=schema)
+
+
+def _gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The pieces, small ones put together."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for piece in pieces:
+        held.append(piece)
+        rows, size = rows + piece.num_rows, size + piece.nbytes
+        if rows >= ROWS or size >= ENOUGH_BYTES:
+            yield _together(held)
+            held, rows, size = [], 0, 0
+    if rows:
+        yield _together(held)
+
+
+def _together(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
+    full = [piece for piece in pieces if piece.num_rows]
+    return full[0] if len(full) == 1 else pa.concat_batches(full)

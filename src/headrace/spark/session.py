@@ -1,0 +1,145 @@
+"""A Spark session with settings made for streams: on this machine, or on a cluster.
+
+Starting one finds Java, keeps Spark quiet, and makes the workers run this very Python. What is set here can
+be set otherwise by `more`, by Spark's own names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace.spark.java import find_java
+from headrace.spark.machine import driver_memory_gib, usable_cores, usable_memory_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+LOGGING: Final = Path(__file__).parent / "log4j2.properties"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+
+def settings(cores: int | None = None) -> dict[str, str]:
+    """What every session of ours sets, by Spark's names; `cores` is how many tasks run at once."""
+    fixed = {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        # Over TCP each Python task waits twice for a delayed acknowledgement: 80 ms.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # A Python process that starts on a busy machine may take longer than the usual 15 s to call back.
+        "spark.python.authenticate.socketTimeout": "120s",
+        # Workers are forked from a process that has already loaded what they need.
+        "spark.python.daemon.module": "headrace.spark.daemon",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # When a query is stopped, Spark searches the text of the failure by a regular expression that needs a
+        # stack as deep as the text is long.
+        JAVA_OPTIONS: f"-Xss16m -Dlog4j2.configurationFile={LOGGING.as_uri()}",
+    }
+    return fixed if cores is None else fixed | {"spark.sql.shuffle.partitions": str(cores)}
+
+
+def local_settings(cores: int) -> dict[str, str]:
+    """What a session that has this machine for itself sets besides."""
+    return {
+        "spark.driver.memory": f"{driver_memory_gib(usable_memory_bytes())}g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.default.parallelism": str(cores),
+        # The checkpoint's small files cost 12 ms instead of 90 ms a micro-batch.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    }
+
+
+def local_session(
+    name: str, *, cores: int | None = None, more: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session in this process, on `cores` of this machine; `format("headrace")` is known to it."""
+    cores = cores or usable_cores()
+    return _open(name, f"local[{cores}]", settings(cores) | local_settings(cores), more or {})
+
+
+def cluster_session(
+    name: str, master: str, *, cores: int | None = None, more: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session whose tasks run on the cluster at `master`; `format("headrace")` is known to it.
+
+    The workers need Headrace in the Python that `PYSPARK_PYTHON` names, and a checkpoint folder that all of
+    them see. `cores` is how many tasks run at once in the whole cluster.
+    """
+    return _open(name, master, settings(cores), more or {})
+
+
+def open_session(
+    name: str, *, master: str | None = None, cores: int | None = None, more: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session at `master`; on this machine where none is named, or `local` with or without a number."""
+    if master is None or master == "local" or master.startswith("local["):
+        return local_session(name, cores=cores or cores_of(master), more=more)
+    return cluster_session(name, master, cores=cores, more=more)
+
+
+def cores_of(master: str | None) -> int | None:
+    """The number in `local[number]`.
+
+    >>> [cores_of(master) for master in ("local[4]", "local[*]", "local", None)]
+    [4, None, 1, None]
+    """
+    if master == "local":
+        return 1
+    number = (master or "").removeprefix("local[").split(",")[0].rstrip("]")
+    return int(number) if number.isdigit() else None
+
+
+def _open(name: str, master: str, fixed: Mapping[str, str], more: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    from headrace.spark import register
+
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in merged_settings(fixed, more).items():
+        builder = builder.config(key, value)
+    with _starting_environment():
+        session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def merged_settings(fixed: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Both, where `more` wins; options of the JVM are put together."""
+    merged = {**fixed, **more}
+    if JAVA_OPTIONS in more:
+        merged[JAVA_OPTIONS] = f"{fixed[JAVA_OPTIONS]} {more[JAVA_OPTIONS]}"
+    return merged
+
+
+@contextmanager
+def _starting_environment() -> Iterator[None]:
+    """The environment that Spark's JVM is started with; Java's part of it is taken back afterwards."""
+    # Spark looks for this variable whenever it makes a function ready for its workers.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for_java = find_java().environment()
+    before = {name: os.environ.get(name) for name in for_java}
+    os.environ.update(for_java)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

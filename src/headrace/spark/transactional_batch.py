@@ -1,0 +1,234 @@
+"""One micro-batch from its first row to its committed transaction.
+
+A small batch comes to the driver as encoded record batches and is written by it: a job of Spark's that only
+writes costs more than the writing. A large batch is written by tasks, which compute and write in one job.
+Which of the two it will be is told by the number of input records and by what the last batches made of
+theirs; a task that finds itself with too much for the driver gives up, and the batch takes the other way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from headrace.client.errors import Fenced
+from headrace.client.partition import TopicPartition
+from headrace.errors import HeadraceError
+from headrace.spark import progress
+from headrace.spark.checkpoint import count_records, merge_offsets, topic_offsets
+from headrace.spark.progress import Mark, mark_batch
+from headrace.spark.transactional_encoding import OVERFLOW, Orders
+from headrace.spark.transactional_forecast import Forecast
+from headrace.spark.transactional_writing import (
+    Membership,
+    TransactionWriter,
+    check_ran_once,
+    write_rows,
+    write_stage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.client.cluster import Cluster
+    from headrace.client.shared_transaction import SharedTransaction
+    from headrace.spark.checkpoint import Checkpoint, Offsets
+    from headrace.spark.link import Link
+    from headrace.spark.transactional_topics import OutputTopics
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""The local property by which Spark names the query on the thread that runs its batches."""
+
+
+class CheckpointMismatch(HeadraceError):
+    """A checkpoint that is behind the transactions of its own query."""
+
+
+class Batch:
+    """A micro-batch as it is described to those who add rows to it."""
+
+    def __init__(self, batch_id: int, end: Offsets, find_start: Callable[[], Offsets]) -> None:
+        self.id = batch_id
+        self.end = end
+        """Where the batch ends in its topics: the offsets that follow its last records."""
+        self._find_start = find_start
+        self._start: Offsets | None = None
+
+    @property
+    def start(self) -> Offsets:
+        """Where the batch begins; a partition that is new may be absent: it begins at its first record."""
+        if self._start is None:
+            self._start = self._find_start()
+        return self._start
+
+
+@dataclass(kw_only=True)
+class BatchRunner:
+    """Runs the batches of one query, one after the other, on the thread that Spark calls with them."""
+
+    spark: SparkSession
+    cluster: Cluster
+    link: Link
+    transaction: SharedTransaction
+    job: str
+    group: str | None
+    outputs: OutputTopics
+    checkpoint: Checkpoint
+    mark: Mark | None
+    inline_bytes: int
+    encode: Callable[[DataFrame], DataFrame]
+    extra_rows: Callable[[Batch], DataFrame | None] | None
+    steps: Callable[[str, int], None]
+
+    def __post_init__(self) -> None:
+        self._forecast = Forecast(self.inline_bytes)
+        self._last_end: tuple[int, Offsets] | None = None
+        self._written: Counter[TopicPartition] = Counter()
+
+    def run(self, encoded: DataFrame, batch_id: int) -> None:
+        """Return when the batch is committed, or was before; whatever goes wrong aborts it."""
+        context = encoded.sparkSession.sparkContext
+        query = context.getLocalProperty(QUERY_ID)
+        assert query is not None, "batches are run by Spark's streaming thread"
+        batch = Batch(batch_id, self.checkpoint.offsets(batch_id), lambda: self._start_of(query, batch_id))
+        self.steps("begun", batch_id)
+        if self._is_marked(query, batch):
+            Orders(partition_counts={}, discard=True).give(context)
+            encoded.toArrow()
+        else:
+            self._run_in_transaction(encoded, batch, query)
+        self._last_end = (batch_id, batch.end)
+
+    def _is_marked(self, query: str, batch: Batch) -> bool:
+        """Whether the batch was committed before; `CheckpointMismatch` when that cannot be told."""
+        mark = self.mark
+        if mark is None or mark.query != query or mark.batch < batch.id:
+            return False
+        if mark.batch > batch.id or mark.offsets != batch.end:
+            raise CheckpointMismatch(
+                f"{self.checkpoint} is about to run batch {batch.id}, and the log says that batch "
+                f"{mark.batch} of the same query was committed at {mark.offsets}. The checkpoint was "
+                "restored from a copy, or lost its last files in a power cut: going on would skip or repeat "
+                "rows. Start the job with a new checkpoint at the offsets named here."
+            )
+        return True
+
+    def _run_in_transaction(self, encoded: DataFrame, batch: Batch, query: str) -> None:
+        mark = Mark(query=query, batch=batch.id, offsets=batch.end)
+        self._written.clear()
+        try:
+            self._fill_transaction(encoded, batch, mark)
+            self.transaction.commit()
+        except Fenced:
+            raise  # whoever fenced us has aborted it
+        except BaseException:
+            self._abort()
+            raise
+        self.mark = mark
+        self.steps("committed", batch.id)
+
+    def _fill_transaction(self, encoded: DataFrame, batch: Batch, mark: Mark) -> None:
+        records = count_records(batch.start, batch.end)
+        rows, size = self._compute(encoded, small=self._forecast.is_small(records))
+        self._forecast.learn(records, size)
+        self.steps("computed", batch.id)
+        extra = self._compute_extra(batch)
+        self._write([table for table in (rows, extra) if table is not None], mark)
+        self.steps("written", batch.id)
+        if self.group is not None:
+            self.transaction.commit_offsets(self.group, _positions(batch.end))
+        self.steps("marked", batch.id)
+
+    def _compute_extra(self, batch: Batch) -> pa.Table | None:
+        extra = None if self.extra_rows is None else self.extra_rows(batch)
+        return None if extra is None else self._compute(self.encode(extra), small=True)[0]
+
+    def _compute(self, encoded: DataFrame, *, small: bool) -> tuple[pa.Table | None, int]:
+        """The record batches that the driver is to write, unless tasks have written them; and their bytes."""
+        counts = self.outputs.partition_counts()
+        context = encoded.sparkSession.sparkContext
+        if small:
+            Orders(partition_counts=counts, inline_bytes=self.inline_bytes).give(context)
+            table = encoded.toArrow()
+            if not _overflowed(table):
+                return table, table["batch"].nbytes
+        Orders(partition_counts=counts).give(context)
+        return None, self._write_by_tasks(encoded, counts)
+
+    def _write_by_tasks(self, encoded: DataFrame, counts: dict[str, int]) -> int:
+        """How many bytes the tasks have computed and written."""
+        partitions = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
+        self.transaction.add([*partitions, progress.PARTITION])
+        context = encoded.sparkSession.sparkContext
+        tasks = max(1, min(len(partitions), context.defaultParallelism))
+        job = write_stage(encoded, link=self.link, membership=self._membership(), tasks=tasks)
+        report = job.toArrow().to_pylist()
+        for stage in {row["stage"] for row in report}:
+            check_ran_once(context, stage)
+        for row in report:
+            self._written[TopicPartition(row["topic"], row["partition"])] += row["records"]
+        return sum(row["bytes"] for row in report)
+
+    def _write(self, tables: list[pa.Table], mark: Mark) -> None:
+        """Store what the driver has and the mark, in as few requests as there are brokers."""
+        targets = {target for table in tables for target in _partitions(table)}
+        self.transaction.add([*targets, progress.PARTITION])
+        writer = TransactionWriter(self.cluster, self._membership())
+        for table in tables:
+            write_rows(writer, table)
+        writer.write(progress.PARTITION, 1, mark_batch(self.job, mark))
+        writer.flush()
+
+    def _membership(self) -> Membership:
+        return Membership(self.transaction.transactional_id, self.transaction.identity, dict(self._written))
+
+    def _abort(self) -> None:
+        try:
+            self.transaction.abort()
+        except Fenced:
+            raise  # and this is why the batch failed, however its tasks put it
+        except HeadraceError:
+            pass  # the broker is away: it is aborted when the job is started again
+
+    def _start_of(self, query: str, batch_id: int) -> Offsets:
+        if self._last_end is not None and self._last_end[0] == batch_id - 1:
+            return self._last_end[1]
+        if batch_id > 0:
+            return self.checkpoint.offsets(batch_id - 1)
+        return _planned_start(self.spark, query)
+
+
+def _overflowed(table: pa.Table) -> bool:
+    return bool(pc.any(pc.equal(table["records"], OVERFLOW)).as_py())
+
+
+def _partitions(table: pa.Table) -> set[TopicPartition]:
+    return set(map(TopicPartition, table["topic"].to_pylist(), table["partition"].to_pylist()))
+
+
+def _positions(offsets: Offsets) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def _planned_start(spark: SparkSession, query: str) -> Offsets:
+    """Where the first batch of a query begins: only its plan knows that."""
+    session: Any = spark._jsparkSession
+    execution = session.streams().get(query).streamingQuery().lastExecution()
+    leaves = execution.logical().collectLeaves()
+    starts = []
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        is_source = leaf.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"
+        if is_source and leaf.startOffset().isDefined():
+            starts.append(leaf.startOffset().get().json())
+    return merge_offsets(topic_offsets(starts))

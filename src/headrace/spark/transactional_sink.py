@@ -1,0 +1,180 @@
+"""A streaming query into topics, exactly once: each micro-batch is one Kafka transaction.
+
+    sink = TransactionalSink(spark, "127.0.0.1:9092", job="revenue", group="revenue", topics=["revenue"])
+    query = sink.start(rows, checkpoint="state/revenue")
+
+The transaction of batch N holds its output, the positions in its input (for the consumer group that lag tools
+show), and the mark "N is done". Spark repeats a batch that it has not noted as done, with the same input. If
+the mark is there, the output is there too: the batch runs for its state and its watermark, and what comes out
+is thrown away. If the mark is not there, nothing of the batch is visible to readers of committed records.
+
+Opening the transactional id, `headrace.<job>`, fences whoever had it. A driver that was believed dead and
+comes back can write nothing, and ends with an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import Fenced
+from headrace.client.shared_transaction import SharedTransaction
+from headrace.errors import HeadraceError
+from headrace.spark.checkpoint import Checkpoint
+from headrace.spark.errors import BadColumns
+from headrace.spark.link import Link
+from headrace.spark.progress import create_progress_topic, read_mark
+from headrace.spark.transactional_batch import Batch, BatchRunner
+from headrace.spark.transactional_encoding import encode_stage
+from headrace.spark.transactional_topics import OutputTopics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Batch", "SinkFenced", "TransactionalSink"]
+
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""The longest that Kafka allows by default: tasks compute while their transaction is open. A job that is
+started again ends what it left open at once; one that dies and stays away holds up readers for so long."""
+INLINE_BYTES: Final = 8 << 20
+"""What the driver writes itself; more than this goes through the tasks."""
+COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
+
+
+class SinkFenced(HeadraceError):
+    """Another driver runs the same job now."""
+
+
+class TransactionalSink:
+    """The exactly-once output of one job.
+
+    `topics` are all topics that may be written to; rows without a column `topic` go to the first. `group` is
+    the consumer group that shows the job's progress. `extra_rows` may add rows to a batch once its own are
+    computed; they are of the same transaction. `steps` is told the name of each step when it is done and the
+    number of the batch: begun, computed, written, marked, committed.
+
+    One sink runs one query at a time. `start` may be called again when the query has ended.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        *,
+        job: str,
+        group: str | None,
+        topics: Sequence[str],
+        extra_rows: Callable[[Batch], DataFrame | None] | None = None,
+        steps: Callable[[str, int], None] | None = None,
+        compression: str = "none",
+        inline_bytes: int = INLINE_BYTES,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._link = Link(bootstrap=bootstrap, **(client_options or {}))
+        self._job = job
+        self._group = group
+        self._topics = tuple(topics)
+        self._extra_rows = extra_rows
+        self._steps = steps or _ignore
+        self._compression = compression
+        self._inline_bytes = inline_bytes
+        self._timeout_ms = transaction_timeout_ms
+        # Of its own, and not the one that tasks in this process would share: a cluster is for one thread.
+        self._cluster = Cluster.of(bootstrap, client_id=self._link.client_id, timeout_s=self._link.timeout_s)
+        self._runner: BatchRunner | None = None
+
+    @property
+    def transactional_id(self) -> str:
+        """The name under which Kafka knows the job's transactions."""
+        return f"headrace.{self._job}"
+
+    def start(
+        self,
+        rows: DataFrame,
+        *,
+        checkpoint: str,
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+        output_mode: str = "append",
+    ) -> StreamingQuery:
+        """The running query that writes `rows`, whose columns are value and, at will, those of `COLUMNS`.
+
+        Whoever ran the job until now is fenced, also when the query then fails to start. `trigger` has the
+        arguments of Spark's `DataStreamWriter.trigger`.
+        """
+        self._check_columns(rows)
+        outputs = OutputTopics(self._cluster, self._topics)
+        create_progress_topic(self._cluster)
+        self._runner = self._open(Checkpoint(self._spark, checkpoint), outputs)
+        encoded = self._encode(rows, outputs)
+        writer = encoded.writeStream.foreachBatch(self._process).outputMode(output_mode)
+        writer = writer.option("checkpointLocation", checkpoint)
+        if trigger:
+            writer = writer.trigger(**trigger)
+        if query_name:
+            writer = writer.queryName(query_name)
+        return writer.start()
+
+    def close(self) -> None:
+        """Hang up; the query has ended."""
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, checkpoint: Checkpoint, outputs: OutputTopics) -> BatchRunner:
+        transaction = SharedTransaction.open(
+            self._cluster, self.transactional_id, timeout_ms=self._timeout_ms
+        )
+        return BatchRunner(
+            spark=self._spark,
+            cluster=self._cluster,
+            link=self._link,
+            transaction=transaction,
+            job=self._job,
+            group=self._group,
+            outputs=outputs,
+            checkpoint=checkpoint,
+            mark=read_mark(self._cluster, self._job),
+            inline_bytes=self._inline_bytes,
+            encode=lambda extra: self._encode(extra, outputs),
+            extra_rows=self._extra_rows,
+            steps=self._steps,
+        )
+
+    def _encode(self, rows: DataFrame, outputs: OutputTopics) -> DataFrame:
+        topic = None if "topic" in rows.columns else self._topics[0]
+        return encode_stage(
+            rows, topic=topic, partition_counts=outputs.partition_counts(), compression=self._compression
+        )
+
+    def _process(self, encoded: DataFrame, batch_id: int) -> None:
+        assert self._runner is not None
+        try:
+            self._runner.run(encoded, batch_id)
+        except Fenced as fault:
+            raise SinkFenced(
+                f"the job {self._job!r} is run by another driver now, or batch {batch_id} took longer than "
+                f"{self._timeout_ms / 1000:g} s: {fault} Run each job once."
+            ) from fault
+
+    def _check_columns(self, rows: DataFrame) -> None:
+        unknown = [name for name in rows.columns if name not in COLUMNS]
+        if unknown or "value" not in rows.columns:
+            what = f"no column {', '.join(unknown)}" if unknown else "a column value"
+            raise BadColumns(f"rows for topics must have {what}; the columns may be {', '.join(COLUMNS)}")
+
+
+def _ignore(_step: str, _batch: int) -> None:
+    pass

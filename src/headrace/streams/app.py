@@ -1,0 +1,148 @@
+"""An application: its streams, its topics and its jobs, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.errors import HeadraceError, Misuse
+from headrace.streams.job import Job
+from headrace.streams.names import checked_name
+from headrace.streams.stream import MAX_RECORDS, Stream
+from headrace.streams.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from headrace.streams.stream import Format
+
+
+class App:
+    """What belongs together and is run together.
+
+    >>> app = App("shop")
+    >>> orders = app.stream("orders", "order_id string, amount double")
+    >>> @app.job(into=app.topic("large_orders", key="order_id"))
+    ... def large_orders():
+    ...     return orders.df.filter("amount > 100")
+    >>> [job.name for job in app.jobs]
+    ['large_orders']
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = checked_name(name, "application")
+        self._jobs: dict[str, Job] = {}
+        self._streams: list[Stream] = []
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs, in the order of their definition."""
+        return tuple(self._jobs.values())
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The streams, in the order of their definition."""
+        return tuple(self._streams)
+
+    def stream(
+        self,
+        topic: str,
+        schema: str | StructType | None = None,
+        *,
+        event_time: str | None = None,
+        lateness: str | None = None,
+        format: Format = "json",  # noqa: A002  the word that Spark's users know
+        metadata: Sequence[str] = (),
+        start: Literal["earliest", "latest"] = "earliest",
+        max_records: int = MAX_RECORDS,
+    ) -> Stream:
+        """The records of a topic as typed rows, for use in jobs.
+
+        `event_time` names the timestamp column that says when an event happened, and `lateness` how long jobs
+        with windows wait for stragglers. `metadata` adds columns such as `_key` and `_offset`.
+        """
+        stream = Stream(
+            topic=topic,
+            schema=schema if schema is None or isinstance(schema, str) else schema.json(),
+            event_time=event_time,
+            lateness=lateness,
+            format=format,
+            metadata=tuple(metadata),
+            start=start,
+            max_records=max_records,
+        )
+        self._streams.append(stream)
+        return stream
+
+    def topic(
+        self,
+        name: str,
+        *,
+        key: str | Sequence[str] = (),
+        partitions: int | None = None,
+        format: Literal["json", "raw"] = "json",  # noqa: A002
+        config: Mapping[str, str] | None = None,
+    ) -> Topic:
+        """A topic to write to, keyed by one column or several; it is made when it is not there."""
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        return Topic(name=name, key=keys, partitions=partitions, format=format, config=dict(config or {}))
+
+    def job(
+        self,
+        *,
+        into: Topic,
+        name: str | None = None,
+        mode: Literal["append", "update", "complete"] = "append",
+        every: str | None = None,
+        dead: str = "",
+        dead_limit: float | None = None,
+    ) -> Callable[[Callable[[], Any]], Job]:
+        """A decorator that makes a job of a function, under the function's name unless another is given.
+
+        Rows that do not parse go to the topic `dead`, or `<job>.dead`; `dead_limit` is how many of them
+        (below 1: which share) stop the job.
+        """
+        if not isinstance(into, Topic):
+            raise Misuse(f"into={into!r}: a job writes into a topic: into=app.topic(…).")
+
+        def decorate(function: Callable[[], Any]) -> Job:
+            job = Job(
+                app=self.name,
+                name=name or function.__name__,
+                function=function,
+                into=into,
+                mode=mode,
+                every=every,
+                dead=dead,
+                dead_limit=dead_limit,
+            )
+            if job.name in self._jobs:
+                raise Misuse(f"the application {self.name!r} has two jobs named {job.name!r}: rename one.")
+            self._jobs[job.name] = job
+            return job
+
+        return decorate
+
+    def run(
+        self,
+        *,
+        jobs: Sequence[str] = (),
+        once: bool = False,
+        broker: str | None = None,
+        master: str | None = None,
+        state: str | None = None,
+    ) -> None:
+        """Run the jobs until Ctrl-C, as `headrace run` does; with `once`, until what is there is processed.
+
+        What is not given is taken from the environment or from `headrace.toml`. The process ends with a code
+        other than 0 when a job failed.
+        """
+        from headrace.streams.command import run_app
+
+        try:
+            code = run_app(self, jobs=jobs, once=once, broker=broker, master=master, state=state)
+        except HeadraceError as error:
+            raise SystemExit(f"error: {error}") from None
+        if code:
+            raise SystemExit(code)

@@ -1,0 +1,124 @@
+"""Rows that do not parse: counted as they pass, and written to the job's dead letters in its transaction.
+
+Spark counts them while it computes a batch (`observe`). Only when there were some are the batch's ranges read
+a second time, for the bad rows alone: a job with good input pays nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import HeadraceError
+from headrace.streams.building import DEAD, value_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from headrace.spark.transactional_sink import Batch
+    from headrace.streams.job import Job
+    from headrace.streams.stream import Stream
+    from headrace.streams.workplace import Workplace
+
+ENOUGH_ROWS: Final = 100
+"""Below this many rows a share says nothing."""
+
+FROM_THE_FIRST: Final = -2
+"""What Spark's Kafka source writes for the first record that is there."""
+
+Counts = dict[str, tuple[int, int]]
+"""Rows, and those of them that did not parse, by topic."""
+
+
+class DeadLimitReached(HeadraceError):
+    """More rows did not parse than the job accepts."""
+
+
+class DeadLetters:
+    """The dead rows of one run of a job."""
+
+    def __init__(
+        self, job: Job, streams: Sequence[Stream], workplace: Workplace, counts: Callable[[], Counts]
+    ) -> None:
+        self._job = job
+        self._streams = {stream.topic: stream for stream in streams}
+        self._workplace = workplace
+        self._counts = counts
+        self.rows = 0
+        self.dead = 0
+
+    def of_batch(self, batch: Batch) -> DataFrame | None:
+        """The records to write for a batch whose rows were computed just now; None if all of them parsed."""
+        counts = self._counts()
+        self.rows += sum(rows for rows, _ in counts.values())
+        self.dead += sum(dead for _, dead in counts.values())
+        self._check_limit()
+        topics = [topic for topic, (_, dead) in counts.items() if dead and topic in self._streams]
+        parts = [self._read(self._streams[topic], batch) for topic in topics]
+        return reduce(lambda one, other: one.unionByName(other), parts) if parts else None
+
+    def _check_limit(self) -> None:
+        limit = self._job.dead_limit
+        if limit is None or not self.dead:
+            return
+        is_share = 0 < limit < 1
+        if is_share and (self.rows < ENOUGH_ROWS or self.dead <= limit * self.rows):
+            return
+        if not is_share and self.dead <= limit:
+            return
+        raise DeadLimitReached(
+            f"{self.dead} of {self.rows} rows did not parse in this run, more than dead_limit={limit:g} "
+            f"allows; the batch was not written. Look at what is in {', '.join(self._streams)}; correct the "
+            f"schema or the writer, or raise the limit (rows then go to {self._job.dead_topic!r})."
+        )
+
+    def _read(self, stream: Stream, batch: Batch) -> DataFrame:
+        end = batch.end[stream.topic]
+        # A partition that is new in this batch has no start: it is read from its first record.
+        start = dict.fromkeys(end, FROM_THE_FIRST) | batch.start.get(stream.topic, {})
+        reader = (
+            self._workplace.spark.read.format("headrace")
+            .option("kafka.bootstrap.servers", self._workplace.bootstrap)
+            # Not subscribe: a partition that came after the batch has neither a start nor an end here.
+            .option("assign", json.dumps({stream.topic: sorted(map(int, end))}))
+            .option("startingOffsets", json.dumps({stream.topic: start}))
+            .option("endingOffsets", json.dumps({stream.topic: end}))
+            .option("errorsOnly", "true")
+        )
+        return as_letters(reader.options(**value_options(stream)).load(), self._job.dead_topic)
+
+
+def as_letters(rows: DataFrame, topic: str) -> DataFrame:
+    """Dead rows as records: key and bytes as they were, and in the headers why, and where they come from."""
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+    said = {
+        "reason": F.col("error.reason"),
+        "topic": F.col("topic"),
+        "partition": F.col("partition").cast("string"),
+        "offset": F.col("offset").cast("string"),
+    }
+    headers = [
+        F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in said.items()
+    ]
+    value = F.col("error.raw").alias("value")
+    return rows.select(F.lit(topic).alias("topic"), "key", value, F.array(*headers).alias("headers"))
+
+
+def observed_counts(execution: Any) -> Counts:
+    """What `observe` counted in the execution of a batch, a Java object of Spark's."""
+    metrics = execution.observedMetrics()
+    names = [name for name in _names(metrics) if name.startswith(DEAD)]
+    rows = {name: metrics.apply(name) for name in names}
+    return {name.removeprefix(DEAD): (int(row.getLong(0)), int(row.getLong(1))) for name, row in rows.items()}
+
+
+def _names(metrics: Any) -> list[str]:
+    keys = metrics.keys().iterator()
+    names = []
+    while keys.hasNext():
+        names.append(str(keys.next()))
+    return names

@@ -1,0 +1,222 @@
+"""What people and programs see of running jobs: a live table, plain lines, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
+
+from headrace.streams.supervisor import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console, RenderableType
+
+    from headrace.streams.report import Report
+    from headrace.streams.supervisor import News
+
+HEADINGS: Final = ("job", "rows/s", "lag", "watermark", "batch ms", "state", "late", "dead")
+LINE_EVERY_S: Final = 10.0
+PICTURES_PER_SECOND: Final = 4
+
+
+class Display(Protocol):
+    """Where the supervisor's words and figures go; open as a context manager."""
+
+    def say(self, text: str) -> None:
+        """Say something about the whole: the broker's address, the end."""
+
+    def tell(self, news: News) -> None:
+        """Say what happened to a job."""
+
+    def show(self, reports: Sequence[Report]) -> None:
+        """Show how the jobs are doing."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Lines:
+    """A line for everything that happens, and now and then one for each job: for logs and pipes."""
+
+    def __init__(self, out: IO[str] | None = None, *, every_s: float = LINE_EVERY_S) -> None:
+        self._out = out or sys.stdout
+        self._every_s = every_s
+        self._last_s = time.monotonic()
+        self._shown: dict[str, int] = {}
+        self._reports: Sequence[Report] = ()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._out.write(text + "\n")
+        self._out.flush()
+
+    def tell(self, news: News) -> None:
+        """Print a line."""
+        self.say(sentence(news))
+
+    def show(self, reports: Sequence[Report]) -> None:
+        """Print a line for each job that went on since the last time, when the time has come."""
+        self._reports = reports
+        if time.monotonic() - self._last_s >= self._every_s:
+            self._last_s = time.monotonic()
+            self._print()
+
+    def _print(self) -> None:
+        for report in self._reports:
+            if report.batches > self._shown.get(report.job, 0):
+                self._shown[report.job] = report.batches
+                self.say(summary(report))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._print()
+
+
+class JsonLines:
+    """One JSON document in each line: `{"event": "says" | "news" | "reports", …}`."""
+
+    def __init__(self, out: IO[str] | None = None, *, every_s: float = 1.0) -> None:
+        self._out = out or sys.stdout
+        self._every_s = every_s
+        self._last_s = 0.0
+        self._reports: Sequence[Report] = ()
+
+    def say(self, text: str) -> None:
+        """Print a text."""
+        self._print(event="says", text=text)
+
+    def tell(self, news: News) -> None:
+        """Print what happened."""
+        self._print(event="news", **asdict(news))
+
+    def show(self, reports: Sequence[Report]) -> None:
+        """Print all figures, once a second."""
+        self._reports = reports
+        if time.monotonic() - self._last_s >= self._every_s:
+            self._last_s = time.monotonic()
+            self._print_reports()
+
+    def _print_reports(self) -> None:
+        self._print(event="reports", jobs=[asdict(report) for report in self._reports])
+
+    def _print(self, **document: Any) -> None:
+        self._out.write(json.dumps(document, ensure_ascii=False) + "\n")
+        self._out.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._print_reports()
+
+
+class Board:
+    """A live table in a terminal, with the latest news above it."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self._reports: Sequence[Report] = ()
+        self._live = Live(
+            console=console, refresh_per_second=PICTURES_PER_SECOND, get_renderable=self._picture
+        )
+
+    def say(self, text: str) -> None:
+        """Print a text above the table, where it stays."""
+        self._live.console.print(text, markup=False, highlight=False)
+
+    def tell(self, news: News) -> None:
+        """Print what happened above the table; problems stand out."""
+        style = "" if news.state in (State.RUNNING, State.FINISHED) else "red"
+        self._live.console.print(sentence(news), markup=False, highlight=False, style=style)
+
+    def show(self, reports: Sequence[Report]) -> None:
+        """Show these figures from now on."""
+        self._reports = reports
+
+    def _picture(self) -> RenderableType:
+        return table(self._reports)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.refresh()
+        self._live.stop()
+
+
+def table(reports: Sequence[Report]) -> RenderableType:
+    """The reports as a table of rich's, narrow enough for a terminal of eighty columns."""
+    from rich import box
+    from rich.table import Table
+
+    picture = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for heading in HEADINGS:
+        picture.add_column(
+            heading, justify="left" if heading in ("job", "watermark") else "right", no_wrap=True
+        )
+    for report in reports:
+        style = "red" if report.state == State.FAILED else "dim" if report.state != State.RUNNING else ""
+        picture.add_row(*_cells(report), style=style)
+    return picture
+
+
+def _cells(report: Report) -> list[str]:
+    figures = (
+        report.rows_per_second,
+        report.lag,
+        None
+        if report.watermark is None
+        else _short_time(report.watermark)[5:],  # the year goes without saying
+        report.batch_ms,
+        report.state_rows,
+        report.late,
+        report.dead,
+    )
+    mark = "" if report.state == State.RUNNING else f" ({report.state})"
+    return [report.job + mark, *(_figure(value) for value in figures)]
+
+
+def _figure(value: float | str | None) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:,.0f}"
+
+
+def _short_time(time_text: str) -> str:
+    """A time of Spark's without its fraction and zone, which is always UTC."""
+    return time_text.partition(".")[0].replace("T", " ")
+
+
+def sentence(news: News) -> str:
+    """What happened to a job, as one line."""
+    match news.state:
+        case State.WAITING:
+            return f"job {news.job} failed: {news.text} It is started again in {news.wait_s or 0:g} s."
+        case State.FAILED:
+            return f"job {news.job} failed and is not started again: {news.text}"
+        case _:
+            return f"job {news.job} {news.text}"
+
+
+def summary(report: Report) -> str:
+    """How a job is doing, as one line."""
+    lag = "" if report.lag is None else f", lag {report.lag:,}"
+    extra = "".join(
+        f", {count:,} {name}" for name, count in (("late", report.late), ("dead", report.dead)) if count
+    )
+    time_text = "" if report.watermark is None else f", watermark {_short_time(report.watermark)}"
+    batches = "1 batch" if report.batches == 1 else f"{report.batches:,} batches"
+    return (
+        f"job {report.job}: {report.rows:,} rows in {batches} "
+        f"({report.rows_per_second:,.0f} rows/s)"
+        f"{lag}{time_text}{extra}"
+    )

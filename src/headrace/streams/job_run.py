@@ -1,0 +1,223 @@
+"""One job as a streaming query: made, compared with its checkpoint, started, watched and stopped."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.client.topics import NewTopic
+from headrace.errors import HeadraceError
+from headrace.streams.building import Building
+from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
+from headrace.streams.description import Description
+from headrace.streams.plan import input_topics, stateful_operators
+from headrace.streams.report import Tally
+from headrace.streams.workplace import PARTITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+    from headrace.spark.transactional_sink import TransactionalSink
+    from headrace.streams.job import Job
+    from headrace.streams.job_folder import JobFolder
+    from headrace.streams.workplace import Workplace
+
+FIRST_STEP: Final = "begun"
+OPENING_SOURCES: Final = "Initializing sources"
+"""The status that Spark gives to a query whose Python processes are being started."""
+
+
+class Stopping(HeadraceError):
+    """The job was asked to stop, and the batch that would have been the next was not begun."""
+
+
+class JobRun:
+    """A job at a workplace; each `start` goes on where the last run ended."""
+
+    def __init__(
+        self,
+        job: Job,
+        workplace: Workplace,
+        *,
+        once: bool = False,
+        steps: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self.job = job
+        self.tally = Tally()
+        self._workplace = workplace
+        self._folder = workplace.folder(job)
+        self._once = once
+        self._steps = steps
+        self._stopping = threading.Event()
+        self._query: StreamingQuery | None = None
+        self._sink: TransactionalSink | None = None
+        self._execution: Any = None
+        self._seen = -1
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.name
+
+    @property
+    def folder(self) -> JobFolder:
+        """Where the job keeps what it needs to go on."""
+        return self._folder
+
+    def inputs(self) -> tuple[str, ...]:
+        """The topics that the job reads: its function is called to find out."""
+        return input_topics(self.job.build(self._building()))
+
+    def output_schema(self) -> StructType:
+        """The columns of the job's rows."""
+        return self.job.build(self._building()).schema
+
+    def start(self) -> None:
+        """Compare the job with its checkpoint, make the topics that are missing, and start the query."""
+        self._folder.hold()
+        try:
+            building, rows = self._build()
+            self._folder.accept(self._describe(rows))
+            self._stopping.clear()
+            self._seen = -1
+            self._query = self._start(building, rows)
+        except BaseException:
+            self._close()
+            raise
+
+    def _build(self) -> tuple[Building, DataFrame]:
+        building = self._building()
+        rows = self.job.build(building)
+        self._provide(building)
+        starts = self._workplace.starts(
+            [stream.topic for stream in building.streams], self._folder.beginning()
+        )
+        if not starts:
+            return building, rows
+        building = self._building(starts)  # the function is called again: sources take their start when made
+        return building, self.job.build(building)
+
+    def _building(self, starts: dict[str, dict[str, int]] | None = None) -> Building:
+        return Building(self._workplace.spark, self._workplace.bootstrap, starts=starts)
+
+    def _provide(self, building: Building) -> None:
+        into = self.job.into
+        topics = [NewTopic(name=stream.topic, partitions=PARTITIONS) for stream in building.streams]
+        topics.append(NewTopic(name=into.name, partitions=into.partitions or PARTITIONS, configs=into.config))
+        topics.append(NewTopic(name=self.job.dead_topic, partitions=1))
+        self._workplace.provide({topic.name: topic for topic in topics}.values())
+
+    def _describe(self, rows: DataFrame) -> Description:
+        return Description(
+            generation=self._folder.beginning().generation,
+            inputs=input_topics(rows),
+            output=self.job.into.name,
+            mode=self.job.mode,
+            operators=stateful_operators(rows),
+            schema=rows.schema.simpleString(),
+        )
+
+    def _start(self, building: Building, rows: DataFrame) -> StreamingQuery:
+        from headrace.spark.transactional_sink import TransactionalSink
+
+        letters = DeadLetters(self.job, building.streams, self._workplace, self._observed)
+        self._execution = None
+        self._sink = TransactionalSink(
+            self._workplace.spark,
+            self._workplace.bootstrap,
+            job=self.job.full_name,
+            group=self.job.full_name,
+            topics=[self.job.into.name, self.job.dead_topic],
+            extra_rows=letters.of_batch,
+            steps=self._step,
+        )
+        return self._sink.start(
+            _addressed(self.job.into.records(rows), self.job.into.name),
+            checkpoint=self._folder.checkpoint,
+            trigger=self._trigger(),
+            query_name=self.job.full_name,
+            output_mode=self.job.mode,
+        )
+
+    def _trigger(self) -> dict[str, Any]:
+        if self._once:
+            return {"availableNow": True}
+        return {"processingTime": self.job.every} if self.job.every else {}
+
+    def _observed(self) -> Counts:
+        if self._execution is None:
+            # The query may not have been handed out yet when its first batch runs: it is found by its name.
+            queries = self._workplace.spark.streams.active
+            (query,) = (query for query in queries if query.name == self.job.full_name)
+            self._execution = query._jsq.streamingQuery()
+        return observed_counts(self._execution.lastExecution())
+
+    def _step(self, step: str, batch: int) -> None:
+        if step == FIRST_STEP and self._stopping.is_set():
+            raise Stopping(f"job {self.name!r} was asked to stop before batch {batch}")
+        if self._steps is not None:
+            self._steps(step, batch)
+
+    def is_active(self) -> bool:
+        """Whether the query runs; raises what ended it, if that was a failure."""
+        if self._query is None:
+            return False
+        is_active = self._query.isActive  # asked first, so that the progress of its last batch is not missed
+        self._take_progress()
+        if is_active:
+            if self._stopping.is_set() and not self._query.status["isTriggerActive"]:
+                self._query.stop()  # between two batches: nothing is abandoned
+            return True
+        error = self._query.exception()
+        self._close()
+        if error is not None and not self._stopping.is_set():
+            raise error
+        return False
+
+    def is_settled(self) -> bool:
+        """Whether the query has opened its sources."""
+        return self._query is None or self._query.status["message"] != OPENING_SOURCES
+
+    def ask_to_stop(self) -> None:
+        """Let the current batch be the last one."""
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """End the query now."""
+        self._stopping.set()
+        if self._query is not None:
+            self._query.stop()
+        self._close()
+
+    def _close(self) -> None:
+        self._query = None
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+        self._folder.release()
+
+    def _take_progress(self) -> None:
+        """Add up the progress of batches that were not seen yet."""
+        assert self._query is not None
+        fresh = []
+        recent = self._query._jsq.recentProgress()  # its Python form would bring all hundred each time
+        for position in range(len(recent) - 1, -1, -1):
+            if recent[position].batchId() <= self._seen:
+                break
+            fresh.append(recent[position])
+        for progress in reversed(fresh):
+            self._seen = max(self._seen, progress.batchId())
+            self.tally.add(json.loads(progress.json()), now_s=time.monotonic())
+
+
+def _addressed(records: DataFrame, topic: str) -> DataFrame:
+    """Records with the topic that each goes to."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return records.withColumn("topic", F.lit(topic))

@@ -1,0 +1,124 @@
+"""How a job is doing, added up from what Spark reports after each micro-batch."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.streams.building import DEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RATE_WINDOW_S: Final = 5.0
+BEGINNING: Final = "1970-01-01T00:00:00.000Z"
+"""What Spark reports as the watermark as long as there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One line of the table: a job at this moment."""
+
+    job: str
+    state: str
+    into: str = ""
+    batches: int = 0
+    rows: int = 0
+    rows_per_second: float = 0.0
+    lag: int | None = None
+    watermark: str | None = None
+    batch_ms: int | None = None
+    state_rows: int | None = None
+    late: int = 0
+    dead: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """The sums of one job over this run of the program, over restarts of the job too."""
+
+    batches: int = 0
+    rows: int = 0
+    late: int = 0
+    dead: int = 0
+    lag: int | None = None
+    watermark: str | None = None
+    batch_ms: int | None = None
+    state_rows: int | None = None
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, progress: Mapping[str, Any], *, now_s: float) -> None:
+        """Take in the progress of one micro-batch, as Spark reports it in JSON."""
+        rows = int(progress.get("numInputRows") or 0)
+        self.batches += 1
+        self.rows += rows
+        self._recent.append((now_s, rows))
+        self.batch_ms = (progress.get("durationMs") or {}).get("triggerExecution", self.batch_ms)
+        self.lag = _lag(progress.get("sources") or (), self.lag)
+        watermark = (progress.get("eventTime") or {}).get("watermark")
+        self.watermark = self.watermark if watermark in (None, BEGINNING) else watermark
+        operators = progress.get("stateOperators") or ()
+        if operators:
+            self.state_rows = sum(int(operator.get("numRowsTotal", 0)) for operator in operators)
+        self.late += sum(int(operator.get("numRowsDroppedByWatermark", 0)) for operator in operators)
+        self.dead += _dead(progress.get("observedMetrics") or {})
+
+    def rows_per_second(self, *, now_s: float) -> float:
+        """The rows that came in during the last seconds, for each of them."""
+        while self._recent and self._recent[0][0] < now_s - RATE_WINDOW_S:
+            self._recent.popleft()
+        return sum(rows for _, rows in self._recent) / RATE_WINDOW_S
+
+    def report(self, *, job: str, into: str, state: str, reason: str, now_s: float) -> Report:
+        """The line of the table."""
+        return Report(
+            job=job,
+            into=into,
+            state=state,
+            reason=reason,
+            batches=self.batches,
+            rows=self.rows,
+            rows_per_second=round(self.rows_per_second(now_s=now_s), 1),
+            lag=self.lag,
+            watermark=self.watermark,
+            batch_ms=self.batch_ms,
+            state_rows=self.state_rows,
+            late=self.late,
+            dead=self.dead,
+        )
+
+
+def _lag(sources: Any, before: int | None) -> int | None:
+    """The records that wait in the log behind the end of a batch; unknown until a source says."""
+    lags = [
+        _behind(_offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))) for source in sources
+    ]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known else before
+
+
+def _behind(end: dict[str, Any] | None, latest: dict[str, Any] | None) -> int | None:
+    if not end or not latest:
+        return None
+    return sum(
+        max(0, int(offset) - int(end.get(topic, {}).get(number, 0)))
+        for topic, partitions in latest.items()
+        for number, offset in partitions.items()
+    )
+
+
+def _offsets(value: Any) -> dict[str, Any] | None:
+    """Offsets of a source, which Spark reports as JSON or as JSON in a string."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def _dead(metrics: Mapping[str, Any]) -> int:
+    return sum(int(row.get("dead") or 0) for name, row in metrics.items() if name.startswith(DEAD))

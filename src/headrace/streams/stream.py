@@ -1,0 +1,78 @@
+"""A topic as a stream of typed rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from headrace.errors import Misuse
+from headrace.streams.building import current_building
+from headrace.streams.names import checked_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Format = Literal["json", "csv", "text", "raw"]
+
+METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
+"""What a record carries beside its value; as columns of a stream they begin with an underscore."""
+STRUCTURED: Final = ("json", "csv")
+"""Formats whose values have fields."""
+MAX_RECORDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Rows of one topic, parsed by a schema.
+
+    `df` is a plain streaming DataFrame of Spark's, and is there while a job's function runs. A value that
+    does not parse is not among its rows: it goes to the job's dead letters. Nor is a record without a value.
+    """
+
+    topic: str
+    schema: str | None
+    """The fields of the value, as DDL or as the JSON of a StructType; nothing for text and raw."""
+    event_time: str | None = None
+    lateness: str | None = None
+    format: Format = "json"
+    metadata: tuple[str, ...] = ()
+    """Which of `METADATA` become columns: `key` as `_key`, and so on."""
+    start: Literal["earliest", "latest"] = "earliest"
+    """Where a job without a checkpoint begins."""
+    max_records: int = MAX_RECORDS
+    """The most that one micro-batch reads: a backlog is worked off in pieces of this size."""
+
+    def __post_init__(self) -> None:
+        checked_name(self.topic, "topic")
+        for problem in self._problems():
+            raise Misuse(f"the stream of {self.topic!r}: {problem}")
+
+    def _problems(self) -> list[str]:
+        """What is wrong with the definition, each as the rest of a sentence."""
+        problems = []
+        if self.format not in (*STRUCTURED, "text", "raw"):
+            problems.append(f"format {self.format!r} is not known: use json, csv, text or raw.")
+        if (self.format in STRUCTURED) != (self.schema is not None):
+            problems.append(
+                "json and csv need a schema; text and raw have one column, `value`, and need none."
+            )
+        if (self.event_time is None) != (self.lateness is None):
+            problems.append(
+                "event_time and lateness belong together: the column that says when an event happened, and "
+                'how long to wait for those that come late, such as lateness="2 minutes".'
+            )
+        problems += [
+            f"{name!r} is not metadata: choose from {', '.join(METADATA)}."
+            for name in self.metadata
+            if name not in METADATA
+        ]
+        if self.start not in ("earliest", "latest"):
+            problems.append(f"start is earliest or latest, not {self.start!r}.")
+        if self.max_records < 1:
+            problems.append("max_records is at least 1.")
+        return problems
+
+    @property
+    def df(self) -> DataFrame:
+        """The rows, as a streaming DataFrame with the columns of the schema and of the metadata asked for."""
+        return current_building(f"the rows of {self.topic!r}").frame(self)

@@ -1,0 +1,181 @@
+"""Keeps jobs running: starts them, notices failures, says why, and starts again after a growing wait.
+
+The supervisor decides; what a run of a job is (a streaming query, or in tests something simpler) is behind
+`Run`. It does nothing between two calls of `turn`, and takes the time from the clock that it was given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headrace.errors import Misuse
+from headrace.streams.explanation import root_cause
+from headrace.streams.restarts import Restarts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+HOPELESS: Final = frozenset(
+    {
+        "BadCheckpoint",
+        "BadColumns",
+        "BadOption",
+        "CheckpointMismatch",
+        "DataLost",
+        "DeadLimitReached",
+        "JobIsRunning",
+        "OffsetsGone",
+        "SinkFenced",
+    }
+)
+"""Errors of ours that a restart would only repeat: the user has to decide."""
+
+
+class State(StrEnum):
+    """Where a job is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class Run(Protocol):
+    """One job as the supervisor sees it."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+
+    def start(self) -> None:
+        """Begin, from where the last run left off; raises what stands in the way."""
+
+    def is_active(self) -> bool:
+        """Whether it still runs; raises what ended it, if that was a failure."""
+
+    def is_settled(self) -> bool:
+        """Whether the work of starting is behind it."""
+
+    def ask_to_stop(self) -> None:
+        """Let the current batch be the last one."""
+
+    def stop(self) -> None:
+        """End now; a batch under way is abandoned, and is done by the next run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """Something that happened to a job."""
+
+    job: str
+    state: State
+    text: str
+    """One sentence for people; the reason, if it failed."""
+    wait_s: float | None = None
+    """After which time it is started again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Charge:
+    """A job under supervision."""
+
+    run: Run
+    restarts: Restarts
+    state: State = State.WAITING
+    since_s: float = 0.0
+    """When it was started last, or while it waits, when it is to be."""
+    reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Supervisor:
+    """Jobs that run side by side."""
+
+    clock: Callable[[], float]
+    tell: Callable[[News], None]
+    at_once: int = 2
+    """How many jobs may be starting at the same time. Each start brings Python processes, to which Spark
+    gives ten seconds: too many of them would all be late."""
+    charges: dict[str, Charge] = field(default_factory=dict)
+
+    def add(self, runs: Iterable[Run], *, limit: int | None = None) -> None:
+        """Take charge of jobs; they are started in the next turn."""
+        for run in runs:
+            self.charges[run.name] = Charge(run=run, restarts=Restarts(limit=limit), since_s=self.clock())
+
+    def turn(self) -> bool:
+        """Look after every job once; whether one of them still runs or will."""
+        for charge in self.charges.values():
+            if charge.state is State.WAITING and self.clock() >= charge.since_s:
+                if self._starting() < self.at_once:
+                    self._start(charge)
+            elif charge.state is State.RUNNING:
+                self._check(charge)
+        return any(charge.state in (State.WAITING, State.RUNNING) for charge in self.charges.values())
+
+    def _starting(self) -> int:
+        running = (charge.run for charge in self.charges.values() if charge.state is State.RUNNING)
+        return sum(not run.is_settled() for run in running)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a job was given up."""
+        return any(charge.state is State.FAILED for charge in self.charges.values())
+
+    def stop(self, *, patience_s: float, pause: Callable[[], None]) -> bool:
+        """End all jobs after their current batch; whether all could finish it in time.
+
+        `pause` is called again and again while they finish.
+        """
+        running = [charge for charge in self.charges.values() if charge.state is State.RUNNING]
+        for charge in running:
+            charge.run.ask_to_stop()
+        deadline = self.clock() + patience_s
+        while any(_still_active(charge.run) for charge in running) and self.clock() < deadline:
+            pause()
+        in_time = not any(_still_active(charge.run) for charge in running)
+        for charge in running:
+            charge.run.stop()
+            charge.state = State.FINISHED
+        return in_time
+
+    def _start(self, charge: Charge) -> None:
+        charge.since_s = self.clock()
+        try:
+            charge.run.start()
+        except Exception as error:  # noqa: BLE001  a supervisor decides about whatever went wrong
+            self._failed(charge, error)
+            return
+        charge.state, charge.reason = State.RUNNING, ""
+        again = f" again (attempt {charge.restarts.in_a_row + 1})" if charge.restarts.in_a_row else ""
+        self.tell(News(job=charge.run.name, state=State.RUNNING, text=f"runs{again}"))
+
+    def _check(self, charge: Charge) -> None:
+        try:
+            if charge.run.is_active():
+                return
+        except Exception as error:  # noqa: BLE001  a supervisor decides about whatever went wrong
+            self._failed(charge, error)
+            return
+        charge.state = State.FINISHED
+        self.tell(News(job=charge.run.name, state=State.FINISHED, text="has processed what was there"))
+
+    def _failed(self, charge: Charge, error: Exception) -> None:
+        cause = root_cause(error)
+        wait_s = charge.restarts.wait_s(ran_for_s=self.clock() - charge.since_s)
+        if isinstance(error, Misuse) or cause.kind.rpartition(".")[2] in HOPELESS:
+            wait_s = None
+        charge.reason = cause.sentence
+        charge.state = State.FAILED if wait_s is None else State.WAITING
+        charge.since_s = self.clock() + (wait_s or 0.0)
+        self.tell(News(job=charge.run.name, state=charge.state, text=cause.sentence, wait_s=wait_s))
+
+
+def _still_active(run: Run) -> bool:
+    """Whether a run that was asked to stop has not done so; why it ended no longer matters."""
+    try:
+        return run.is_active()
+    except Exception:  # noqa: BLE001  it ended, which is all that was wanted
+        return False

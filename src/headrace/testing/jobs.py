@@ -1,0 +1,242 @@
+"""Jobs in tests: given rows, run, expect rows.
+
+>>> from headrace import App
+>>> from headrace.testing import run
+>>> app = App("shop")
+>>> orders = app.stream("orders", "product string, amount double")
+>>> @app.job(into=app.topic("large", key="product"))
+... def large():
+...     return orders.df.filter("amount > 100")
+>>> run(large, {"orders": [{"product": "tea", "amount": 3.5}, {"product": "kettle", "amount": 120.0}]})
+[{'product': 'kettle', 'amount': 120.0}]
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.client.errors import Fenced
+from headrace.errors import HeadraceError, Misuse
+from headrace.testing.embedded import broker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from headrace.streams.job import Job
+    from headrace.streams.job_run import JobRun
+    from headrace.streams.workplace import Workplace
+
+STEPS: Final = ("begun", "computed", "written", "marked", "committed")
+"""The steps of a micro-batch after which a job can be made to crash."""
+TURN_S: Final = 0.01
+DELIVERY_S: Final = 30.0
+
+Part = Mapping[str, "Sequence[Any]"]
+"""Rows by topic. A row is a dict, written as JSON; bytes, text or None are written as they are; and a pair is
+a key and such a row."""
+
+
+class Crash(Fenced):
+    """A crash on purpose. The fenced leave their transaction as it is, and so does a process that dies."""
+
+
+class Rows(list[dict[str, Any]]):
+    """The rows that a job wrote, in the order of the log; and those that did not parse."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]], *, dead: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__(rows)
+        self.dead = list(dead)
+        """What is among the dead letters: `value` (the bytes), `reason`, `topic`, `partition`, `offset`."""
+
+
+def run(
+    job: Job,
+    inputs: Part | Sequence[Part],
+    *,
+    batches: int = 1,
+    crash: tuple[str, int] | None = None,
+    spark: SparkSession | None = None,
+) -> Rows:
+    """The rows that a job makes of its inputs, on a real broker and with real transactions.
+
+    The rows of `inputs` are one micro-batch, or `batches` of them of about the same size; a list of inputs
+    has one micro-batch for each. Event time is what the rows say: nothing depends on the clock. After the
+    last batch Spark closes what the watermark lets it close.
+
+    `crash=("written", 1)` ends the job hard after that step of that batch, starts it again, and goes on: the
+    rows have to be the same. Without `spark` the session of this process is used, or made.
+    """
+    _check_crash(crash)
+    parts = _split(inputs, batches) if isinstance(inputs, Mapping) else list(inputs)
+    with ExitStack() as stack:
+        bench = _Bench(stack, job, crash, spark)
+        for part in parts:
+            bench.write(part)
+            bench.process()
+        return bench.results()
+
+
+class _Bench:
+    """A broker, a session and a folder for one run of a job."""
+
+    def __init__(
+        self, stack: ExitStack, job: Job, crash: tuple[str, int] | None, spark: SparkSession | None
+    ) -> None:
+        from headrace.client.cluster import Cluster
+        from headrace.streams.workplace import Workplace
+
+        bootstrap = stack.enter_context(broker()).bootstrap
+        temporary = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
+        self._job = job
+        self._crash = crash
+        self._crashed = False
+        self._schema: Any = None
+        self._workplace: Workplace = Workplace(
+            spark=spark or _session(),
+            bootstrap=bootstrap,
+            cluster=stack.enter_context(Cluster.of(bootstrap)),
+            state=Path(stack.enter_context(temporary)),
+        )
+        self._provided: set[str] = set()
+
+    def write(self, part: Part) -> None:
+        """Put the rows into their topics; each has one partition, so that their order is the log's."""
+        from confluent_kafka import Producer
+
+        self._provide({*part, self._job.into.name, *self._run().inputs()})
+        producer = Producer({"bootstrap.servers": self._workplace.bootstrap})
+        for topic, rows in part.items():
+            for row in rows:
+                key, value = row if isinstance(row, tuple) else (None, row)
+                producer.produce(topic, key=key, value=_encoded(value), partition=0)
+        if producer.flush(DELIVERY_S):
+            raise HeadraceError("the broker of the test did not take all rows in time")
+
+    def _provide(self, topics: set[str]) -> None:
+        from headrace.client.topics import NewTopic
+
+        fresh = topics - self._provided
+        self._workplace.provide([NewTopic(name=name, partitions=1) for name in sorted(fresh)])
+        self._provided |= fresh
+
+    def process(self) -> None:
+        """Run the job over what is there; over a crash, if one is due."""
+        job_run = self._run()
+        try:
+            self._finish(job_run)
+        except Exception:
+            if not self._crashed or self._crash is None:
+                raise
+            self._crash = None
+            self._finish(self._run())
+        finally:
+            job_run.stop()
+
+    def _finish(self, job_run: JobRun) -> None:
+        job_run.start()
+        while job_run.is_active():
+            time.sleep(TURN_S)
+
+    def _run(self) -> JobRun:
+        from headrace.streams.job_run import JobRun
+
+        return JobRun(self._job, self._workplace, once=True, steps=self._step)
+
+    def _step(self, step: str, batch: int) -> None:
+        if (step, batch) == self._crash and not self._crashed:
+            self._crashed = True
+            raise Crash(f"a crash on purpose after step {step!r} of batch {batch}")
+
+    def results(self) -> Rows:
+        """What the job wrote."""
+        if self._crash is not None:
+            step, batch = self._crash
+            raise Misuse(f"the job ended without a step {step!r} of batch {batch}: there was no such batch.")
+        return Rows(self._written(), dead=self._dead())
+
+    def _written(self) -> list[dict[str, Any]]:
+        typed = {}
+        if self._job.into.format == "json":
+            schema = self._run().output_schema().json()
+            typed = {"valueFormat": "json", "valueSchema": schema}
+        rows = self._read(self._job.into.name, typed)
+        if not typed:
+            return [{"key": row["key"], "value": row["value"]} for row in rows]
+        return [row["value"] for row in rows]
+
+    def _dead(self) -> list[dict[str, Any]]:
+        from headrace.client.offsets import LATEST, list_offsets
+        from headrace.client.partition import TopicPartition
+
+        dead = TopicPartition(self._job.dead_topic, 0)
+        if not list_offsets(self._workplace.cluster, {dead: LATEST})[dead]:
+            return []  # a query of Spark's costs more than this question
+        letters = []
+        for row in self._read(self._job.dead_topic, {"includeHeaders": "true"}):
+            headers = {header["key"]: header["value"].decode() for header in row["headers"]}
+            numbers = {name: int(headers[name]) for name in ("partition", "offset")}
+            letters.append({"value": row["value"], **headers, **numbers})
+        return letters
+
+    def _read(self, topic: str, options: dict[str, str]) -> list[dict[str, Any]]:
+        reader = self._workplace.spark.read.format("headrace").options(**options)
+        reader = reader.option("kafka.bootstrap.servers", self._workplace.bootstrap)
+        # By Arrow, because times then have a zone: what `collect` gives depends on where the test runs.
+        rows: list[dict[str, Any]] = (
+            reader.option("subscribe", topic).load().orderBy("partition", "offset").toArrow().to_pylist()
+        )
+        return rows
+
+
+def _check_crash(crash: tuple[str, int] | None) -> None:
+    if crash is not None and crash[0] not in STEPS:
+        raise Misuse(f"crash={crash!r}: the steps are {', '.join(STEPS)}; write crash=('written', 0).")
+
+
+def _split(inputs: Part, batches: int) -> list[Part]:
+    """The inputs in so many parts; each topic's rows stay in order.
+
+    >>> _split({"t": [1, 2, 3]}, 2)
+    [{'t': [1]}, {'t': [2, 3]}]
+    """
+    if batches < 1:
+        raise Misuse("batches is at least 1.")
+    return [
+        {
+            topic: rows[len(rows) * part // batches : len(rows) * (part + 1) // batches]
+            for topic, rows in inputs.items()
+        }
+        for part in range(batches)
+    ]
+
+
+def _session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    from headrace.spark.session import open_session
+
+    return SparkSession.getActiveSession() or open_session("headrace-testing")
+
+
+def _encoded(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else json.dumps(value, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"a value of type {type(value).__name__} has no form in JSON: write the row as bytes")

@@ -1,0 +1,77 @@
+"""What the doctor finds, and what it advises."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import doctor
+from headrace.cli.app import app
+from headrace.cli.doctor import Verdict, examine
+from headrace.settings import Settings
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_machine_that_can_run_this_suite_is_well(headrace_broker: object, tmp_path: Path) -> None:
+    address = headrace_broker.bootstrap  # type: ignore[attr-defined]
+    findings = examine(broker=address, state=str(tmp_path))
+    assert {finding.what for finding in findings} >= {"Python", "Java", "pyspark", "memory", "disk", "broker"}
+    assert not [finding for finding in findings if finding.verdict is Verdict.PROBLEM]
+    assert findings[-1].found == f"{address} answers (from --broker)"
+
+
+def test_a_broker_that_does_not_answer_is_a_problem(closed_port: int) -> None:
+    outcome = CliRunner().invoke(app, ["doctor", "--broker", f"127.0.0.1:{closed_port}", "--json"])
+    assert outcome.exit_code == 1
+    (problem,) = [finding for finding in json.loads(outcome.stdout) if finding["verdict"] == "problem"]
+    assert problem["what"] == "broker"
+    assert "headrace broker" in problem["advice"]
+
+
+def test_every_problem_has_a_mark_and_an_advice(closed_port: int) -> None:
+    outcome = CliRunner().invoke(app, ["doctor", "--broker", f"127.0.0.1:{closed_port}"])
+    assert "✗ broker" in outcome.stdout
+    assert "→ start it with `headrace broker`" in outcome.stdout
+
+
+def test_without_a_broker_one_is_started_on_the_usual_port(
+    tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings.read(environment={}, folder=tmp_path)
+    monkeypatch.setattr(doctor, "USUAL_PORT", closed_port)
+    assert doctor.reach_broker(settings, None).verdict is Verdict.GOOD
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        monkeypatch.setattr(doctor, "USUAL_PORT", stranger.getsockname()[1])
+        assert doctor.reach_broker(settings, None).verdict is Verdict.WARNING
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds", "verdict"),
+    [
+        ("pyspark", ((99,), None), Verdict.PROBLEM),
+        ("pyspark", ((1,), (2,)), Verdict.PROBLEM),
+        ("pyspark", ((1,), None), Verdict.GOOD),
+        ("no-such-package", ((1,), None), Verdict.PROBLEM),
+    ],
+)
+def test_versions_are_compared(
+    name: str, bounds: tuple[tuple[int], tuple[int] | None], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(doctor.NEEDED, name, bounds)
+    finding = doctor.package_version(name)
+    assert finding.verdict is verdict
+    assert bool(finding.advice) == (verdict is Verdict.PROBLEM)
+
+
+def test_too_little_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.spark.machine.usable_memory_bytes", lambda: 1 << 30)
+    assert doctor.memory().verdict is Verdict.WARNING

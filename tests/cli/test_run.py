@@ -1,0 +1,114 @@
+"""`headrace run` as a user starts it: with a broker of its own, until Ctrl-C."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.cli.terminal import DEADLINE_S, interrupt
+
+PIPELINE = """
+from headrace import App
+
+app = App("shop")
+orders = app.stream("orders", "product string, amount double")
+
+@app.job(into=app.topic("large", key="product"))
+def large():
+    return orders.df.filter("amount > 100")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a pipeline in it."""
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    return tmp_path
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "headrace.cli", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+
+
+def headrace(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def documents(process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.timeout(240)
+def test_jobs_run_on_a_broker_of_their_own_until_ctrl_c(project: Path) -> None:
+    with subprocess.Popen(
+        command("run", "pipeline.py", "--json"),
+        cwd=project,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        lines = documents(process)
+        found = re.search(r"up on (127\.0\.0\.1:\d+)", next(lines)["text"])
+        assert found is not None
+        producer = Producer({"bootstrap.servers": found[1], "log_level": 0})
+        producer.produce("orders", b'{"product": "kettle", "amount": 120}')
+        producer.produce("orders", b"garbled")
+        assert producer.flush(DEADLINE_S) == 0
+        reports = (line["jobs"][0] for line in lines if line["event"] == "reports")
+        report = next(report for report in reports if report["rows"] == 2)
+        assert (report["dead"], report["lag"], report["state"]) == (1, 0, "running")
+        code, _, errors = interrupt(process)
+    assert code == 0
+    assert b"\tat " not in errors  # no stack of the JVM's
+    assert not answers(found[1])
+    listed = headrace(project, "job", "list", "--json")
+    assert json.loads(listed.stdout)[0]["job"] == "large"
+    assert (project / ".headrace" / "broker").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nothing.py"], 2, "nothing.py is not there"),
+        (["pipeline.py", "--broker", "127.0.0.1:1", "--job", "smal"], 2, "has no job named 'smal'"),
+        (["pipeline.py", "--broker", "127.0.0.1:1"], 1, "127.0.0.1:1"),
+    ],
+)
+def test_what_stands_in_the_way_is_said_before_spark_starts(
+    project: Path, arguments: list[str], code: int, message: str
+) -> None:
+    outcome = headrace(project, "run", *arguments)
+    assert outcome.returncode == code
+    assert outcome.stderr.startswith("error: ")
+    assert message in outcome.stderr

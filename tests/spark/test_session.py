@@ -1,0 +1,51 @@
+"""Sessions: settings for this machine, for a cluster, and what a user may change."""
+
+import os
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.spark.machine import driver_memory_gib, usable_cores, usable_memory_bytes
+from headrace.spark.session import JAVA_OPTIONS, cores_of, local_settings, merged_settings, settings
+
+# The first of them waits for the JVM.
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_session_runs_with_our_settings_and_knows_the_format(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    assert spark.sparkContext.defaultParallelism == 2
+
+
+def test_the_environment_is_left_as_it_was(spark: SparkSession) -> None:
+    assert "HEADRACE_JAVA" not in os.environ
+
+
+def test_what_a_user_sets_wins_and_options_of_the_jvm_are_added() -> None:
+    merged = merged_settings(settings(4), {"spark.sql.shuffle.partitions": "9", JAVA_OPTIONS: "-Xss4m"})
+    assert merged["spark.sql.shuffle.partitions"] == "9"
+    assert "-Dlog4j2.configurationFile=file:/" in merged[JAVA_OPTIONS]
+    assert merged[JAVA_OPTIONS].endswith("/log4j2.properties -Xss4m")
+
+
+def test_a_cluster_gets_nothing_that_is_meant_for_one_machine() -> None:
+    assert not settings().keys() & local_settings(2).keys()
+    assert "spark.sql.shuffle.partitions" not in settings()
+
+
+def test_the_master_says_how_many_cores() -> None:
+    assert [cores_of(each) for each in ("local[4]", "local[3,2]", "local[*]", "local", None)] == [
+        4,
+        3,
+        None,
+        1,
+        None,
+    ]
+
+
+def test_memory_is_bounded_on_both_sides() -> None:
+    assert [driver_memory_gib(gib << 30) for gib in (1, 8, 24, 512)] == [1, 2, 8, 16]
+    assert usable_memory_bytes() > 0
+    assert usable_cores() > 0

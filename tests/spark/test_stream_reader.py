@@ -1,0 +1,232 @@
+"""What a stream plans, batch after batch, without a JVM."""
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import StructType
+
+from headrace.spark import stream_reader
+from headrace.spark.errors import BadOption, DataLost
+from headrace.spark.positions import Journal
+from headrace.spark.source_settings import SourceSettings
+from headrace.spark.stream_reader import StreamReader
+from headrace.testing import BrokerProcess
+from tests.spark.records import (
+    add_partitions,
+    committed,
+    create_topic,
+    delete_records,
+    delete_topic,
+    produce,
+)
+
+Open = Callable[..., StreamReader]
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def open_reader(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens the reader of a stream that looks for new partitions at every batch."""
+    monkeypatch.setattr(stream_reader, "DISCOVERY_S", 0.0)
+    opened: list[StreamReader] = []
+
+    def open_reader(**options: str) -> StreamReader:
+        named = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"} | options
+        settings = SourceSettings.of(named, parallelism=2)
+        schema = settings.layout.schema()
+        assert isinstance(schema, StructType)
+        opened.append(StreamReader(settings, schema))
+        return opened[-1]
+
+    yield open_reader
+    for reader in opened:
+        reader.stop()
+
+
+def values(reader: StreamReader, start: Journal, end: Journal) -> list[bytes]:
+    batches = [batch for task in reader.partitions(start, end) for batch in reader.read(task)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_a_batch_ends_where_the_next_begins(open_reader: Open, bootstrap: str) -> None:
+    create_topic(bootstrap, "orders", 2)
+    produce(bootstrap, "orders", ["a", "b"], partition=1)
+    reader = open_reader(subscribe="orders")
+    start = reader.initialOffset()
+    assert start == {"orders": {"0": 0, "1": 0}}
+    end = reader.latestOffset(start, ALL)
+    assert (end, values(reader, start, end)) == ({"orders": {"0": 0, "1": 2}}, [b"a", b"b"])
+    assert reader.latestOffset(end, ALL) == end
+    assert reader.partitions(end, end) == []
+    produce(bootstrap, "orders", ["c"], partition=0)
+    assert values(reader, end, reader.latestOffset(end, ALL)) == [b"c"]
+
+
+def test_a_new_stream_begins_at_the_end_unless_told(open_reader: Open, bootstrap: str) -> None:
+    create_topic(bootstrap, "orders")
+    produce(bootstrap, "orders", ["a", "b"])
+    assert open_reader(subscribe="orders", startingOffsets="latest").initialOffset() == {"orders": {"0": 2}}
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(open_reader: Open, bootstrap: str) -> None:
+    create_topic(bootstrap, "orders.de")
+    reader = open_reader(subscribePattern="orders.*")
+    start = reader.initialOffset()
+    add_partitions(bootstrap, "orders.de", 2)
+    create_topic(bootstrap, "orders.fr")
+    produce(bootstrap, "orders.de", ["a"], partition=1)
+    produce(bootstrap, "orders.fr", ["gone", "b"])
+    delete_records(bootstrap, "orders.fr", 0, 1)
+    end = reader.latestOffset(start, ALL)
+    assert end == {"orders.de": {"0": 0, "1": 1}, "orders.fr": {"0": 2}}
+    assert values(reader, start, end) == [b"a", b"b"]
+
+
+def test_a_limit_is_shared_among_partitions(open_reader: Open, bootstrap: str) -> None:
+    create_topic(bootstrap, "orders", 2)
+    for number, count in enumerate((6, 3)):
+        produce(bootstrap, "orders", ["x"] * count, partition=number)
+    reader = open_reader(subscribe="orders", maxOffsetsPerTrigger="3")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(3)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, limit) == {"orders": {"0": 2, "1": 1}}
+    assert reader.latestOffset(start, ALL) == {"orders": {"0": 6, "1": 3}}
+    assert reader.reportLatestOffset() == {"orders": {"0": 6, "1": 3}}
+
+
+def test_too_little_is_waited_for_but_not_for_ever(open_reader: Open, bootstrap: str) -> None:
+    create_topic(bootstrap, "orders")
+    produce(bootstrap, "orders", ["a", "b"])
+    patient = open_reader(subscribe="orders", minOffsetsPerTrigger="3")
+    start, limit = patient.initialOffset(), patient.getDefaultReadLimit()
+    assert limit == ReadMinRows(3)
+    assert patient.latestOffset(start, limit) == start
+    hasty = open_reader(subscribe="orders", minOffsetsPerTrigger="3", maxTriggerDelay="0ms")
+    assert hasty.latestOffset(start, limit) == {"orders": {"0": 2}}
+    produce(bootstrap, "orders", ["c"])
+    assert patient.latestOffset(start, limit) == {"orders": {"0": 3}}
+
+
+def test_what_is_available_now_does_not_grow(open_reader: Open, bootstrap: str) -> None:
+    create_topic(bootstrap, "orders")
+    produce(bootstrap, "orders", ["a"])
+    reader = open_reader(subscribe="orders", minOffsetsPerTrigger="100")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    produce(bootstrap, "orders", ["too late"])
+    end = reader.latestOffset(start, ReadMinRows(100))
+    assert end == {"orders": {"0": 1}}
+    assert reader.latestOffset(end, ReadMinRows(100)) == end
+
+
+def test_progress_is_published_to_a_group(open_reader: Open, bootstrap: str) -> None:
+    create_topic(bootstrap, "orders")
+    produce(bootstrap, "orders", ["a", "b"])
+    reader = open_reader(subscribe="orders", **{"kafka.group.id": "watched"})
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    reader.commit(end)
+    assert committed(bootstrap, "watched") == {0: 2}
+
+
+def test_a_topic_that_is_no_longer_subscribed_to_keeps_its_place(open_reader: Open, bootstrap: str) -> None:
+    for name in ("orders", "payments"):
+        create_topic(bootstrap, name)
+        produce(bootstrap, name, ["a"])
+    fewer = open_reader(subscribe="orders")
+    start = {"orders": {"0": 0}, "payments": {"0": 1}}
+    end = fewer.latestOffset(start, ALL)
+    assert end == {"orders": {"0": 1}, "payments": {"0": 1}}
+    assert values(fewer, start, end) == [b"a"]
+
+
+def test_a_deleted_topic_stops_a_stream_or_is_reported_once(
+    open_reader: Open, bootstrap: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_topic(bootstrap, "orders")
+    produce(bootstrap, "orders", ["a", "b"])
+    start = {"orders": {"0": 2}}
+    strict, lenient = (open_reader(subscribe="orders", failOnDataLoss=word) for word in ("true", "false"))
+    delete_topic(bootstrap, "orders")
+    with pytest.raises(DataLost, match=r"orders/0 was read up to 2 and no longer exists.*failOnDataLoss"):
+        strict.latestOffset(start, ALL)
+    with caplog.at_level(logging.WARNING, "headrace.spark"):
+        assert [lenient.latestOffset(start, ALL) for _ in range(2)] == [start, start]
+    assert caplog.text.count("no longer exists") == 1
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning_where_loss_is_allowed(
+    open_reader: Open, bootstrap: str
+) -> None:
+    create_topic(bootstrap, "orders")
+    produce(bootstrap, "orders", ["new"])
+    start = {"orders": {"0": 3}}
+    with pytest.raises(DataLost, match="the log now ends at 1, and was read up to 3"):
+        open_reader(subscribe="orders").latestOffset(start, ALL)
+    reader = open_reader(subscribe="orders", failOnDataLoss="false")
+    end = reader.latestOffset(start, ALL)
+    assert (end, values(reader, start, end)) == ({"orders": {"0": 1}}, [b"new"])
+
+
+def test_a_batch_of_a_checkpoint_older_than_the_log_is_refused_before_it_runs(
+    open_reader: Open, bootstrap: str
+) -> None:
+    create_topic(bootstrap, "orders")
+    produce(bootstrap, "orders", ["a", "b", "c"])
+    delete_records(bootstrap, "orders", 0, 2)
+    start, end = {"orders": {"0": 0}}, {"orders": {"0": 3}}
+    with pytest.raises(DataLost, match="orders/0 lost the offsets 0 to 1"):
+        open_reader(subscribe="orders").partitions(start, end)
+    assert values(open_reader(subscribe="orders", failOnDataLoss="false"), start, end) == [b"c"]
+
+
+def test_a_stream_has_no_end(open_reader: Open) -> None:
+    with pytest.raises(BadOption, match="a stream has no end"):
+        open_reader(subscribe="orders", endingOffsets="latest")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_record_is_in_one_batch_whatever_comes_when(
+    open_reader: Open, bootstrap: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    create_topic(bootstrap, "orders")
+    written: dict[int, list[bytes]] = {0: []}
+    found: dict[int, list[bytes]] = {}
+    position = open_reader(subscribe="orders").initialOffset()
+    for step in range(12):
+        if chance.random() < 0.2:
+            written[len(written)] = []
+            add_partitions(bootstrap, "orders", len(written))
+        number = chance.choice(list(written))
+        values = [f"{step}.{index}".encode() for index in range(chance.randrange(8))]
+        produce(bootstrap, "orders", values, partition=number)
+        written[number] += values
+        # A reader that was just opened stands for a driver that was just restarted.
+        reader = open_reader(subscribe="orders", minPartitions=str(chance.randrange(1, 4)))
+        limit = ALL if step == 11 else ReadMaxRows(chance.randrange(1, 10))
+        end = reader.latestOffset(position, limit)
+        for task in reader.partitions(position, end):
+            for batch in reader.read(task):
+                for row in batch.select(["partition", "value"]).to_pylist():
+                    found.setdefault(row["partition"], []).append(row["value"])
+        position = end
+    assert found == {number: values for number, values in written.items() if values}
+
+
+def test_a_stream_survives_its_broker(open_reader: Open, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        create_topic(broker.bootstrap, "orders")
+        produce(broker.bootstrap, "orders", ["a"])
+        reader = open_reader(subscribe="orders", **{"kafka.bootstrap.servers": broker.bootstrap})
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        broker.kill()
+        broker.start()
+        produce(broker.bootstrap, "orders", ["b"])
+        assert values(reader, start, end) == [b"a"]
+        assert values(reader, end, reader.latestOffset(end, ALL)) == [b"b"]

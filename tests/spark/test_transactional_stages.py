@@ -1,0 +1,121 @@
+"""The tasks' side of the transactional sink, without Spark around it, and the forecast of its driver."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import TaskContext
+
+from headrace.client.cluster import Cluster
+from headrace.client.shared_transaction import Identity
+from headrace.protocol.records import decode_batch
+from headrace.spark.errors import UnknownTopic
+from headrace.spark.link import Link
+from headrace.spark.transactional_encoding import OVERFLOW, PROPERTY, Orders, encode_rows
+from headrace.spark.transactional_forecast import Forecast
+from headrace.spark.transactional_topics import OutputTopics
+from headrace.spark.transactional_writing import Membership, WrittenTwice, write_batches
+from headrace.testing import EmbeddedBroker
+
+ROWS = pa.record_batch({"key": [b"a", b"b", None], "value": [b"1", b"2", b"3"]})
+
+
+def encode(orders: Orders, *batches: pa.RecordBatch) -> list[dict[str, object]]:
+    encoded = encode_rows(batches, orders, topic="out", compression="none")
+    return [row for batch in encoded for row in batch.to_pylist()]
+
+
+@contextmanager
+def task(*, attempt: int = 0, partition: int = 0, **properties: str) -> Iterator[None]:
+    """Be a task of Spark's, as far as Python can tell."""
+    context = TaskContext(
+        attemptNumber=attempt,
+        cpus=1,
+        localProperties=properties,
+        partitionId=partition,
+        resources={},
+        stageId=7,
+        taskAttemptId=1,
+    )
+    TaskContext._setTaskContext(context)
+    try:
+        yield
+    finally:
+        TaskContext._setTaskContext(None)
+
+
+def test_every_row_is_encoded_once_and_slots_tell_the_partitions_of_all_topics_apart() -> None:
+    rows = encode(Orders(partition_counts={"other": 4, "out": 3}), ROWS)
+    assert {row["slot"] for row in rows} <= {4, 5, 6}
+    assert all(row["slot"] == 4 + row["partition"] for row in rows)
+    assert sorted(record.value for row in rows for record in decode_batch(row["batch"])) == [b"1", b"2", b"3"]
+
+
+def test_a_task_that_has_too_much_for_the_driver_says_so_and_stops() -> None:
+    rows = encode(Orders(partition_counts={"out": 1}, inline_bytes=50), ROWS)
+    assert [row["records"] for row in rows] == [OVERFLOW]
+
+
+def test_a_batch_that_is_done_is_computed_and_thrown_away() -> None:
+    taken = []
+    encoded = encode_rows(
+        (taken.append(1) or ROWS for _ in range(3)),
+        Orders(partition_counts={}, discard=True),
+        topic="out",
+        compression="none",
+    )
+    assert list(encoded) == []
+    assert len(taken) == 3
+
+
+def test_the_batches_of_a_later_task_follow_those_of_an_earlier_one() -> None:
+    orders = Orders(partition_counts={"out": 2})
+    with task(partition=0):
+        first = encode(orders, ROWS, ROWS)
+    with task(partition=1):
+        second = encode(orders, ROWS)
+    assert max(row["position"] for row in first) < min(row["position"] for row in second)
+
+
+def test_a_task_finds_the_orders_of_its_job() -> None:
+    assert Orders.of_task() is None
+    text = '{"partition_counts": {"out": 2}, "inline_bytes": 10, "discard": false}'
+    with task(**{PROPERTY: text}):
+        assert Orders.of_task() == Orders(partition_counts={"out": 2}, inline_bytes=10)
+
+
+def test_the_second_attempt_of_a_writing_task_refuses() -> None:
+    membership = Membership("headrace.job", Identity(1, 0), {})
+    with task(attempt=1), pytest.raises(WrittenTwice, match="task 0 of stage 7 failed while it wrote"):
+        list(write_batches([], Link(bootstrap="127.0.0.1:1"), membership))
+
+
+def test_a_topic_that_grew_is_written_with_its_new_number_of_partitions(
+    headrace_broker: EmbeddedBroker,
+) -> None:
+    admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap})
+    admin.create_topics([NewTopic("out", 2, 1)])["out"].result(30)
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        patient, curious = OutputTopics(cluster, ["out"]), OutputTopics(cluster, ["out"], fresh_s=-1)
+        assert patient.partition_counts() == curious.partition_counts() == {"out": 2}
+        admin.create_partitions([NewPartitions("out", 5)])["out"].result(30)
+        assert patient.partition_counts() == {"out": 2}
+        assert curious.partition_counts() == {"out": 5}
+
+
+def test_a_topic_that_is_missing_is_named(headrace_broker: EmbeddedBroker) -> None:
+    with Cluster.of(headrace_broker.bootstrap) as cluster, pytest.raises(UnknownTopic, match="write to gone"):
+        OutputTopics(cluster, ["gone"]).partition_counts()
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**12), st.integers(0, 10**9))
+def test_a_forecast_follows_the_last_batch_that_had_input(records: int, size: int, limit: int) -> None:
+    forecast = Forecast(limit)
+    forecast.learn(records, size)
+    forecast.learn(0, 10**15)
+    assert forecast.is_small(0)
+    assert forecast.is_small(records) == (records * (size / records) <= limit)

@@ -1,0 +1,209 @@
+"""Applications as `headrace run` runs them: stages, restarts, changes, resets."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+from headrace import App
+from headrace.streams.job_folder import JobFolder
+from headrace.streams.report import Report
+from headrace.streams.runner import Order, Runner
+from headrace.streams.supervisor import News, State
+from headrace.testing import EmbeddedBroker
+from tests.cli.terminal import wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Recorder:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.news: list[News] = []
+        self.reports: Sequence[Report] = ()
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def tell(self, news: News) -> None:
+        self.news.append(news)
+
+    def show(self, reports: Sequence[Report]) -> None:
+        self.reports = reports
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Workshop:
+    """A broker and a state folder for applications."""
+
+    def __init__(self, bootstrap: str, state: Path) -> None:
+        self.bootstrap = bootstrap
+        self.state = state
+        self.recorder = Recorder()
+
+    def write(self, topic: str, *values: dict[str, Any] | bytes) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for value in values:
+            producer.produce(topic, value if isinstance(value, bytes) else json.dumps(value).encode())
+        assert producer.flush(30) == 0
+
+    def read(self, topic: str) -> list[bytes]:
+        """All committed records of a topic."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "test", "enable.partition.eof": True}
+        )
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        values, ended = [], 0
+        while ended < len(partitions):
+            message = consumer.poll(10)
+            assert message is not None, f"waited in vain for records of {topic}"
+            if message.error():
+                ended += 1
+            else:
+                values.append(message.value() or b"")
+        consumer.close()
+        return values
+
+    def run_once(self, app: App) -> int:
+        self.recorder = Recorder()
+        order = Order(app=app, once=True, broker=self.bootstrap, state=self.state)
+        return Runner(order, self.recorder).run()
+
+    @contextmanager
+    def running(self, app: App) -> Iterator[Runner]:
+        """A run in a thread of its own, stopped cleanly at the end."""
+        self.recorder = Recorder()
+        runner = Runner(Order(app=app, broker=self.bootstrap, state=self.state), self.recorder)
+        codes: list[int] = []
+        thread = threading.Thread(target=lambda: codes.append(runner.run()))
+        thread.start()
+        try:
+            yield runner
+        finally:
+            runner.stop()
+            thread.join(60)
+        assert codes == [0]
+
+
+@pytest.fixture
+def workshop(spark: SparkSession, headrace_broker: EmbeddedBroker, tmp_path: Path) -> Workshop:
+    return Workshop(headrace_broker.bootstrap, tmp_path)
+
+
+def shop(make: Callable[[DataFrame], DataFrame], **options: Any) -> App:
+    """An application with one job, `sums`, over the topic `numbers`."""
+    app = App("shop")
+    numbers = app.stream("numbers", "n int, even boolean")
+
+    @app.job(into=app.topic("sums", partitions=1), **options)
+    def sums() -> DataFrame:
+        return make(numbers.df)
+
+    return app
+
+
+def two_stages() -> App:
+    app = App("shop")
+    numbers, large = app.stream("numbers", "n int"), app.stream("large", "n int")
+
+    @app.job(into=app.topic("doubled", key="n"))
+    def doubled() -> DataFrame:
+        return large.df.selectExpr("n * 2 as n")
+
+    @app.job(into=app.topic("large", key="n"))
+    def large_ones() -> DataFrame:
+        return numbers.df.filter("n > 10")
+
+    return app
+
+
+def test_once_runs_jobs_in_the_order_in_which_they_feed_each_other(workshop: Workshop) -> None:
+    workshop.write("numbers", {"n": 5}, {"n": 50}, b"five", {"n": 500})
+    assert workshop.run_once(two_stages()) == 0
+    assert sorted(workshop.read("doubled"), key=len) == [b'{"n":100}', b'{"n":1000}']
+    assert workshop.read("large_ones.dead") == [b"five"]
+    assert [news.job for news in workshop.recorder.news if news.state is State.FINISHED] == [
+        "large_ones",
+        "doubled",
+    ]
+    report = {report.job: report for report in workshop.recorder.reports}["large_ones"]
+    assert (report.rows, report.dead, report.lag) == (4, 1, 0)
+
+    workshop.write("numbers", {"n": 60})
+    assert workshop.run_once(two_stages()) == 0
+    assert len(workshop.read("doubled")) == 3
+
+
+def test_a_changed_job_is_refused_until_it_is_reset(workshop: Workshop) -> None:
+    workshop.write("numbers", {"n": 1, "even": False}, {"n": 2, "even": True})
+    counted = shop(lambda numbers: numbers.groupBy("even").agg(F.sum("n").alias("s")), mode="update")
+    assert workshop.run_once(counted) == 0
+    assert len(workshop.read("sums")) == 2
+
+    changed = shop(lambda numbers: numbers.groupBy("n").agg(F.sum("n").alias("s")), mode="update")
+    assert workshop.run_once(changed) == 1
+    (failure,) = [news for news in workshop.recorder.news if news.state is State.FAILED]
+    assert "the keys of its aggregation were even boolean, and now they are n int" in failure.text
+    assert len(workshop.read("sums")) == 2
+
+    JobFolder.of(workshop.state, "shop", "sums").reset(kind="offset", value=0)
+    assert workshop.run_once(changed) == 0
+    assert len(workshop.read("sums")) == 4
+
+
+def test_a_reset_to_the_end_leaves_out_what_is_there(workshop: Workshop) -> None:
+    app = shop(lambda numbers: numbers)
+    workshop.write("numbers", {"n": 1})
+    JobFolder.of(workshop.state, "shop", "sums").reset(kind="end")
+    assert workshop.run_once(app) == 0
+    workshop.write("numbers", {"n": 2})
+    assert workshop.run_once(app) == 0
+    assert workshop.read("sums") == [b'{"n":2,"even":null}']
+
+
+def test_too_many_dead_rows_stop_a_job_before_anything_is_written(workshop: Workshop) -> None:
+    workshop.write("numbers", {"n": 1}, b"one", b"two")
+    assert workshop.run_once(shop(lambda numbers: numbers, dead_limit=1)) == 1
+    (failure,) = [news for news in workshop.recorder.news if news.state is State.FAILED]
+    assert failure.text.startswith("2 of 3 rows did not parse in this run, more than dead_limit=1 allows")
+    assert workshop.read("sums") == workshop.read("sums.dead") == []
+
+
+def test_a_job_that_fails_says_why_and_goes_on_when_the_reason_is_gone(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    switch = tmp_path / "mended"
+
+    def halves(numbers: DataFrame) -> DataFrame:
+        @F.udf("int")
+        def half(n):  # type: ignore[no-untyped-def]  # Spark would take annotations for its own
+            if not switch.exists():
+                raise ValueError(f"cannot halve {n}")
+            return n // 2
+
+        return numbers.select(half("n").alias("n"))
+
+    workshop.write("numbers", {"n": 8})
+    with workshop.running(shop(halves)):
+        wait_until(lambda: len(workshop.recorder.news) > 1, "the job to fail", deadline_s=100)
+        failure = workshop.recorder.news[1]
+        assert failure.state is State.WAITING
+        assert failure.text.startswith("ValueError: cannot halve 8 (test_runner.py, line ")
+        switch.touch()
+        wait_until(lambda: workshop.recorder.reports[0].rows > 0, "the job to go on", deadline_s=100)
+    assert workshop.read("sums") == [b'{"n":4}']
+    assert "Stopping" in workshop.recorder.said[-1]
