@@ -42,6 +42,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) 
         terminal.close()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
 def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
     example = tmp_path / "test_example.py"
