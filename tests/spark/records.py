@@ -7,6 +7,7 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
+    KafkaException,
     Message,
     Producer,
     TopicPartition,
@@ -14,10 +15,25 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.broker.processes import wait_until
+
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
+    """Make a topic without records; one of that name that another test left on a shared broker goes first."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+    if name in admin.list_topics(timeout=10).topics:
+        delete_topic(bootstrap, name)
+
+    def is_created() -> bool:
+        try:
+            admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+        except KafkaException as refusal:
+            if refusal.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return False
+        return True
+
+    wait_until(is_created, f"the old {name} to be gone")
 
 
 def delete_topic(bootstrap: str, name: str) -> None:

@@ -101,8 +101,8 @@ def test_bounds_that_make_no_sense_are_refused(
 
 
 def test_what_does_not_exist_is_named(read: Read, bootstrap: str) -> None:
-    with pytest.raises(UnknownTopic, match="the cluster has no 'orders'"):
-        read()
+    with pytest.raises(UnknownTopic, match="the cluster has no 'missing'"):
+        read(subscribe="missing")
     create_topic(bootstrap, "orders")
     with pytest.raises(UnknownTopic, match="the cluster has no orders/1"):
         read(subscribe="", assign='{"orders": [0, 1]}')

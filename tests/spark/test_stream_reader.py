@@ -74,7 +74,7 @@ def test_a_new_stream_begins_at_the_end_unless_told(open_reader: Open, bootstrap
 
 def test_new_partitions_and_topics_are_read_from_their_beginning(open_reader: Open, bootstrap: str) -> None:
     create_topic(bootstrap, "orders.de")
-    reader = open_reader(subscribePattern="orders.*")
+    reader = open_reader(subscribePattern=r"orders\..*")
     start = reader.initialOffset()
     add_partitions(bootstrap, "orders.de", 2)
     create_topic(bootstrap, "orders.fr")
