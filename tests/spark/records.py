@@ -34,6 +34,17 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) 
         return True
 
     wait_until(is_created, f"the old {name} to be gone")
+    await_partitions(admin, name, partitions)
+
+
+def await_partitions(admin: AdminClient, name: str, count: int) -> None:
+    """Return when the broker tells of so many partitions; Apache Kafka's take a moment to hear of them."""
+
+    def is_known() -> bool:
+        topic = admin.list_topics(timeout=10).topics.get(name)
+        return topic is not None and len(topic.partitions) == count
+
+    wait_until(is_known, f"{count} partitions of {name}")
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
@@ -44,6 +55,7 @@ def delete_topic(bootstrap: str, name: str) -> None:
 def add_partitions(bootstrap: str, name: str, total: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(name, total)])[name].result(10)
+    await_partitions(admin, name, total)
 
 
 def delete_records(bootstrap: str, name: str, partition: int, before: int) -> None:
