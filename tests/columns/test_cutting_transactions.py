@@ -16,6 +16,7 @@ from headrace.client.topics import NewTopic, create_topics
 from headrace.columns.cutting import Cutter
 from headrace.protocol.batch import CONTROL, TRANSACTIONAL
 from headrace.protocol.records import NewRecord, encode_batch
+from tests.broker.processes import wait_until
 
 PARTITION = TopicPartition("orders", 0)
 DEADLINE_SECONDS = 30
@@ -60,13 +61,24 @@ def consumed(bootstrap: str, topic: str, isolation: str) -> list[tuple[int, byte
     return rows
 
 
+def decided_end(cluster: Cluster, partition: TopicPartition) -> int:
+    """Where the partition ends, once every transaction in it is decided: markers come after the answers."""
+
+    def ends() -> list[int]:
+        wanted = {partition: LATEST}
+        return [list_offsets(cluster, wanted, read_committed=only)[partition] for only in (True, False)]
+
+    wait_until(lambda: len(set(ends())) == 1, "the last marker")
+    return ends()[0]
+
+
 @pytest.mark.parametrize("fetch_bytes", [300, 1 << 20])
 def test_rows_are_what_a_consumer_sees(bootstrap, fetch_bytes):
     partition = TopicPartition(f"orders-{uuid.uuid4()}", 0)
     with Cluster.of(bootstrap) as cluster:
         create_topics(cluster, [NewTopic(name=partition.topic, partitions=1)])
         write_transactions(bootstrap, partition.topic, seed=fetch_bytes)
-        end = list_offsets(cluster, {partition: LATEST})[partition]
+        end = decided_end(cluster, partition)
         for committed, isolation in ((True, "read_committed"), (False, "read_uncommitted")):
             cutter = Cutter(partition, 0, end, columns=["offset", "key", "value"], read_committed=committed)
             reader = PartitionReader(
