@@ -1,12 +1,22 @@
 """Sessions: settings for this machine, for a cluster, and what a user may change."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from headrace.spark.machine import driver_memory_gib, usable_cores, usable_memory_bytes
-from headrace.spark.session import JAVA_OPTIONS, cores_of, local_settings, merged_settings, settings
+from headrace.spark.session import (
+    JAVA_OPTIONS,
+    PYTHON_START,
+    cores_of,
+    local_settings,
+    merged_settings,
+    settings,
+)
 
 # The first of them waits for the JVM.
 pytestmark = pytest.mark.timeout(300)
@@ -49,3 +59,16 @@ def test_memory_is_bounded_on_both_sides() -> None:
     assert [driver_memory_gib(gib << 30) for gib in (1, 8, 24, 512)] == [1, 2, 8, 16]
     assert usable_memory_bytes() > 0
     assert usable_cores() > 0
+
+
+@pytest.mark.parametrize(("error", "is_told"), [("BrokenPipeError", False), ("ValueError", True)])
+def test_a_python_process_that_spark_hung_up_on_does_not_complain(
+    tmp_path: Path, error: str, is_told: bool
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('of the machine')")
+    program = f"import traceback\ntry:\n    raise {error}\nexcept {error}:\n    traceback.print_exc()"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PYTHON_START), str(tmp_path)])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (error in done.stderr, done.stdout) == (is_told, "of the machine\n")

@@ -6,22 +6,7 @@ numba and the kernels by itself would be a second late with its first row.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING
-
 import pyspark.daemon
-
-if TYPE_CHECKING:
-    import socket
-
-_worker = pyspark.daemon.worker
-
-
-def worker(sock: socket.socket, authenticated: bool) -> int:
-    """The exit code of a worker that has served Spark; one that it hung up on has nobody to complain to."""
-    with suppress(BrokenPipeError):
-        return _worker(sock, authenticated)
-    return 1
 
 
 def load() -> None:
@@ -36,5 +21,4 @@ def load() -> None:
 
 if __name__ == "__main__":
     load()
-    pyspark.daemon.worker = worker
     pyspark.daemon.manager()

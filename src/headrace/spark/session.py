@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOGGING: Final = Path(__file__).parent / "log4j2.properties"
+PYTHON_START: Final = Path(__file__).parent / "python_start"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
@@ -129,12 +130,13 @@ def merged_settings(fixed: Mapping[str, str], more: Mapping[str, str]) -> dict[s
 
 @contextmanager
 def _starting_environment() -> Iterator[None]:
-    """The environment that Spark's JVM is started with; Java's part of it is taken back afterwards."""
+    """The environment that Spark's JVM is started with; what is for the JVM alone is taken back."""
     # Spark looks for this variable whenever it makes a function ready for its workers.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for_java = find_java().environment()
-    before = {name: os.environ.get(name) for name in for_java}
-    os.environ.update(for_java)
+    python_path = [str(PYTHON_START), os.environ.get("PYTHONPATH", "")]
+    for_jvm = find_java().environment() | {"PYTHONPATH": os.pathsep.join(filter(None, python_path))}
+    before = {name: os.environ.get(name) for name in for_jvm}
+    os.environ.update(for_jvm)
     try:
         yield
     finally:

@@ -98,9 +98,10 @@ _infinite = st.sampled_from(
     ["NaN", "Infinity", "-Infinity", '"NaN"', '"Infinity"', '"+INF"', '"-INF"', '"INF"', '""']
 )
 # Anything, but no number that Spark would write otherwise, and no text that is dated to today.
-_other = st.sampled_from(
-    ["1", "true", "null", '"x"', '""', "{}", "[]", "[null]", '{"a":1}', '"2026-01-01"', '"1"']
-)
+_OTHER = ["1", "true", "null", '"x"', '""', "{}", "[]", "[null]", '{"a":1}', '"2026-01-01"', '"1"']
+_other = st.sampled_from(_OTHER)
+# Spark takes the number in a text where a date should be for days since 1970.
+_other_day = st.sampled_from([text for text in _OTHER if text != '"1"'])
 
 
 def _lists(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -143,8 +144,9 @@ _FIELDS: dict[str, st.SearchStrategy[str]] = {
 }
 _members = st.one_of(
     *(
-        st.tuples(st.just(name), st.one_of(field, field, field, st.just("null"), _other))
+        st.tuples(st.just(name), st.one_of(field, field, field, st.just("null"), other))
         for name, field in _FIELDS.items()
+        for other in [_other_day if name == "day" else _other]
     )
 )
 _spaces = st.sampled_from(["", "", "", " ", "\n", "\t\r\n"])

@@ -76,6 +76,7 @@ def test_a_value_is_that_of_spark_and_an_error_is_corrupt_to_spark(spark: "Spark
         ('{"tiny":200}', "tiny: 200 is not a byte"),
         ('{"name":"\\ud800"}', "name: half a surrogate pair is not a character"),
         ('{"day":"12026-01-01"}', 'day: "12026-01-01" is not a date'),
+        ('{"day":"1"}', 'day: "1" is not a date'),
         ('{"at":"12:30"}', 'at: "12:30" is not a timestamp'),
         ('{"at":99999999999999999}', "at: 99999999999999999 is not a timestamp"),
         ('{"bytes":"aGVs bG8="}', 'bytes: "aGVs bG8=" is not a base64 string'),
@@ -86,9 +87,16 @@ def test_what_spark_reads_and_we_do_not(value: str, error: str) -> None:
 
 
 def test_spark_reads_what_we_do_not_and_rewrites_text_that_we_keep(spark: "SparkSession") -> None:
-    refused = ["{'tiny':1}", '{"tiny":1} {"tiny":2}', '{"tiny":200}', '{"name":"\\ud800"}', '{"at":"12:30"}']
+    refused = [
+        "{'tiny':1}",
+        '{"tiny":1} {"tiny":2}',
+        '{"tiny":200}',
+        '{"name":"\\ud800"}',
+        '{"day":"1"}',
+        '{"at":"12:30"}',
+    ]
     rewritten = ['{"name":1.10}', '{"name":[1, 2]}']
-    theirs = from_json(spark, "tiny tinyint, name string, at timestamp", refused + rewritten)
+    theirs = from_json(spark, "tiny tinyint, name string, day date, at timestamp", refused + rewritten)
     assert [their.error for their in theirs] == [None] * len(theirs)
     assert [their.value["name"] for their in theirs[-2:]] == ["1.1", "[1,2]"]
     ours = fast(TYPE, [text.encode() for text in rewritten])
