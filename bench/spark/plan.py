@@ -24,14 +24,14 @@ class Plan:
 
 FULL = Plan(
     name="full",
-    rounds=3,
+    rounds=2,
     small_records=3_000_000,
     large_records=1_000_000,
     written_rows=2_000_000,
     written_batches=3,
     latency_batches=150,
-    latency_warm_up=100,
-    starts=3,
+    latency_warm_up=250,
+    starts=2,
 )
 
 QUICK = Plan(

@@ -93,7 +93,7 @@ def main(bootstrap: str, folder: str, *where: str) -> None:
     # The job that is to be struck goes first and alone: the other one shall not be done before that.
     for job in sorted(jobs, key=lambda job: job != stop.job):
         # The job without state writes by its tasks, the other one by the driver.
-        limits = {"inline_bytes": 0} if job == CAPITALS else {}
+        limits = {"spool": False, "inline_bytes": 0} if job == CAPITALS else {}
         steps = stop.steps if job == stop.job else None
         sink = TransactionalSink(spark, bootstrap, job=job, group=job, topics=[job], steps=steps, **limits)
         checkpoint = str(Path(folder) / job)

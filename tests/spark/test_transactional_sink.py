@@ -84,7 +84,7 @@ def test_tasks_write_what_the_driver_would_write(pipeline: Pipeline, tmp_path: P
     pipeline.run()
     by_driver = pipeline.output()
     shutil.rmtree(pipeline.checkpoint)
-    pipeline.run(inline_bytes=0)
+    pipeline.run(spool=False, inline_bytes=0)
     by_both = pipeline.output()
     assert [values[len(first) :] for values, first in zip(by_both, by_driver, strict=True)] == by_driver
 
@@ -108,7 +108,7 @@ def test_a_batch_that_is_too_large_for_the_driver_goes_to_the_tasks(
 
     monkeypatch.setattr(transactional_batch, "write_stage", noticed)
     long = F.repeat(F.upper(F.col("value").cast("string")), 1000)
-    pipeline.run(pipeline.rows(long), inline_bytes=20_000)
+    pipeline.run(pipeline.rows(long), spool=False, inline_bytes=20_000)
     assert len(jobs) == 1
     assert pipeline.sorted_output() == sorted(value * 1000 for value in CAPITALS)
 
@@ -117,7 +117,7 @@ def test_state_is_counted_once_when_a_batch_changes_its_way(pipeline: Pipeline) 
     text = F.concat_ws(" ", F.col("key").cast("string"), "count", F.repeat(F.lit("x"), 10_000))
     for more in (0, 1):
         counted = pipeline.rows().groupBy("key").count().select("key", text.alias("value"))
-        pipeline.run(counted, output_mode="update", inline_bytes=11_000)
+        pipeline.run(counted, output_mode="update", spool=False, inline_bytes=11_000)
         expected = [f"{letter} {20 + n}" for letter in "abcde" for n in range(more + 1)]
         assert [value.rpartition(" ")[0] for value in pipeline.sorted_output()] == expected
         pipeline.fill("abcde")
@@ -127,7 +127,7 @@ def test_a_task_that_fails_aborts_its_batch(pipeline: Pipeline) -> None:
     text = F.col("value").cast("string")
     failing = F.when(text == "e19", F.raise_error(F.lit("no e19"))).otherwise(F.upper(text))
     with pytest.raises(StreamingQueryException, match="no e19"):
-        pipeline.run(pipeline.rows(failing), inline_bytes=0)
+        pipeline.run(pipeline.rows(failing), spool=False, inline_bytes=0)
     assert pipeline.sorted_output() == []
     pipeline.run()
     assert pipeline.sorted_output() == CAPITALS
@@ -143,9 +143,9 @@ def test_extra_rows_are_of_the_same_transaction(pipeline: Pipeline) -> None:
     pipeline.run(extra_rows=extra)
     pipeline.fill(["z1"])
     with pytest.raises(StreamingQueryException, match="stopped at marked"):
-        pipeline.run(extra_rows=extra, inline_bytes=0, steps=stop_at("marked", 1))
+        pipeline.run(extra_rows=extra, spool=False, inline_bytes=0, steps=stop_at("marked", 1))
     assert pipeline.sorted_output() == [*CAPITALS, "extra 0"]
-    pipeline.run(extra_rows=extra, inline_bytes=0)
+    pipeline.run(extra_rows=extra, spool=False, inline_bytes=0)
     assert pipeline.sorted_output() == [*CAPITALS, "Z1", "extra 0", "extra 1"]
     assert seen == [0, 100, 100, 101, 100, 101]
 

@@ -47,10 +47,10 @@ class Checkpoint:
         self._folder = self._files.makeQualified(given)
         uri = self._folder.toUri()
         # A micro-batch waits while its offsets are read: 0.1 ms by hand, some 3 ms by way of the JVM.
-        self._local = Path(uri.getPath()) if uri.getScheme() == "file" else None
+        self.local = Path(uri.getPath()) if uri.getScheme() == "file" else None
 
     def __str__(self) -> str:
-        return str(self._local or self._folder.toString())
+        return str(self.local or self._folder.toString())
 
     def query_id(self) -> str | None:
         """The id that Spark gave to the query when it was first started; None before that."""
@@ -73,9 +73,9 @@ class Checkpoint:
         return merge_offsets(parse_offsets(text, f"{self}/offsets/{batch}"))
 
     def _read(self, name: str) -> str | None:
-        if self._local is not None:
+        if self.local is not None:
             try:
-                return (self._local / name).read_text()
+                return (self.local / name).read_text()
             except FileNotFoundError:
                 return None
         return self._read_remote(self._jvm.org.apache.hadoop.fs.Path(self._folder, name))

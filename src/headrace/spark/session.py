@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.spark.java import find_java
+from headrace.spark.local_files import install_local_files
 from headrace.spark.machine import driver_memory_gib, usable_cores, usable_memory_bytes
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 LOGGING: Final = Path(__file__).parent / "log4j2.properties"
 PYTHON_START: Final = Path(__file__).parent / "python_start"
+LOCAL_FILES: Final = "spark.hadoop.fs.file.impl"
+RAW_FILES: Final = "org.apache.hadoop.fs.RawLocalFileSystem"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
@@ -43,6 +46,8 @@ def settings(cores: int | None = None) -> dict[str, str]:
         ),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.ui.enabled": "false",
+        # A plan is described for the UI in every micro-batch, seen or not: the short form is 4 ms faster.
+        "spark.sql.ui.explainMode": "simple",
         "spark.ui.showConsoleProgress": "false",
         # When a query is stopped, Spark searches the text of the failure by a regular expression that needs a
         # stack as deep as the text is long.
@@ -58,8 +63,8 @@ def local_settings(cores: int) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.default.parallelism": str(cores),
-        # The checkpoint's small files cost 12 ms instead of 90 ms a micro-batch.
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        # The checkpoint's small files cost 3 ms instead of 90 ms a micro-batch.
+        LOCAL_FILES: RAW_FILES,
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
@@ -71,7 +76,10 @@ def local_session(
 ) -> SparkSession:
     """A session in this process, on `cores` of this machine; `format("headrace")` is known to it."""
     cores = cores or usable_cores()
-    return _open(name, f"local[{cores}]", settings(cores) | local_settings(cores), more or {})
+    session = _open(name, f"local[{cores}]", settings(cores) | local_settings(cores), more or {})
+    if session.conf.get(LOCAL_FILES) == RAW_FILES:
+        install_local_files(session)
+    return session
 
 
 def cluster_session(

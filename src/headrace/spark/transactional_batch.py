@@ -1,14 +1,17 @@
 """One micro-batch from its first row to its committed transaction.
 
-A small batch comes to the driver as encoded record batches and is written by it: a job of Spark's that only
-writes costs more than the writing. A large batch is written by tasks, which compute and write in one job.
-Which of the two it will be is told by the number of input records and by what the last batches made of
-theirs; a task that finds itself with too much for the driver gives up, and the batch takes the other way.
+On one machine tasks spool their record batches and the driver writes them.
+
+On a cluster a small batch comes to the driver as encoded record batches and is written by it: a Spark job
+that only writes costs more than the writing. A large batch is written by tasks, which compute and write in
+one job. Which of the two it will be is told by the number of input records and by what the last batches made
+of theirs; a task that finds itself with too much for the driver gives up, and the batch takes the other way.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,11 +25,12 @@ from headrace.spark.checkpoint import count_records, merge_offsets, topic_offset
 from headrace.spark.progress import Mark, mark_batch
 from headrace.spark.transactional_encoding import OVERFLOW, Orders
 from headrace.spark.transactional_forecast import Forecast
+from headrace.spark.transactional_spool import read_spool
 from headrace.spark.transactional_writing import (
     Membership,
     TransactionWriter,
+    as_spooled,
     check_ran_once,
-    write_rows,
     write_stage,
 )
 
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from headrace.client.shared_transaction import SharedTransaction
     from headrace.spark.checkpoint import Checkpoint, Offsets
     from headrace.spark.link import Link
+    from headrace.spark.transactional_spool import Spool, Spooled
     from headrace.spark.transactional_topics import OutputTopics
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -85,6 +90,7 @@ class BatchRunner:
     encode: Callable[[DataFrame], DataFrame]
     extra_rows: Callable[[Batch], DataFrame | None] | None
     steps: Callable[[str, int], None]
+    spool: Spool | None
 
     def __post_init__(self) -> None:
         self._forecast = Forecast(self.inline_bytes)
@@ -100,7 +106,7 @@ class BatchRunner:
         self.steps("begun", batch_id)
         if self._is_marked(query, batch):
             Orders(partition_counts={}, discard=True).give(context)
-            encoded.toArrow()
+            run_job(encoded)
         else:
             self._run_in_transaction(encoded, batch, query)
         self._last_end = (batch_id, batch.end)
@@ -123,7 +129,8 @@ class BatchRunner:
         mark = Mark(query=query, batch=batch.id, offsets=batch.end)
         self._written.clear()
         try:
-            self._fill_transaction(encoded, batch, mark)
+            with self.spool or nullcontext():
+                self._fill_transaction(encoded, batch, mark)
             self.transaction.commit()
         except Fenced:
             raise  # whoever fenced us has aborted it
@@ -135,31 +142,36 @@ class BatchRunner:
 
     def _fill_transaction(self, encoded: DataFrame, batch: Batch, mark: Mark) -> None:
         records = count_records(batch.start, batch.end)
-        rows, size = self._compute(encoded, small=self._forecast.is_small(records))
+        output, size = self._compute(encoded, small=self._forecast.is_small(records))
         self._forecast.learn(records, size)
         self.steps("computed", batch.id)
-        extra = self._compute_extra(batch)
-        self._write([table for table in (rows, extra) if table is not None], mark)
+        self._write([*output, *self._compute_extra(batch)], mark)
         self.steps("written", batch.id)
         if self.group is not None:
             self.transaction.commit_offsets(self.group, _positions(batch.end))
         self.steps("marked", batch.id)
 
-    def _compute_extra(self, batch: Batch) -> pa.Table | None:
+    def _compute_extra(self, batch: Batch) -> list[Spooled]:
         extra = None if self.extra_rows is None else self.extra_rows(batch)
-        return None if extra is None else self._compute(self.encode(extra), small=True)[0]
+        return [] if extra is None else self._compute(self.encode(extra), small=True)[0]
 
-    def _compute(self, encoded: DataFrame, *, small: bool) -> tuple[pa.Table | None, int]:
+    def _compute(self, encoded: DataFrame, *, small: bool) -> tuple[list[Spooled], int]:
         """The record batches that the driver is to write, unless tasks have written them; and their bytes."""
         counts = self.outputs.partition_counts()
         context = encoded.sparkSession.sparkContext
+        if self.spool is not None:
+            folder = self.spool.folder()
+            Orders(partition_counts=counts, spool=str(folder)).give(context)
+            run_job(encoded)
+            spooled = read_spool(folder)
+            return spooled, sum(len(each.batch) for each in spooled)
         if small:
             Orders(partition_counts=counts, inline_bytes=self.inline_bytes).give(context)
             table = encoded.toArrow()
             if not _overflowed(table):
-                return table, table["batch"].nbytes
+                return list(as_spooled(table)), table["batch"].nbytes
         Orders(partition_counts=counts).give(context)
-        return None, self._write_by_tasks(encoded, counts)
+        return [], self._write_by_tasks(encoded, counts)
 
     def _write_by_tasks(self, encoded: DataFrame, counts: dict[str, int]) -> int:
         """How many bytes the tasks have computed and written."""
@@ -175,13 +187,12 @@ class BatchRunner:
             self._written[TopicPartition(row["topic"], row["partition"])] += row["records"]
         return sum(row["bytes"] for row in report)
 
-    def _write(self, tables: list[pa.Table], mark: Mark) -> None:
+    def _write(self, batches: list[Spooled], mark: Mark) -> None:
         """Store what the driver has and the mark, in as few requests as there are brokers."""
-        targets = {target for table in tables for target in _partitions(table)}
-        self.transaction.add([*targets, progress.PARTITION])
+        self.transaction.add([*{each.partition for each in batches}, progress.PARTITION])
         writer = TransactionWriter(self.cluster, self._membership())
-        for table in tables:
-            write_rows(writer, table)
+        for each in batches:
+            writer.write(*each)
         writer.write(progress.PARTITION, 1, mark_batch(self.job, mark))
         writer.flush()
 
@@ -208,16 +219,20 @@ def _overflowed(table: pa.Table) -> bool:
     return bool(pc.any(pc.equal(table["records"], OVERFLOW)).as_py())
 
 
-def _partitions(table: pa.Table) -> set[TopicPartition]:
-    return set(map(TopicPartition, table["topic"].to_pylist(), table["partition"].to_pylist()))
-
-
 def _positions(offsets: Offsets) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in offsets.items()
         for partition, offset in partitions.items()
     }
+
+
+def run_job(rows: DataFrame) -> None:
+    """Run the plan of `rows` for what its tasks do, and take nothing of what they give."""
+    execution: Any = rows._jdf.queryExecution()
+    plan = execution.logical()
+    # What Spark hands to `foreachBatch` is planned already: planning it as a query of its own takes 20 ms.
+    (plan.rdd() if plan.nodeName() == "LogicalRDD" else execution.toRdd()).count()
 
 
 def _planned_start(spark: SparkSession, query: str) -> Offsets:

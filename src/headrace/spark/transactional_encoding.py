@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.columns.encoding import Encoder
+from headrace.spark.transactional_spool import write_spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -51,6 +53,8 @@ class Orders:
     partition_counts: Mapping[str, int]
     inline_bytes: int | None = None
     """A task that has more than this gives up; None when it is to go on however much it has."""
+    spool: str | None = None
+    """The folder for the batches, where they are not to be rows of the stage."""
     discard: bool = False
     """Take all rows, for what they do to state and watermark, and give nothing."""
 
@@ -100,9 +104,15 @@ def encode_rows(
         for _ in batches:
             pass
         return
+    encodings = _encode(batches, Encoder(orders.partition_counts, topic=topic, compression=compression))
+    if orders.spool is not None:
+        task = TaskContext.get()
+        assert task is not None, "only tasks spool"
+        write_spool(Path(orders.spool), task.partitionId(), task.attemptNumber(), encodings)
+        return
     size = 0
     rows = _Rows(orders.partition_counts)
-    for encoded in _encode(batches, Encoder(orders.partition_counts, topic=topic, compression=compression)):
+    for encoded in encodings:
         size += sum(len(each.batch) for each in encoded)
         if orders.inline_bytes is not None and size > orders.inline_bytes:
             # What was handed over already is thrown away: the batch runs again with other orders.

@@ -26,6 +26,7 @@ from headrace.spark.link import Link
 from headrace.spark.progress import create_progress_topic, read_mark
 from headrace.spark.transactional_batch import Batch, BatchRunner
 from headrace.spark.transactional_encoding import encode_stage
+from headrace.spark.transactional_spool import Spool
 from headrace.spark.transactional_topics import OutputTopics
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ TRANSACTION_TIMEOUT_MS: Final = 900_000
 """The longest that Kafka allows by default: tasks compute while their transaction is open. A job that is
 started again ends what it left open at once; one that dies and stays away holds up readers for so long."""
 INLINE_BYTES: Final = 8 << 20
-"""What the driver writes itself; more than this goes through the tasks."""
+"""What the driver of a cluster writes itself; more than this is written by the tasks."""
+SPOOL: Final = "spool"
+"""The folder in the checkpoint's folder."""
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 
 
@@ -54,7 +57,8 @@ class TransactionalSink:
 
     `topics` are all topics that may be written to; rows without a column `topic` go to the first. `group` is
     the consumer group that shows the job's progress. `extra_rows` may add rows to a batch once its own are
-    computed; they are of the same transaction. `steps` is told the name of each step when it is done and the
+    computed; they are of the same transaction. `spool` says whether driver and tasks share a file system, as
+    they do where Spark runs on one machine. `steps` is told the name of each step when it is done and the
     number of the batch: begun, computed, written, marked, committed.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
@@ -72,6 +76,7 @@ class TransactionalSink:
         steps: Callable[[str, int], None] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
+        spool: bool | None = None,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         client_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -84,6 +89,7 @@ class TransactionalSink:
         self._steps = steps or _ignore
         self._compression = compression
         self._inline_bytes = inline_bytes
+        self._spools = str(spark.sparkContext.master).startswith("local") if spool is None else spool
         self._timeout_ms = transaction_timeout_ms
         # Of its own, and not the one that tasks in this process would share: a cluster is for one thread.
         self._cluster = Cluster.of(bootstrap, client_id=self._link.client_id, timeout_s=self._link.timeout_s)
@@ -151,6 +157,7 @@ class TransactionalSink:
             encode=lambda extra: self._encode(extra, outputs),
             extra_rows=self._extra_rows,
             steps=self._steps,
+            spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
 
     def _encode(self, rows: DataFrame, outputs: OutputTopics) -> DataFrame:

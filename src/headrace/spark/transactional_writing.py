@@ -1,7 +1,8 @@
 """The second half of the transactional sink: record batches into the open transaction.
 
-Few of them are written by the driver itself. Many are sent to the tasks by the partitions they are for, so
-that each partition has one writer, and one sequence.
+Where driver and tasks share a machine, and wherever they are few, the driver writes them. On a cluster many
+of them are sent to the tasks by the partitions they are for, so that each partition has one writer, and one
+sequence.
 
 A broker knows a batch that it has had by its sequence, not by its bytes. A writing task that ran twice in one
 transaction could compute other rows the second time and lose them without a word; so a second attempt
@@ -20,6 +21,7 @@ from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
 from headrace.columns.encoding import stamp
 from headrace.errors import HeadraceError
+from headrace.spark.transactional_spool import Spooled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -89,11 +91,11 @@ class TransactionWriter:
         self._producer.flush()
 
 
-def write_rows(writer: TransactionWriter, rows: pa.RecordBatch | pa.Table) -> None:
-    """Give all batches of an encoded table to the writer."""
+def as_spooled(rows: pa.RecordBatch | pa.Table) -> Iterator[Spooled]:
+    """The record batches in rows of the encoding stage."""
     columns = (rows[name].to_pylist() for name in ("topic", "partition", "records", "batch"))
     for topic, partition, records, batch in zip(*columns, strict=True):
-        writer.write(TopicPartition(topic, partition), records, batch)
+        yield Spooled(TopicPartition(topic, partition), records, batch)
 
 
 def write_stage(encoded: DataFrame, *, link: Link, membership: Membership, tasks: int) -> DataFrame:
@@ -125,7 +127,8 @@ def write_batches(
         )
     writer = TransactionWriter(link.cluster(), membership)
     for rows in batches:
-        write_rows(writer, rows)
+        for spooled in as_spooled(rows):
+            writer.write(*spooled)
     writer.flush()
     yield _report(writer, context.stageId())
 
