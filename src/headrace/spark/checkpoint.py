@@ -64,13 +64,24 @@ class Checkpoint:
 
     def offsets(self, batch: int) -> Offsets:
         """Where `batch` ends in the topics that the query reads; sources of other kinds are left out."""
+        return merge_offsets(parse_offsets(self._offsets_file(batch), f"{self}/offsets/{batch}"))
+
+    def watermark_ms(self, batch: int) -> int:
+        """The watermark of `batch`, in milliseconds since 1970; 0 before there is one."""
+        described = self._offsets_file(batch).split("\n")[1]
+        try:
+            return int(json.loads(described).get("batchWatermarkMs", 0))
+        except (ValueError, AttributeError, TypeError) as fault:
+            raise BadCheckpoint(f"{self}/offsets/{batch} does not describe its batch: {fault}") from fault
+
+    def _offsets_file(self, batch: int) -> str:
         text = self._read(f"offsets/{batch}")
         if text is None:
             raise BadCheckpoint(
                 f"{self} has no offsets of batch {batch}: the checkpoint was changed while its query ran, "
                 "or files of it were removed. Start the job with a new checkpoint."
             )
-        return merge_offsets(parse_offsets(text, f"{self}/offsets/{batch}"))
+        return text
 
     def _read(self, name: str) -> str | None:
         if self.local is not None:

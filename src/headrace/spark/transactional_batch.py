@@ -58,12 +58,23 @@ class CheckpointMismatch(HeadraceError):
 class Batch:
     """A micro-batch as it is described to those who add rows to it."""
 
-    def __init__(self, batch_id: int, end: Offsets, find_start: Callable[[], Offsets]) -> None:
+    def __init__(self, batch_id: int, checkpoint: Checkpoint, find_start: Callable[[], Offsets]) -> None:
         self.id = batch_id
-        self.end = end
+        self.end = checkpoint.offsets(batch_id)
         """Where the batch ends in its topics: the offsets that follow its last records."""
+        self._checkpoint = checkpoint
         self._find_start = find_start
         self._start: Offsets | None = None
+
+    @property
+    def watermark_ms(self) -> int:
+        """What Spark closes in this batch: all that ended by then, in milliseconds since 1970."""
+        return self._checkpoint.watermark_ms(self.id)
+
+    @property
+    def late_ms(self) -> int:
+        """By when something must have ended to be closed before this batch: what comes for it is late."""
+        return self._checkpoint.watermark_ms(self.id - 1) if self.id else 0
 
     @property
     def start(self) -> Offsets:
@@ -88,6 +99,7 @@ class BatchRunner:
     mark: Mark | None
     inline_bytes: int
     encode: Callable[[DataFrame], DataFrame]
+    before: Callable[[Batch], None] | None
     extra_rows: Callable[[Batch], DataFrame | None] | None
     steps: Callable[[str, int], None]
     spool: Spool | None
@@ -102,8 +114,10 @@ class BatchRunner:
         context = encoded.sparkSession.sparkContext
         query = context.getLocalProperty(QUERY_ID)
         assert query is not None, "batches are run by Spark's streaming thread"
-        batch = Batch(batch_id, self.checkpoint.offsets(batch_id), lambda: self._start_of(query, batch_id))
+        batch = Batch(batch_id, self.checkpoint, lambda: self._start_of(query, batch_id))
         self.steps("begun", batch_id)
+        if self.before is not None:
+            self.before(batch)
         if self._is_marked(query, batch):
             Orders(partition_counts={}, discard=True).give(context)
             run_job(encoded)

@@ -56,7 +56,8 @@ class TransactionalSink:
     """The exactly-once output of one job.
 
     `topics` are all topics that may be written to; rows without a column `topic` go to the first. `group` is
-    the consumer group that shows the job's progress. `extra_rows` may add rows to a batch once its own are
+    the consumer group that shows the job's progress. `before` is called before a batch is computed, on the
+    thread that computes it, and `extra_rows` may add rows to a batch once its own are
     computed; they are of the same transaction. `spool` says whether driver and tasks share a file system, as
     they do where Spark runs on one machine. `steps` is told the name of each step when it is done and the
     number of the batch: begun, computed, written, marked, committed.
@@ -72,6 +73,7 @@ class TransactionalSink:
         job: str,
         group: str | None,
         topics: Sequence[str],
+        before: Callable[[Batch], None] | None = None,
         extra_rows: Callable[[Batch], DataFrame | None] | None = None,
         steps: Callable[[str, int], None] | None = None,
         compression: str = "none",
@@ -85,6 +87,7 @@ class TransactionalSink:
         self._job = job
         self._group = group
         self._topics = tuple(topics)
+        self._before = before
         self._extra_rows = extra_rows
         self._steps = steps or _ignore
         self._compression = compression
@@ -155,6 +158,7 @@ class TransactionalSink:
             mark=read_mark(self._cluster, self._job),
             inline_bytes=self._inline_bytes,
             encode=lambda extra: self._encode(extra, outputs),
+            before=self._before,
             extra_rows=self._extra_rows,
             steps=self._steps,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,

@@ -8,6 +8,7 @@ from headrace.errors import HeadraceError, Misuse
 from headrace.streams.job import Job
 from headrace.streams.names import checked_name
 from headrace.streams.stream import MAX_RECORDS, Stream
+from headrace.streams.table import Table
 from headrace.streams.topic import Topic
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
+    from headrace.streams.rows import Mode
     from headrace.streams.stream import Format
 
 
@@ -75,6 +77,28 @@ class App:
         self._streams.append(stream)
         return stream
 
+    def table(
+        self,
+        topic: str,
+        schema: str | StructType,
+        *,
+        key: str | Sequence[str],
+        valid_from: str | None = None,
+        keep: str = "1 day",
+    ) -> Table:
+        """The newest row of every key of a topic, to join streams with.
+
+        `valid_from` names the timestamp column that says since when a row counts (otherwise the record's
+        timestamp does), and `keep` how long a row that was replaced can still be joined.
+        """
+        return Table(
+            topic=topic,
+            schema=schema if isinstance(schema, str) else schema.json(),
+            key=(key,) if isinstance(key, str) else tuple(key),
+            valid_from=valid_from,
+            keep=keep,
+        )
+
     def topic(
         self,
         name: str,
@@ -93,7 +117,7 @@ class App:
         *,
         into: Topic,
         name: str | None = None,
-        mode: Literal["append", "update", "complete"] = "append",
+        mode: Mode | None = None,
         every: str | None = None,
         dead: str = "",
         dead_limit: float | None = None,

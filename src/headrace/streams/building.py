@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import Misuse
+from headrace.streams.batch_plan import BatchPlan
+from headrace.streams.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,11 +32,18 @@ class Building:
         spark: SparkSession,
         bootstrap: str,
         *,
+        job: str = "",
+        state: str = "",
         starts: Mapping[str, Mapping[str, int]] | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
         self.spark = spark
         self.bootstrap = bootstrap
+        self.job = job
+        """The job's full name."""
+        self.state = state
+        """The folder of what operators keep: it belongs to the checkpoint."""
+        self.plan = BatchPlan()
         self._starts = starts or {}
         self._options = options or {}
         self._frames: dict[Stream, DataFrame] = {}
@@ -53,12 +62,12 @@ class Building:
         finally:
             _current.reset(token)
 
-    def frame(self, stream: Stream) -> DataFrame:
+    def rows(self, stream: Stream) -> Rows:
         """The rows of a stream, without those that did not parse."""
         if stream not in self._frames:
             self._refuse_a_second_reading(stream)
             self._frames[stream] = self._typed(stream, self._source(stream))
-        return self._frames[stream]
+        return Rows(frame=self._frames[stream], event_time=stream.event_time, lateness=stream.lateness)
 
     def _refuse_a_second_reading(self, stream: Stream) -> None:
         # Dead letters are written once for each topic: two schemas would disagree on what is dead.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Misuse
 from headrace.streams.names import checked_name
-from headrace.streams.stream import Stream
+from headrace.streams.rows import Operators, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
-
     from headrace.streams.building import Building
+    from headrace.streams.rows import Mode
     from headrace.streams.topic import Topic
 
-Rows = Any
-"""What a job's function returns: a DataFrame or a `Stream`. (Any, so that users need not annotate.)"""
+Result = Any
+"""What a job's function returns: a DataFrame, rows or a stream. (Any, so that users need not annotate.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +26,10 @@ class Job:
 
     app: str
     name: str
-    function: Callable[[], Rows]
+    function: Callable[[], Result]
     into: Topic
-    mode: Literal["append", "update", "complete"] = "append"
+    mode: Mode | None = None
+    """How rows are written; otherwise as the rows ask for it, and appended where they do not."""
     every: str | None = None
     """The time between micro-batches, such as "10 seconds"; otherwise each follows the one before at once."""
     dead: str = ""
@@ -41,7 +41,7 @@ class Job:
         checked_name(self.name, "job")
         if self.dead:
             checked_name(self.dead, "topic")
-        if self.mode not in ("append", "update", "complete"):
+        if self.mode not in (None, "append", "update", "complete"):
             raise Misuse(
                 f"job {self.name!r}: mode {self.mode!r} is not known: use append, update or complete."
             )
@@ -50,7 +50,7 @@ class Job:
                 f"job {self.name!r}: dead_limit is a number of rows, or a share of them such as 0.01."
             )
 
-    def __call__(self) -> Rows:
+    def __call__(self) -> Result:
         """What the function returns."""
         return self.function()
 
@@ -69,22 +69,23 @@ class Job:
         """The first line of the function's docstring."""
         return (self.function.__doc__ or "").strip().partition("\n")[0]
 
-    def build(self, building: Building) -> DataFrame:
-        """The streaming DataFrame that the function returns."""
+    def build(self, building: Building) -> Rows:
+        """The rows that the function returns."""
         from pyspark.sql import DataFrame
 
         with building.active():
-            rows = self.function()
-            if isinstance(rows, Stream):
-                rows = rows.df
-        if not isinstance(rows, DataFrame):
+            result = self.function()
+            rows = result.rows if isinstance(result, Operators) else result
+        if isinstance(rows, DataFrame):
+            rows = Rows(frame=rows)
+        if not isinstance(rows, Rows):
             raise Misuse(
-                f"job {self.name!r} returned {type(rows).__name__}: its function has to return a DataFrame "
-                "or a stream."
+                f"job {self.name!r} returned {type(rows).__name__}: its function has to return a DataFrame, "
+                "rows or a stream."
             )
-        if not rows.isStreaming:
+        if not rows.frame.isStreaming:
             raise Misuse(
                 f"job {self.name!r} returned a DataFrame that does not come from a stream: begin with `.df` "
                 "of an `app.stream(…)`."
             )
-        return rows
+        return replace(rows, mode=self.mode or rows.mode or "append", every=self.every or rows.every)

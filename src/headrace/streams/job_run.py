@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.spark.transactional_sink import TransactionalSink
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
+    from headrace.streams.rows import Rows
     from headrace.streams.workplace import Workplace
 
 FIRST_STEP: Final = "begun"
@@ -72,11 +73,11 @@ class JobRun:
 
     def inputs(self) -> tuple[str, ...]:
         """The topics that the job reads: its function is called to find out."""
-        return input_topics(self.job.build(self._building()))
+        return input_topics(self.job.build(self._building()).frame)
 
     def output_schema(self) -> StructType:
         """The columns of the job's rows."""
-        return self.job.build(self._building()).schema
+        return self.job.build(self._building()).frame.schema
 
     def start(self) -> None:
         """Compare the job with its checkpoint, make the topics that are missing, and start the query."""
@@ -91,7 +92,7 @@ class JobRun:
             self._close()
             raise
 
-    def _build(self) -> tuple[Building, DataFrame]:
+    def _build(self) -> tuple[Building, Rows]:
         building = self._building()
         rows = self.job.build(building)
         self._provide(building)
@@ -104,51 +105,60 @@ class JobRun:
         return building, self.job.build(building)
 
     def _building(self, starts: dict[str, dict[str, int]] | None = None) -> Building:
-        return Building(self._workplace.spark, self._workplace.bootstrap, starts=starts)
+        return Building(
+            self._workplace.spark,
+            self._workplace.bootstrap,
+            job=self.job.full_name,
+            state=f"{self._folder.checkpoint}/operators",
+            starts=starts,
+        )
 
     def _provide(self, building: Building) -> None:
         into = self.job.into
         topics = [NewTopic(name=stream.topic, partitions=PARTITIONS) for stream in building.streams]
         topics.append(NewTopic(name=into.name, partitions=into.partitions or PARTITIONS, configs=into.config))
         topics.append(NewTopic(name=self.job.dead_topic, partitions=1))
+        topics += [*building.plan.outputs.values(), *building.plan.followed.values()]
         self._workplace.provide({topic.name: topic for topic in topics}.values())
 
-    def _describe(self, rows: DataFrame) -> Description:
+    def _describe(self, rows: Rows) -> Description:
         return Description(
             generation=self._folder.beginning().generation,
-            inputs=input_topics(rows),
+            inputs=input_topics(rows.frame),
             output=self.job.into.name,
-            mode=self.job.mode,
-            operators=stateful_operators(rows),
-            schema=rows.schema.simpleString(),
+            mode=rows.mode or "append",
+            operators=stateful_operators(rows.frame),
+            schema=rows.frame.schema.simpleString(),
         )
 
-    def _start(self, building: Building, rows: DataFrame) -> StreamingQuery:
+    def _start(self, building: Building, rows: Rows) -> StreamingQuery:
         from headrace.spark.transactional_sink import TransactionalSink
 
         letters = DeadLetters(self.job, building.streams, self._workplace, self._observed)
+        building.plan.add_rows(letters.of_batch)
         self._execution = None
         self._sink = TransactionalSink(
             self._workplace.spark,
             self._workplace.bootstrap,
             job=self.job.full_name,
             group=self.job.full_name,
-            topics=[self.job.into.name, self.job.dead_topic],
-            extra_rows=letters.of_batch,
+            topics=[self.job.into.name, self.job.dead_topic, *building.plan.outputs],
+            before=building.plan.prepare,
+            extra_rows=building.plan.extra_rows,
             steps=self._step,
         )
         return self._sink.start(
-            _addressed(self.job.into.records(rows), self.job.into.name),
+            _addressed(self.job.into.records(rows.frame), self.job.into.name),
             checkpoint=self._folder.checkpoint,
-            trigger=self._trigger(),
+            trigger=self._trigger(rows),
             query_name=self.job.full_name,
-            output_mode=self.job.mode,
+            output_mode=rows.mode or "append",
         )
 
-    def _trigger(self) -> dict[str, Any]:
+    def _trigger(self, rows: Rows) -> dict[str, Any]:
         if self._once:
             return {"availableNow": True}
-        return {"processingTime": self.job.every} if self.job.every else {}
+        return {"processingTime": rows.every} if rows.every else {}
 
     def _observed(self) -> Counts:
         if self._execution is None:

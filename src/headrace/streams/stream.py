@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.names import checked_name
+from headrace.streams.rows import Operators
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from headrace.streams.rows import Rows
 
 Format = Literal["json", "csv", "text", "raw"]
 
@@ -22,7 +23,7 @@ MAX_RECORDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class Stream(Operators):
     """Rows of one topic, parsed by a schema.
 
     `df` is a plain streaming DataFrame of Spark's, and is there while a job's function runs. A value that
@@ -73,6 +74,6 @@ class Stream:
         return problems
 
     @property
-    def df(self) -> DataFrame:
-        """The rows, as a streaming DataFrame with the columns of the schema and of the metadata asked for."""
-        return current_building(f"the rows of {self.topic!r}").frame(self)
+    def rows(self) -> Rows:
+        """The rows, with the columns of the schema and of the metadata asked for."""
+        return current_building(f"the rows of {self.topic!r}").rows(self)

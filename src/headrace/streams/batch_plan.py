@@ -1,0 +1,55 @@
+"""What the operators of a job want done around each micro-batch, beside its query."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from headrace.client.topics import NewTopic
+    from headrace.spark.transactional_batch import Batch
+
+
+class BatchPlan:
+    """Collected while a job's function runs, and carried out by the sink of the job."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, NewTopic] = {}
+        self.followed: dict[str, NewTopic] = {}
+        self._before: list[Callable[[Batch], None]] = []
+        self._extra: list[Callable[[Batch], DataFrame | None]] = []
+
+    def write_to(self, topic: NewTopic) -> None:
+        """Add a topic to those that the job writes; it is made when it is not there."""
+        self.outputs[topic.name] = topic
+
+    def follow(self, topic: NewTopic) -> None:
+        """Have the offsets of each batch say how far it goes in a topic that no stream of the job reads."""
+        self.followed[topic.name] = topic
+
+    def before(self, action: Callable[[Batch], None]) -> None:
+        """Have something done before each batch is computed, on the thread that computes it.
+
+        It is done again when a batch is repeated, and has to come to the same.
+        """
+        self._before.append(action)
+
+    def add_rows(self, rows: Callable[[Batch], DataFrame | None]) -> None:
+        """Add records to each batch once it is computed: topic, value and, at will, key and headers."""
+        self._extra.append(rows)
+
+    def prepare(self, batch: Batch) -> None:
+        """Do what was asked for before a batch."""
+        for action in self._before:
+            action(batch)
+
+    def extra_rows(self, batch: Batch) -> DataFrame | None:
+        """All additional records of a batch, or None if there are none."""
+        parts = [part for part in (rows(batch) for rows in self._extra) if part is not None]
+        if not parts:
+            return None
+        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)

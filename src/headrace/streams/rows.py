@@ -1,0 +1,98 @@
+"""Rows inside a job, and what can be done with them, one step after the other.
+
+`Stream` and `Rows` share the operators. Each of them gives new rows, and `df` is a plain streaming DataFrame
+at every step, so whatever Spark can do stays one attribute away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from headrace.errors import Misuse
+from headrace.streams.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from headrace.streams.windowing import Windowed
+    from headrace.streams.windows import Window
+
+Mode = Literal["append", "update", "complete"]
+On: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
+"""What a join compares: columns of the same name on both sides, or names on the left to those on the right."""
+
+
+class Operators:
+    """What can be done with rows."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> Rows:
+        """The rows as they are, without another step."""
+        raise NotImplementedError
+
+    @property
+    def df(self) -> DataFrame:
+        """The rows as a streaming DataFrame; it is there while a job's function runs."""
+        return self.rows.frame
+
+    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Rows:
+        """What a function makes of the DataFrame; the column of the event time has to stay."""
+        rows = self.rows
+        made = function(rows.frame)
+        if rows.event_time is not None and rows.event_time not in made.columns:
+            raise Misuse(
+                f"the function given to transform() left out {rows.event_time!r}, the column that says when "
+                "an event happened: keep it among the columns."
+            )
+        return replace(rows, frame=made)
+
+    def window(self, window: Window, by: str | Sequence[str] = ()) -> Windowed:
+        """The rows by window of event time, and by the columns `by`; `.agg(…)` follows."""
+        from headrace.streams.windowing import window_rows
+
+        return window_rows(self.rows, window, by)
+
+    def join(self, other: Operators | Table, on: On, **options: Any) -> Rows:
+        """Each row with the rows of `other` that belong to it, by the columns `on`.
+
+        `other` is a stream or rows (`within=`, `how=`: see `stream_join`), or a table (`as_of=`, `wait=`,
+        `how=`: see `table_join`).
+        """
+        if isinstance(other, Table):
+            from headrace.streams.table_join import join_table
+
+            return join_table(self.rows, other, on, **options)
+        from headrace.streams.stream_join import join_streams
+
+        return join_streams(self.rows, other.rows, on, **options)
+
+    def deduplicate(self, *columns: str, within: str) -> Rows:
+        """The first row of each value of `columns`; one that comes again within that time is left out."""
+        from headrace.streams.deduplication import deduplicate
+
+        return deduplicate(self.rows, columns, within=within)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Operators):
+    """A streaming DataFrame, and what is known about its time and about how it is to be written."""
+
+    frame: DataFrame
+    event_time: str | None = None
+    """The column that says when an event happened."""
+    lateness: str | None = None
+    """How long jobs wait for events that come late."""
+    mode: Mode | None = None
+    """How a job has to write these rows; otherwise it appends them."""
+    every: str | None = None
+    """The time between micro-batches that these rows ask for."""
+
+    @property
+    def rows(self) -> Rows:
+        """These."""
+        return self
