@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["append", "update", "complete"]
 On: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
-"""What a join compares: columns of the same name on both sides, or names on the left to those on the right."""
+"""What a join compares: columns of the same name on both sides, or names of the left to those of the right."""
 
 
 class Operators:
