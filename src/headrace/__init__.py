@@ -5,18 +5,32 @@
 'shop'
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from headrace.streams.app import App
+    from headrace.streams.clocks import clock_skew, correct_clock
+    from headrace.streams.correction import correct
+    from headrace.streams.windows import hopping, session, sliding, tumbling
 
-__all__ = ["App"]
+__all__ = ["App", "clock_skew", "correct", "correct_clock", "hopping", "session", "sliding", "tumbling"]
+
+_PLACES: Final = {
+    "App": "app",
+    "clock_skew": "clocks",
+    "correct": "correction",
+    "correct_clock": "clocks",
+    "hopping": "windows",
+    "session": "windows",
+    "sliding": "windows",
+    "tumbling": "windows",
+}
+"""The modules of `headrace.streams` that users' names come from."""
 
 
 def __getattr__(name: str) -> Any:
     """What users import from here, brought when it is asked for: the broker starts without it."""
-    if name == "App":
-        from headrace.streams.app import App
-
-        return App
+    if name in _PLACES:
+        return getattr(import_module(f"headrace.streams.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
-from headrace.spark import stream_reader
+from headrace.spark import frontier
 from headrace.spark.errors import BadOption, DataLost
 from headrace.spark.positions import Journal
 from headrace.spark.source_settings import SourceSettings
@@ -31,7 +31,7 @@ ALL = ReadAllAvailable()
 @pytest.fixture
 def open_reader(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens the reader of a stream that looks for new partitions at every batch."""
-    monkeypatch.setattr(stream_reader, "DISCOVERY_S", 0.0)
+    monkeypatch.setattr(frontier, "DISCOVERY_S", 0.0)
     opened: list[StreamReader] = []
 
     def open_reader(**options: str) -> StreamReader:

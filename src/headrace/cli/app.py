@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import consume, demo, doctor, group, job, produce, run, topic, txn
+from headrace.cli import changes, consume, demo, doctor, group, job, produce, query, run, topic, txn, view
 from headrace.cli.failure import ExplainingGroup
 from headrace.cli.main import run_broker
 from headrace.cli.output import print_line
@@ -22,8 +22,11 @@ app.add_typer(topic.commands, name="topic")
 app.add_typer(group.commands, name="group")
 app.add_typer(txn.commands, name="txn")
 app.add_typer(job.commands, name="job")
+app.add_typer(view.commands, name="view")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("changes")(changes.changes)
+app.command("query")(query.query)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

@@ -31,6 +31,17 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning_with(incomplete, group_names, ctx)
 
 
+def complete_view(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of views that begin with what was typed."""
+
+    def view_names(session: Session) -> list[str]:
+        from headrace.feeds.catalogue import read_views
+
+        return list(read_views(session.cluster))
+
+    return _beginning_with(incomplete, view_names, ctx)
+
+
 def _beginning_with(typed: str, read_names: Callable[[Session], list[str]], ctx: typer.Context) -> list[str]:
     from headrace.cli.session import connect
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console
 
@@ -20,9 +20,12 @@ UNBOUNDED: Final = 100_000
 """The width of a table that no terminal limits: whoever reads the pipe wants whole names."""
 
 
-def print_json(value: Any) -> None:
-    """Print `value` (data classes, and what JSON knows) as one JSON document."""
-    typer.echo(json.dumps(value, default=_plain, ensure_ascii=False, indent=2))
+def print_json(value: Any, *, default: Callable[[Any], Any] | None = None) -> None:
+    """Print `value` (data classes, and what JSON knows) as one JSON document.
+
+    `default` gives other values their form.
+    """
+    typer.echo(json.dumps(value, default=default or _plain, ensure_ascii=False, indent=2))
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -32,7 +35,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
     cells = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for position, heading in enumerate(headings):
-        is_number = all(isinstance(row[position], int | None) for row in cells)
+        is_number = all(isinstance(row[position], int | float | None) for row in cells)
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
     for row in cells:
         table.add_row(*(cell_text(value) for value in row))

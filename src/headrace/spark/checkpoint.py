@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
+from headrace.spark.positions import SIGNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -155,4 +156,9 @@ def _topic_offsets(line: str) -> Offsets | None:
         )
         for partitions in found.values()
     )
-    return found if is_of_topics else None
+    return without_signs(found) if is_of_topics else None
+
+
+def without_signs(offsets: Offsets) -> Offsets:
+    """The offsets of topics alone: signs stand beside them, and are none."""
+    return {topic: partitions for topic, partitions in offsets.items() if topic not in SIGNS}

@@ -13,10 +13,14 @@ def load() -> None:
     """Load what workers need, and nothing that starts to work: running threads would not survive the fork."""
     import headrace.client.produce
     import headrace.columns.encoding
+    import headrace.columns.panes
+    import headrace.columns.sliding
     import headrace.spark.batch_reader
+    import headrace.spark.keyed_stage
     import headrace.spark.rows
     import headrace.spark.sink
-    import headrace.spark.stream_reader  # noqa: F401
+    import headrace.spark.stream_reader
+    import headrace.spark.table_stage  # noqa: F401
 
 
 if __name__ == "__main__":

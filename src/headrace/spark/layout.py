@@ -1,7 +1,8 @@
 """The columns of a source: which there are, of what type, and in which order.
 
 Without more said they are the columns of Spark's Kafka source. With a `valueFormat`, the column `value` is
-typed and a last column `error` says of each row what did not parse, beside the bytes that did not.
+typed and a column `error` says of each row what did not parse, beside the bytes that did not. A stream that
+can be idle (`idleAfter`) has a last column `heartbeat`: a time in the rows that carry nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from headrace.spark.options import Options
 
-KEY, VALUE, HEADERS, ERROR = "key", "value", "headers", "error"
+KEY, VALUE, HEADERS, ERROR, PULSE = "key", "value", "headers", "error", "heartbeat"
 
 HEADER_TYPE: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 ERROR_TYPE: Final = StructType().add("reason", StringType()).add("raw", BinaryType())
@@ -47,6 +48,7 @@ COLUMN_TYPES: Final[dict[str, DataType]] = {
     "timestampType": IntegerType(),
     HEADERS: HEADER_TYPE,
     ERROR: ERROR_TYPE,
+    PULSE: TimestampType(),
 }
 
 FORMATS: Final = {word: word for word in ("raw", "text", "json", "csv")}
@@ -141,11 +143,12 @@ class Layout:
 
 def _columns(options: Options, *, typed: bool) -> tuple[str, ...]:
     with_headers = options.flag("includeHeaders", default=False)
-    left_out = ({HEADERS} if not with_headers else set()) | ({ERROR} if not typed else set())
+    absent = {ERROR: not typed, PULSE: options.text("idleAfter") is None}
+    left_out = {name for name, is_absent in {**absent, HEADERS: not with_headers}.items() if is_absent}
     text = options.text("columns")
     if text is None:
         return tuple(name for name in COLUMN_TYPES if name not in left_out)
-    known = {name.lower(): name for name in COLUMN_TYPES if typed or name != ERROR}
+    known = {name.lower(): name for name in COLUMN_TYPES if not absent.get(name)}
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name.lower() not in known:

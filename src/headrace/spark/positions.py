@@ -4,24 +4,35 @@
 
 Options, checkpoints and consumer groups all speak of positions; a program that moves from Spark's own source
 to this one, or back, finds the same text in its checkpoint.
+
+A stream with event time has signs beside its topics: numbers that make a batch a new one, or that a repeated
+batch has to find again. They look like topics of one partition, and are none.
+
+    {"orders": {"0": 12}, "headrace.heartbeat": {"0": 1767225600000}, "headrace.tick": {"0": 12}}
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.client.partition import TopicPartition
 from headrace.spark.errors import BadOption
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 Positions: TypeAlias = dict[TopicPartition, int]
 """For each partition the offset of the next record to be read."""
 
 Journal: TypeAlias = dict[str, dict[str, int]]
-"""Positions as Spark journals them."""
+"""Positions as Spark journals them, and signs."""
+
+HEARTBEAT: Final = "headrace.heartbeat"
+"""The time, in milliseconds since 1970, that the stream has reached without a record."""
+TICK: Final = "headrace.tick"
+"""What had been read when a batch without rows was last given: see `ticks`."""
+SIGNS: Final = (HEARTBEAT, TICK)
 
 
 def write_journal(positions: Mapping[TopicPartition, int]) -> Journal:
@@ -37,12 +48,28 @@ def write_journal(positions: Mapping[TopicPartition, int]) -> Journal:
 
 
 def read_journal(journal: Mapping[str, Mapping[str, int]]) -> Positions:
-    """The positions that Spark journalled."""
+    """The positions that Spark journalled, without the signs."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, offsets in journal.items()
+        if topic not in SIGNS
         for partition, offset in offsets.items()
     }
+
+
+def read_sign(journal: Mapping[str, Mapping[str, int]], sign: str) -> int:
+    """A sign of the journal; 0 where there is none yet."""
+    return int(journal.get(sign, {}).get("0", 0))
+
+
+def write_sign(sign: str, value: int) -> Journal:
+    """The journal's entry of a sign."""
+    return {sign: {"0": value}}
+
+
+def part_of(positions: Mapping[TopicPartition, int], topics: Collection[str]) -> Positions:
+    """The positions in these topics."""
+    return {partition: offset for partition, offset in positions.items() if partition.topic in topics}
 
 
 def read_positions(option: str, text: str) -> Positions:

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class Task(InputPartition):
-    """The ranges that one task reads, one after the other."""
+    """The ranges that one task reads, one after the other; or the time of the one heartbeat that it gives."""
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, ranges: tuple[Range, ...], heartbeat_ms: int | None = None) -> None:
         super().__init__(ranges)
         self.ranges = ranges
+        self.heartbeat_ms = heartbeat_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +46,9 @@ class Reading:
         from headrace.spark.rows import read_rows
 
         return read_rows(self, ranges)
+
+    def heartbeat(self, time_ms: int) -> Iterator[pa.RecordBatch]:
+        """A row that carries a time and nothing else."""
+        from headrace.spark.rows import heartbeat_row
+
+        yield heartbeat_row(self.schema, time_ms)

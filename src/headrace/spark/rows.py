@@ -18,10 +18,12 @@ from headrace.client.fetch import PartitionReader
 from headrace.columns.cutting import Cutter
 from headrace.columns.values import value_parser
 from headrace.spark.data_loss import report
-from headrace.spark.layout import ERROR, VALUE
+from headrace.spark.layout import ERROR, PULSE, VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from pyspark.sql.types import StructType
 
     from headrace.client.fetch import Fetched
     from headrace.columns.values import ValueParser
@@ -41,6 +43,14 @@ def read_rows(reading: Reading, ranges: Iterable[Range]) -> Iterator[pa.RecordBa
         shaped = shape.shape(piece)
         for first in range(0, shaped.num_rows, ROWS):
             yield shaped.slice(first, ROWS)
+
+
+def heartbeat_row(schema: StructType, time_ms: int) -> pa.RecordBatch:
+    """A batch of one row, in which all is null but the heartbeat."""
+    fields = to_arrow_schema(schema, timezone="UTC")
+    values = {PULSE: time_ms * 1000}
+    arrays = [pa.array([values.get(field.name)], field.type) for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 
 def _pieces(reading: Reading, ranges: Iterable[Range], columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -80,28 +90,29 @@ class _Shape:
         self._schema = to_arrow_schema(reading.schema, timezone="UTC")
         self._errors_only = layout.errors_only
         self._parser = _parser(reading)
-        names = [name for name in self._schema.names if name != ERROR]
+        names = [name for name in self._schema.names if name not in (ERROR, PULSE)]
         parsed_apart = self._parser is not None and VALUE not in names
         self.cut_columns = [*names, VALUE] if parsed_apart else names
 
     def shape(self, piece: pa.RecordBatch) -> pa.RecordBatch:
+        columns = {name: piece.column(name) for name in piece.schema.names}
+        if PULSE in self._schema.names:
+            columns[PULSE] = pa.nulls(piece.num_rows, self._schema.field(PULSE).type)
         if self._parser is None:
-            return pa.RecordBatch.from_arrays(
-                [piece.column(name) for name in self._schema.names], schema=self._schema
-            )
+            return self._in_order(columns)
         raw = piece.column(VALUE)
         parsed = self._parser.parse(raw)
         errors = parsed.errors
         if self._errors_only and errors is None:
             return _empty(self._schema)
-        columns = {name: piece.column(name) for name in piece.schema.names}
         columns[VALUE] = parsed.values
         if ERROR in self._schema.names:
             columns[ERROR] = _error_column(errors, raw, self._schema.field(ERROR).type)
-        shaped = pa.RecordBatch.from_arrays(
-            [columns[name] for name in self._schema.names], schema=self._schema
-        )
+        shaped = self._in_order(columns)
         return shaped.filter(pc.is_valid(errors)) if self._errors_only else shaped
+
+    def _in_order(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
 
 def _parser(reading: Reading) -> ValueParser | None:

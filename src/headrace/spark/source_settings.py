@@ -27,7 +27,17 @@ STARTING: Final = (
     "startingOffsetsByTimestampStrategy",
 )
 ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-STREAMING: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAMING: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "follow",
+    "ticks",
+    "alignByTime",
+    "idleAfter",
+    "hints",
+    "positionsOnly",
+)
 OF_EITHER: Final = (
     "failOnDataLoss",
     "includeHeaders",
@@ -64,6 +74,8 @@ class SourceSettings:
     """How many tasks can run at once."""
     min_partitions: int
     max_records_per_partition: int | None
+    follow: tuple[str, ...] = ()
+    """Topics whose positions are journaled, and whose rows are not read."""
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, parallelism: int) -> Self:
@@ -79,6 +91,7 @@ class SourceSettings:
             parallelism=parallelism,
             min_partitions=options.number("minPartitions") or 1,
             max_records_per_partition=options.number("maxRecordsPerPartition"),
+            follow=tuple(filter(None, (options.text("follow") or "").split(","))),
         )
 
     def refuse(self, names: Iterable[str], why: str) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from headrace.errors import HeadraceError, Misuse
+from headrace.streams.clocks import CORRECTED, Clock
 from headrace.streams.job import Job
 from headrace.streams.names import checked_name
 from headrace.streams.stream import MAX_RECORDS, Stream
 from headrace.streams.table import Table
 from headrace.streams.topic import Topic
+from headrace.streams.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from headrace.streams.rows import Mode
+    from headrace.feeds.feed import ChangeFeed
+    from headrace.streams.late import Late
+    from headrace.streams.rows import Mode, Operators, Rows
     from headrace.streams.stream import Format
+
+USUAL_BROKER: Final = "127.0.0.1:9092"
 
 
 class App:
@@ -36,6 +43,7 @@ class App:
         self.name = checked_name(name, "application")
         self._jobs: dict[str, Job] = {}
         self._streams: list[Stream] = []
+        self._tables: list[Table] = []
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -52,8 +60,9 @@ class App:
         topic: str,
         schema: str | StructType | None = None,
         *,
-        event_time: str | None = None,
+        event_time: str | Clock | None = None,
         lateness: str | None = None,
+        idle_after: str | None = None,
         format: Format = "json",  # noqa: A002  the word that Spark's users know
         metadata: Sequence[str] = (),
         start: Literal["earliest", "latest"] = "earliest",
@@ -62,13 +71,19 @@ class App:
         """The records of a topic as typed rows, for use in jobs.
 
         `event_time` names the timestamp column that says when an event happened, and `lateness` how long jobs
-        with windows wait for stragglers. `metadata` adds columns such as `_key` and `_offset`.
+        with windows wait for stragglers. Times of devices whose clocks are wrong are put right by
+        `event_time=correct_clock("occurred", "sent")`. A stream that has had nothing for `idle_after` goes on
+        in time all the same: its windows close, and joins do not wait for it. `metadata` adds columns such as
+        `_key` and `_offset`.
         """
+        clock = event_time if isinstance(event_time, Clock) else None
         stream = Stream(
             topic=topic,
             schema=schema if schema is None or isinstance(schema, str) else schema.json(),
-            event_time=event_time,
+            event_time=CORRECTED if isinstance(event_time, Clock) else event_time,
             lateness=lateness,
+            idle_after=idle_after,
+            clock=clock,
             format=format,
             metadata=tuple(metadata),
             start=start,
@@ -91,13 +106,25 @@ class App:
         `valid_from` names the timestamp column that says since when a row counts (otherwise the record's
         timestamp does), and `keep` how long a row that was replaced can still be joined.
         """
-        return Table(
+        table = Table(
             topic=topic,
             schema=schema if isinstance(schema, str) else schema.json(),
             key=(key,) if isinstance(key, str) else tuple(key),
             valid_from=valid_from,
             keep=keep,
         )
+        self._tables.append(table)
+        return table
+
+    def sql(self, query: str, *, mode: Mode | None = None, **rows: Operators | DataFrame) -> Rows:
+        """The rows of an SQL query, for use in jobs: `app.sql("SELECT … FROM orders WHERE amount > 100")`.
+
+        Streams have the names of their topics; one with dots is written in backticks. `rows` gives names to
+        others, such as the result of a join: `app.sql("SELECT * FROM paid", paid=orders.join(…))`.
+        """
+        from headrace.streams.sql import sql_rows
+
+        return sql_rows(query, streams=self._streams, tables=self._tables, more=rows, mode=mode)
 
     def topic(
         self,
@@ -112,6 +139,37 @@ class App:
         keys = (key,) if isinstance(key, str) else tuple(key)
         return Topic(name=name, key=keys, partitions=partitions, format=format, config=dict(config or {}))
 
+    def view(
+        self,
+        name: str,
+        *,
+        key: str | Sequence[str],
+        partitions: int | None = None,
+        keep: str = "1 day",
+        config: Mapping[str, str] | None = None,
+    ) -> View:
+        """A topic whose rows replace one another by key, for a job to write into; it can be read by anybody.
+
+        `app.changes`, `headrace changes` and `headrace query` read it. A row with a column `_deleted` that is
+        true deletes its key. `keep` is how long every change stays, and how old a token may be.
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        return View.of(name, key=keys, partitions=partitions, keep=keep, config=config)
+
+    def changes(
+        self, view: str, *, since: str | None = None, follow: bool = True, broker: str | None = None
+    ) -> ChangeFeed:
+        """What a view holds, and then every change to it: for `for`, or for `async for`.
+
+        `since` is the `token` of a change, after which the feed is to go on. Without `follow` it ends where
+        the view ends now. The broker is that of the settings, or 127.0.0.1:9092, unless one is named.
+        """
+        from headrace.feeds.feed import ChangeFeed
+        from headrace.settings import Settings
+
+        address = Settings.read().broker(broker)
+        return ChangeFeed(view, USUAL_BROKER if address is None else str(address), since=since, follow=follow)
+
     def job(
         self,
         *,
@@ -121,11 +179,13 @@ class App:
         every: str | None = None,
         dead: str = "",
         dead_limit: float | None = None,
+        late: Late | None = None,
     ) -> Callable[[Callable[[], Any]], Job]:
         """A decorator that makes a job of a function, under the function's name unless another is given.
 
         Rows that do not parse go to the topic `dead`, or `<job>.dead`; `dead_limit` is how many of them
-        (below 1: which share) stop the job.
+        (below 1: which share) stop the job. Rows that are late for a window are dropped and counted; with
+        `late="a.topic"` they go there, and with `late=correct("1 hour")` they correct the result.
         """
         if not isinstance(into, Topic):
             raise Misuse(f"into={into!r}: a job writes into a topic: into=app.topic(…).")
@@ -140,6 +200,7 @@ class App:
                 every=every,
                 dead=dead,
                 dead_limit=dead_limit,
+                late=late,
             )
             if job.name in self._jobs:
                 raise Misuse(f"the application {self.name!r} has two jobs named {job.name!r}: rename one.")

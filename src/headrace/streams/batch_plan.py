@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from headrace.client.topics import NewTopic
     from headrace.spark.transactional_batch import Batch
+    from headrace.streams.late import Late, MetWindow
+
+Made = TypeVar("Made")
 
 
 class BatchPlan:
@@ -20,8 +23,21 @@ class BatchPlan:
     def __init__(self) -> None:
         self.outputs: dict[str, NewTopic] = {}
         self.followed: dict[str, NewTopic] = {}
+        self.late: Late | None = None
+        """What the job wants done with rows that are late for a window."""
+        self.patience_ms = 0
+        """How much longer than they say themselves the streams of the job are waited for."""
+        self.windows: list[MetWindow] = []
+        """The windows of a job that wants something done with late rows, in the order of its function."""
         self._before: list[Callable[[Batch], None]] = []
         self._extra: list[Callable[[Batch], DataFrame | None]] = []
+        self._made: dict[str, Any] = {}
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made the first time that something of this name is asked for."""
+        if name not in self._made:
+            self._made[name] = make()
+        return cast("Made", self._made[name])
 
     def write_to(self, topic: NewTopic) -> None:
         """Add a topic to those that the job writes; it is made when it is not there."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from tempfile import gettempdir
+from typing import TYPE_CHECKING
 
 from headrace.errors import Misuse
 from headrace.streams.batch_plan import BatchPlan
+from headrace.streams.durations import milliseconds_of
+from headrace.streams.newest_times import NewestTimes
 from headrace.streams.rows import Rows
+from headrace.streams.straying import Straying
+from headrace.streams.typed_rows import DEAD, HEARTBEAT, typed_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,14 +24,17 @@ if TYPE_CHECKING:
 
     from headrace.streams.stream import Stream
 
-DEAD: Final = "headrace.dead."
-"""The observed metrics of a topic: how many rows there were, and how many of them did not parse."""
+__all__ = ["DEAD", "Building", "columns_of", "current_building", "value_options"]
 
 _current: ContextVar[Building] = ContextVar("building")
 
 
 class Building:
-    """What one call of a job's function has read: each stream once, however often it asked for it."""
+    """What one call of a job's function has read: each stream once, however often it asked for it.
+
+    Sources are made before the operators that follow have said what they want of them. A job for which that
+    matters (`wants_more`) is built a second time, with what the `first` building came to know.
+    """
 
     def __init__(
         self,
@@ -35,6 +44,7 @@ class Building:
         job: str = "",
         state: str = "",
         starts: Mapping[str, Mapping[str, int]] | None = None,
+        first: Building | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
         self.spark = spark
@@ -45,6 +55,8 @@ class Building:
         """The folder of what operators keep: it belongs to the checkpoint."""
         self.plan = BatchPlan()
         self._starts = starts or {}
+        self._follow = tuple(first.plan.followed) if first is not None else ()
+        self._watches_times = first is not None and first.has_idle_streams
         self._options = options or {}
         self._frames: dict[Stream, DataFrame] = {}
 
@@ -52,6 +64,16 @@ class Building:
     def streams(self) -> tuple[Stream, ...]:
         """The streams that were read, in the order of asking."""
         return tuple(self._frames)
+
+    @property
+    def has_idle_streams(self) -> bool:
+        """Whether a stream is to go on in time when it has nothing."""
+        return any(stream.idle_after is not None for stream in self._frames)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the sources have to do more than was known when they were made."""
+        return bool(self.plan.followed) or self.has_idle_streams
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -66,8 +88,25 @@ class Building:
         """The rows of a stream, without those that did not parse."""
         if stream not in self._frames:
             self._refuse_a_second_reading(stream)
-            self._frames[stream] = self._typed(stream, self._source(stream))
-        return Rows(frame=self._frames[stream], event_time=stream.event_time, lateness=stream.lateness)
+            watched = self._watches_times and stream.event_time is not None
+            self._frames[stream] = typed_rows(self._patient(stream), self._source(stream), watched=watched)
+            if watched:
+                self.plan.add_rows(NewestTimes(self.spark, stream.topic, self.hints).note)
+            if stream.event_time is not None:
+                self.plan.before(Straying(stream, self.hints, lambda: len(self._frames)).look)
+        return Rows(
+            frame=self._frames[stream],
+            event_time=stream.event_time,
+            lateness=stream.lateness,
+            topic=stream.topic,
+        )
+
+    def _patient(self, stream: Stream) -> Stream:
+        """The stream with the lateness that the job wants: corrections wait longer than the stream says."""
+        if stream.lateness is None or not self.plan.patience_ms:
+            return stream
+        waits_ms = milliseconds_of(stream.lateness, "lateness") + self.plan.patience_ms
+        return replace(stream, lateness=f"{waits_ms} ms")
 
     def _refuse_a_second_reading(self, stream: Stream) -> None:
         # Dead letters are written once for each topic: two schemas would disagree on what is dead.
@@ -77,42 +116,49 @@ class Building:
                 "`app.stream` with all the fields, and use it twice."
             )
 
+    @property
+    def hints(self) -> str:
+        """The folder by which the sources of the job tell each other how far they are."""
+        return f"{self.state}/time" if is_local(self.state) else f"{gettempdir()}/headrace/{self.job}/time"
+
     def _source(self, stream: Stream) -> DataFrame:
-        start = (
-            json.dumps({stream.topic: self._starts[stream.topic]})
-            if stream.topic in self._starts
-            else stream.start
-        )
+        """The records of a stream, as the source gives them."""
         reader = (
             self.spark.readStream.format("headrace")
             .options(**self._options)
             .option("kafka.bootstrap.servers", self.bootstrap)
             .option("subscribe", stream.topic)
-            .option("startingOffsets", start)
+            .option("startingOffsets", self._start(stream))
             .option("maxOffsetsPerTrigger", str(stream.max_records))
-            .option("columns", ",".join(columns_of(stream)))
+            .option("columns", ",".join([*columns_of(stream), *([HEARTBEAT] if stream.idle_after else [])]))
         )
-        return reader.options(**value_options(stream)).load()
+        if self._follow and not self._frames:
+            # One source journals for all: it is the first.
+            reader = reader.option("follow", ",".join(self._follow))
+        return reader.options(**value_options(stream)).options(**self._time_options(stream)).load()
 
-    def _typed(self, stream: Stream, rows: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+    def _start(self, stream: Stream) -> str:
+        if stream.topic not in self._starts:
+            return stream.start
+        return json.dumps({stream.topic: self._starts[stream.topic]})
 
-        if stream.format != "raw":
-            dead = F.count("error").alias("dead")
-            rows = rows.observe(DEAD + stream.topic, F.count(F.lit(1)).alias("rows"), dead)
-            rows = rows.filter("error is null and value is not null")
-        values = "value.*" if stream.schema is not None else "value"
-        rows = rows.select(values, *(F.col(name).alias(f"_{name}") for name in stream.metadata))
-        if stream.event_time is None or stream.lateness is None:
-            return rows
-        _check_event_time(stream, rows)
-        return rows.withWatermark(stream.event_time, stream.lateness)
+    def _time_options(self, stream: Stream) -> dict[str, str]:
+        if stream.event_time is None:
+            return {}
+        options = {"ticks": "true", "alignByTime": "true", "hints": self.hints}
+        if stream.idle_after is not None:
+            options["idleAfter"] = f"{milliseconds_of(stream.idle_after)}ms"
+        return options
 
 
 def columns_of(stream: Stream) -> list[str]:
     """The columns that the source has to give: what nobody asked for is not cut out of the log."""
-    error = [] if stream.format == "raw" else ["error"]
-    return ["value", *stream.metadata, *error]
+    asked = [*stream.metadata]
+    if stream.clock is not None and stream.clock.received is None:
+        asked.append("timestamp")
+    if stream.format != "raw":
+        asked.append("error")
+    return list(dict.fromkeys(["value", *asked]))
 
 
 def value_options(stream: Stream) -> dict[str, str]:
@@ -125,6 +171,15 @@ def value_options(stream: Stream) -> dict[str, str]:
     return options
 
 
+def is_local(place: str) -> bool:
+    """Whether a folder is one of this machine.
+
+    >>> [is_local(place) for place in ("/var/state", "file:/var/state", "hdfs://name/state")]
+    [True, False, False]
+    """
+    return ":" not in place.partition("/")[0]
+
+
 def current_building(what: str) -> Building:
     """The building that runs now; outside of a job's function there is none."""
     building = _current.get(None)
@@ -134,16 +189,3 @@ def current_building(what: str) -> Building:
             "it with @app.job(into=…)."
         )
     return building
-
-
-def _check_event_time(stream: Stream, rows: DataFrame) -> None:
-    types = {field.name: field.dataType.simpleString() for field in rows.schema}
-    found = types.get(stream.event_time or "")
-    if found == "timestamp":
-        return
-    reason = "there is no such column" if found is None else f"its type is {found}"
-    listed = ", ".join(f"{name} {kind}" for name, kind in types.items())
-    raise Misuse(
-        f"the stream of {stream.topic!r}: event_time={stream.event_time!r} must name a column of type "
-        f"timestamp, but {reason}. The columns are {listed}."
-    )

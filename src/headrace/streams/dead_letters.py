@@ -6,12 +6,12 @@ a second time, for the bad rows alone: a job with good input pays nothing.
 
 from __future__ import annotations
 
-import json
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.streams.building import DEAD, value_options
+from headrace.streams.replay import range_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 ENOUGH_ROWS: Final = 100
 """Below this many rows a share says nothing."""
-
-FROM_THE_FIRST: Final = -2
-"""What Spark's Kafka source writes for the first record that is there."""
 
 Counts = dict[str, tuple[int, int]]
 """Rows, and those of them that did not parse, by topic."""
@@ -76,16 +73,10 @@ class DeadLetters:
         )
 
     def _read(self, stream: Stream, batch: Batch) -> DataFrame:
-        end = batch.end[stream.topic]
-        # A partition that is new in this batch has no start: it is read from its first record.
-        start = dict.fromkeys(end, FROM_THE_FIRST) | batch.start.get(stream.topic, {})
         reader = (
             self._workplace.spark.read.format("headrace")
             .option("kafka.bootstrap.servers", self._workplace.bootstrap)
-            # Not subscribe: a partition that came after the batch has neither a start nor an end here.
-            .option("assign", json.dumps({stream.topic: sorted(map(int, end))}))
-            .option("startingOffsets", json.dumps({stream.topic: start}))
-            .option("endingOffsets", json.dumps({stream.topic: end}))
+            .options(**range_options(stream.topic, batch))
             .option("errorsOnly", "true")
         )
         return as_letters(reader.options(**value_options(stream)).load(), self._job.dead_topic)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from headrace.client.topics import NewTopic
 from headrace.errors import Misuse
 from headrace.streams.names import checked_name
 from headrace.streams.rows import Operators, Rows
+from headrace.streams.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.streams.batch_plan import BatchPlan
     from headrace.streams.building import Building
+    from headrace.streams.late import Late
     from headrace.streams.rows import Mode
     from headrace.streams.topic import Topic
 
 Result = Any
 """What a job's function returns: a DataFrame, rows or a stream. (Any, so that users need not annotate.)"""
+DROP: Final = "drop"
+"""Late rows are dropped, and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +42,13 @@ class Job:
     """The topic of rows that do not parse; otherwise `<job>.dead`."""
     dead_limit: float | None = None
     """How many of them stop the job: a number of rows, or below 1 a share of the rows."""
+    late: Late | None = None
+    """What becomes of rows that are late for a window: `drop` (as without it), a topic, or `correct(…)`."""
 
     def __post_init__(self) -> None:
         checked_name(self.name, "job")
+        if self.late_topic is not None:
+            checked_name(self.late_topic, "topic")
         if self.dead:
             checked_name(self.dead, "topic")
         if self.mode not in (None, "append", "update", "complete"):
@@ -65,6 +75,12 @@ class Job:
         return self.dead or f"{self.name}.dead"
 
     @property
+    def late_topic(self) -> str | None:
+        """Where rows go that are late for a window; None if they are dropped."""
+        topic = self.late if isinstance(self.late, str) or self.late is None else self.late.beyond
+        return None if topic == DROP else topic
+
+    @property
     def purpose(self) -> str:
         """The first line of the function's docstring."""
         return (self.function.__doc__ or "").strip().partition("\n")[0]
@@ -73,6 +89,7 @@ class Job:
         """The rows that the function returns."""
         from pyspark.sql import DataFrame
 
+        self._say_what_is_late(building.plan)
         with building.active():
             result = self.function()
             rows = result.rows if isinstance(result, Operators) else result
@@ -88,4 +105,22 @@ class Job:
                 f"job {self.name!r} returned a DataFrame that does not come from a stream: begin with `.df` "
                 "of an `app.stream(…)`."
             )
-        return replace(rows, mode=self.mode or rows.mode or "append", every=self.every or rows.every)
+        if building.plan.late is not None and not building.plan.windows:
+            raise Misuse(f"job {self.name!r} has late={self.late!r}, but no window that rows are late for.")
+        self._check_key(rows)
+        mode = self.mode or rows.mode or self.into.mode_for(rows.frame)
+        return replace(rows, mode=mode, every=self.every or rows.every)
+
+    def _check_key(self, rows: Rows) -> None:
+        if rows.key and isinstance(self.into, View) and set(self.into.key) != set(rows.key):
+            raise Misuse(
+                f"job {self.name!r}: its rows replace one another by {', '.join(rows.key)}, and the view "
+                f"{self.into.name!r} has the key {', '.join(self.into.key)}: give the view the same key."
+            )
+
+    def _say_what_is_late(self, plan: BatchPlan) -> None:
+        plan.late = None if self.late == DROP else self.late
+        if self.late is not None and not isinstance(self.late, str):
+            plan.patience_ms = self.late.within_ms
+        if self.late_topic is not None:
+            plan.write_to(NewTopic(name=self.late_topic, partitions=1))

@@ -12,8 +12,10 @@ from headrace.errors import HeadraceError
 from headrace.streams.building import Building
 from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
+from headrace.streams.late import LateRows, dropped_rows, left_out
 from headrace.streams.plan import input_topics, stateful_operators
 from headrace.streams.report import Tally
+from headrace.streams.view import View
 from headrace.streams.workplace import PARTITIONS
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-    from headrace.spark.transactional_sink import TransactionalSink
+    from headrace.spark.transactional_sink import Batch, TransactionalSink
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
     from headrace.streams.rows import Rows
@@ -72,12 +74,14 @@ class JobRun:
         return self._folder
 
     def inputs(self) -> tuple[str, ...]:
-        """The topics that the job reads: its function is called to find out."""
-        return input_topics(self.job.build(self._building()).frame)
+        """The topics that the job reads, tables included: its function is called to find out."""
+        building = self._building()
+        topics = input_topics(self.job.build(building).frame)
+        return tuple(dict.fromkeys([*topics, *building.plan.followed]))
 
     def output_schema(self) -> StructType:
         """The columns of the job's rows."""
-        return self.job.build(self._building()).frame.schema
+        return self.job.into.shown(self.job.build(self._building()).frame).schema
 
     def start(self) -> None:
         """Compare the job with its checkpoint, make the topics that are missing, and start the query."""
@@ -85,6 +89,8 @@ class JobRun:
         try:
             building, rows = self._build()
             self._folder.accept(self._describe(rows))
+            if isinstance(self.job.into, View):
+                self.job.into.remember(self._workplace.cluster, rows.frame, self.job.full_name)
             self._stopping.clear()
             self._seen = -1
             self._query = self._start(building, rows)
@@ -99,18 +105,22 @@ class JobRun:
         starts = self._workplace.starts(
             [stream.topic for stream in building.streams], self._folder.beginning()
         )
-        if not starts:
+        if not starts and not building.wants_more:
             return building, rows
-        building = self._building(starts)  # the function is called again: sources take their start when made
+        # The function is called again: sources are told where to begin, and what to do, when they are made.
+        building = self._building(starts, first=building)
         return building, self.job.build(building)
 
-    def _building(self, starts: dict[str, dict[str, int]] | None = None) -> Building:
+    def _building(
+        self, starts: dict[str, dict[str, int]] | None = None, *, first: Building | None = None
+    ) -> Building:
         return Building(
             self._workplace.spark,
             self._workplace.bootstrap,
             job=self.job.full_name,
             state=f"{self._folder.checkpoint}/operators",
             starts=starts,
+            first=first,
         )
 
     def _provide(self, building: Building) -> None:
@@ -136,6 +146,10 @@ class JobRun:
 
         letters = DeadLetters(self.job, building.streams, self._workplace, self._observed)
         building.plan.add_rows(letters.of_batch)
+        building.plan.add_rows(lambda batch: self._count_left_out(building.state, batch))
+        if self.job.late_topic is not None:
+            late = LateRows(self.job, building, lambda: dropped_rows(self._last_execution()))
+            building.plan.add_rows(late.of_batch)
         self._execution = None
         self._sink = TransactionalSink(
             self._workplace.spark,
@@ -161,12 +175,19 @@ class JobRun:
         return {"processingTime": rows.every} if rows.every else {}
 
     def _observed(self) -> Counts:
+        return observed_counts(self._last_execution())
+
+    def _count_left_out(self, state: str, batch: Batch) -> None:
+        self.tally.left_out += left_out(state, batch)
+
+    def _last_execution(self) -> Any:
+        """The batch that was computed just now, a Java object of Spark's."""
         if self._execution is None:
             # The query may not have been handed out yet when its first batch runs: it is found by its name.
             queries = self._workplace.spark.streams.active
             (query,) = (query for query in queries if query.name == self.job.full_name)
             self._execution = query._jsq.streamingQuery()
-        return observed_counts(self._execution.lastExecution())
+        return self._execution.lastExecution()
 
     def _step(self, step: str, batch: int) -> None:
         if step == FIRST_STEP and self._stopping.is_set():

@@ -26,6 +26,8 @@ WORDS: Final = {
     "TransformWithStateInPandas": "state of groups",
 }
 """The nodes of a plan that keep state when their input is a stream, and what people call them."""
+WATERMARK: Final = "spark.watermarkDelayMs"
+"""The note that Spark makes on a column with a watermark."""
 SOURCE: Final = "StreamingRelationV2"
 IDENTITY: Final = re.compile(r"#\d+L?")
 """Numbers of columns, which differ from one run to the next."""
@@ -41,6 +43,19 @@ def input_topics(rows: DataFrame) -> tuple[str, ...]:
 def stateful_operators(rows: DataFrame) -> tuple[Operator, ...]:
     """The steps that keep state, from the last one back to the sources."""
     return tuple(_operator(node) for node in _nodes(_analysed(rows)) if _keeps_state(node))
+
+
+def groups_by_event_time(rows: DataFrame) -> bool:
+    """Whether an aggregation has event time among its keys, so that its groups are closed at some time."""
+    nodes = (
+        node for node in _nodes(_analysed(rows)) if node.nodeName() == "Aggregate" and _keeps_state(node)
+    )
+    return any(_is_event_time(key) for node in nodes for key in _items(node.groupingExpressions()))
+
+
+def _is_event_time(key: Any) -> bool:
+    """Whether a column bears a watermark: the question by which Spark itself allows to append groups."""
+    return key.nodeName() in ("AttributeReference", "Alias") and key.metadata().contains(WATERMARK)
 
 
 def _analysed(rows: DataFrame) -> Any:

@@ -43,6 +43,8 @@ class Tally:
     batches: int = 0
     rows: int = 0
     late: int = 0
+    left_out: int = 0
+    """Late rows that Spark does not know of: those of our own stages. Another thread counts them."""
     dead: int = 0
     lag: int | None = None
     watermark: str | None = None
@@ -86,7 +88,7 @@ class Tally:
             watermark=self.watermark,
             batch_ms=self.batch_ms,
             state_rows=self.state_rows,
-            late=self.late,
+            late=self.late + self.left_out,
             dead=self.dead,
         )
 

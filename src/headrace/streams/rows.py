@@ -15,14 +15,16 @@ from headrace.streams.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from headrace.streams.windowing import Windowed
     from headrace.streams.windows import Window
 
 Mode = Literal["append", "update", "complete"]
 On: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
-"""What a join compares: columns of the same name on both sides, or names of the left to those of the right."""
+"""What a join compares: columns with one name on both sides, or names of the left to those of the right."""
 
 
 class Operators:
@@ -77,6 +79,16 @@ class Operators:
 
         return deduplicate(self.rows, columns, within=within)
 
+    def map_arrow(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table],
+        schema: str | StructType,
+    ) -> Rows:
+        """What a function makes of each `pyarrow.RecordBatch` of the rows; `schema` names its columns."""
+        from headrace.streams.functions import map_arrow
+
+        return map_arrow(self.rows, function, schema)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows(Operators):
@@ -91,6 +103,12 @@ class Rows(Operators):
     """How a job has to write these rows; otherwise it appends them."""
     every: str | None = None
     """The time between micro-batches that these rows ask for."""
+    topic: str | None = None
+    """The topic that the rows are from, as long as they are from one: joins name columns by it."""
+    key: tuple[str, ...] = ()
+    """The columns by which rows replace one another, where they do: those of a view over tables."""
+    behind_ms: int = 0
+    """How far rows may be behind the watermark without being late: a join holds them back."""
 
     @property
     def rows(self) -> Rows:

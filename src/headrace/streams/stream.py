@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
+from headrace.streams.durations import milliseconds_of
 from headrace.streams.names import checked_name
 from headrace.streams.rows import Operators
 
 if TYPE_CHECKING:
+    from headrace.streams.clocks import Clock
     from headrace.streams.rows import Rows
 
 Format = Literal["json", "csv", "text", "raw"]
@@ -42,6 +44,10 @@ class Stream(Operators):
     """Where a job without a checkpoint begins."""
     max_records: int = MAX_RECORDS
     """The most that one micro-batch reads: a backlog is worked off in pieces of this size."""
+    idle_after: str | None = None
+    """How long a stream may have nothing before its time goes on without it."""
+    clock: Clock | None = None
+    """How the event time is made of the times of a device whose clock may be wrong."""
 
     def __post_init__(self) -> None:
         checked_name(self.topic, "topic")
@@ -62,6 +68,11 @@ class Stream(Operators):
                 "event_time and lateness belong together: the column that says when an event happened, and "
                 'how long to wait for those that come late, such as lateness="2 minutes".'
             )
+        if self.idle_after is not None and self.event_time is None:
+            problems.append("idle_after is about event time: declare event_time and lateness too.")
+        for name, text in (("lateness", self.lateness), ("idle_after", self.idle_after)):
+            if text is not None:
+                milliseconds_of(text, f"the stream of {self.topic!r}: {name}")
         problems += [
             f"{name!r} is not metadata: choose from {', '.join(METADATA)}."
             for name in self.metadata

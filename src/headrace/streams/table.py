@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import Misuse
+from headrace.streams.durations import milliseconds_of
 from headrace.streams.names import checked_name
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from headrace.streams.rows import On
+    from headrace.streams.table_view import TableView
+    from headrace.streams.view_layout import How
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +40,30 @@ class Table:
         checked_name(self.topic, "topic")
         if not self.key:
             raise Misuse(f'the table of {self.topic!r} needs a key: name the columns, for example key="id".')
+        milliseconds_of(self.keep, f"keep of the table of {self.topic!r}")
+
+    def struct(self) -> StructType:
+        """The columns of a row, as Spark reads the schema; each of them may be missing in a value."""
+        from pyspark.sql.types import StructField, StructType
+
+        return StructType([StructField(field.name, field.dataType) for field in self._declared()])
+
+    def join(self, other: Table, on: On, *, how: How = "left") -> TableView:
+        """A view over both tables, for a job to keep: each row with the row of `other` that it points to.
+
+        `on={"dept": "id"}` names the columns that hold the other table's key; `how="inner"` leaves out rows
+        that point to none. `.join(…)` can follow again.
+        """
+        from headrace.streams.table_view import TableView
+
+        return TableView(first=self).join(other, on, how=how)
+
+    def _declared(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        if self.schema.lstrip().startswith("{"):
+            return StructType.fromJson(json.loads(self.schema))
+        struct = StructType.fromDDL(self.schema)
+        if not isinstance(struct, StructType):
+            raise Misuse(f'the table of {self.topic!r} needs columns: schema="id long, name string".')
+        return struct

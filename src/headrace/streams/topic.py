@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
+    from headrace.streams.rows import Mode
+
 TIMESTAMP: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """Spark would cut off microseconds."""
 JSON_OPTIONS: Final = {"timestampFormat": TIMESTAMP, "ignoreNullFields": "false"}
@@ -47,6 +49,14 @@ class Topic:
                 f"topic {self.name!r}: with format raw the key is the column `key`; leave `key=` out."
             )
 
+    def mode_for(self, rows: DataFrame) -> Mode:  # noqa: ARG002  views look at the rows
+        """How rows are written that do not say it themselves."""
+        return "append"
+
+    def shown(self, rows: DataFrame) -> DataFrame:
+        """The rows with the columns that are written."""
+        return rows
+
     def records(self, rows: DataFrame) -> DataFrame:
         """The rows as records: columns `value`, and `key` if there is one."""
         if self.format == "raw":
@@ -54,7 +64,7 @@ class Topic:
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
         self._check_columns(rows)
-        value = F.to_json(F.struct(*(F.col(_quoted(name)) for name in rows.columns)), JSON_OPTIONS).alias(
+        value = F.to_json(F.struct(*(F.col(quoted(name)) for name in rows.columns)), JSON_OPTIONS).alias(
             "value"
         )
         return rows.select(self._key(rows).alias("key"), value) if self.key else rows.select(value)
@@ -62,7 +72,7 @@ class Topic:
     def _key(self, rows: DataFrame) -> Column:
         from pyspark.sql import functions as F  # noqa: N812
 
-        columns = [F.col(_quoted(name)) for name in self.key]
+        columns = [F.col(quoted(name)) for name in self.key]
         if len(columns) == 1:
             return _text(columns[0], rows.schema[self.key[0]].dataType)
         return F.to_json(F.struct(*columns), JSON_OPTIONS)
@@ -98,7 +108,7 @@ def _text(column: Column, kind: DataType) -> Column:
     return column if kind.typeName() == "binary" else column.cast("string")
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A column's name as Spark takes it literally, dots and all."""
     return "`" + name.replace("`", "``") + "`"
 

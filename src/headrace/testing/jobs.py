@@ -42,8 +42,8 @@ TURN_S: Final = 0.01
 DELIVERY_S: Final = 30.0
 
 Part = Mapping[str, "Sequence[Any]"]
-"""Rows by topic. A row is a dict, written as JSON; bytes, text or None are written as they are; and a pair is
-a key and such a row."""
+"""Rows by topic. A row is a dict, written as JSON; bytes, text or None are written as they are; a pair is a key
+and such a row, and a third part beside them is the time of the record."""
 
 
 class Crash(Fenced):
@@ -51,10 +51,21 @@ class Crash(Fenced):
 
 
 class Rows(list[dict[str, Any]]):
-    """The rows that a job wrote, in the order of the log; and those that did not parse."""
+    """The rows that a job wrote, in the order of the log; and those that did not parse or came late."""
 
-    def __init__(self, rows: Sequence[dict[str, Any]], *, dead: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        rows: Sequence[dict[str, Any]],
+        *,
+        dead: Sequence[dict[str, Any]] = (),
+        late: Sequence[dict[str, Any]] = (),
+        dropped: int = 0,
+    ) -> None:
         super().__init__(rows)
+        self.late = list(late)
+        """What is in the job's late topic, as JSON has it: `window_start`, `window_end` and the event."""
+        self.dropped = dropped
+        """How many rows, or sums of rows of a window and key, were reported as late."""
         self.dead = list(dead)
         """What is among the dead letters: `value` (the bytes), `reason`, `topic`, `partition`, `offset`."""
 
@@ -108,6 +119,7 @@ class _Bench:
             state=Path(stack.enter_context(temporary)),
         )
         self._provided: set[str] = set()
+        self._dropped = 0
 
     def write(self, part: Part) -> None:
         """Put the rows into their topics; each has one partition, so that their order is the log's."""
@@ -117,8 +129,9 @@ class _Bench:
         producer = Producer({"bootstrap.servers": self._workplace.bootstrap})
         for topic, rows in part.items():
             for row in rows:
-                key, value = row if isinstance(row, tuple) else (None, row)
-                producer.produce(topic, key=key, value=_encoded(value), partition=0)
+                key, value, *moments = row if isinstance(row, tuple) else (None, row)
+                times = {"timestamp": round(moment.timestamp() * 1000) for moment in moments}
+                producer.produce(topic, key=key, value=_encoded(value), partition=0, **times)
         if producer.flush(DELIVERY_S):
             raise HeadraceError("the broker of the test did not take all rows in time")
 
@@ -126,7 +139,10 @@ class _Bench:
         from headrace.client.topics import NewTopic
 
         fresh = topics - self._provided
-        self._workplace.provide([NewTopic(name=name, partitions=1) for name in sorted(fresh)])
+        configs = {"retention.ms": "-1"}  # records may have times of long ago
+        self._workplace.provide(
+            [NewTopic(name=name, partitions=1, configs=configs) for name in sorted(fresh)]
+        )
         self._provided |= fresh
 
     def process(self) -> None:
@@ -146,6 +162,7 @@ class _Bench:
         job_run.start()
         while job_run.is_active():
             time.sleep(TURN_S)
+        self._dropped += job_run.tally.late + job_run.tally.left_out
 
     def _run(self) -> JobRun:
         from headrace.streams.job_run import JobRun
@@ -162,7 +179,7 @@ class _Bench:
         if self._crash is not None:
             step, batch = self._crash
             raise Misuse(f"the job ended without a step {step!r} of batch {batch}: there was no such batch.")
-        return Rows(self._written(), dead=self._dead())
+        return Rows(self._written(), dead=self._dead(), late=self._late(), dropped=self._dropped)
 
     def _written(self) -> list[dict[str, Any]]:
         typed = {}
@@ -174,13 +191,23 @@ class _Bench:
             return [{"key": row["key"], "value": row["value"]} for row in rows]
         return [row["value"] for row in rows]
 
-    def _dead(self) -> list[dict[str, Any]]:
+    def _late(self) -> list[dict[str, Any]]:
+        topic = self._job.late_topic
+        if topic is None or self._is_empty(topic):
+            return []
+        return [json.loads(row["value"]) for row in self._read(topic, {})]
+
+    def _is_empty(self, topic: str) -> bool:
+        """Whether there is nothing in a topic of one partition: cheaper to ask than a query of Spark's."""
         from headrace.client.offsets import LATEST, list_offsets
         from headrace.client.partition import TopicPartition
 
-        dead = TopicPartition(self._job.dead_topic, 0)
-        if not list_offsets(self._workplace.cluster, {dead: LATEST})[dead]:
-            return []  # a query of Spark's costs more than this question
+        partition = TopicPartition(topic, 0)
+        return not list_offsets(self._workplace.cluster, {partition: LATEST})[partition]
+
+    def _dead(self) -> list[dict[str, Any]]:
+        if self._is_empty(self._job.dead_topic):
+            return []
         letters = []
         for row in self._read(self._job.dead_topic, {"includeHeaders": "true"}):
             headers = {header["key"]: header["value"].decode() for header in row["headers"]}

@@ -1,0 +1,229 @@
+"""`headrace query`: SQL over what views and topics hold now."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.failure import Misuse, RequestFailed
+from headrace.cli.output import note, print_json, print_table
+from headrace.cli.session import connect
+from headrace.cli.suggestion import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.cli.session import Session
+    from headrace.feeds.catalogue import ViewEntry
+
+UNKNOWN: Final = "TABLE_OR_VIEW_NOT_FOUND"
+LIMIT: Final = 1_000
+
+
+def query(
+    *,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="What to ask, in Spark's SQL.")],
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--schema",
+            metavar="TOPIC=FIELDS",
+            help="The fields of a topic's JSON values, such as 'orders=product string, amount double'.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The most rows that are printed.")] = LIMIT,
+    as_json: options.Json = False,
+    broker: options.Broker = None,
+) -> None:
+    """Ask what views and topics hold now, with SQL.
+
+    A name after FROM is a view, which has its columns and its current rows; or a topic, which has key, value,
+    partition, offset and timestamp of every record, or with --schema the fields of its values. Names with
+    dots or hyphens are written in backticks. Spark answers, on this machine: it takes seconds to start.
+
+    Example: headrace query "SELECT product, sum(revenue) FROM revenue GROUP BY product"
+    """
+    started_at = time.monotonic()
+    schemas = _read_schemas(schema)
+    with connect(broker) as session:
+        names = _Names(session, schemas)
+        with _session() as spark:
+            asked_at = time.monotonic()
+            rows = _answer(spark, sql, names, limit + 1)
+            asked_s = time.monotonic() - asked_at
+    shown = rows.slice(0, limit)
+    _print(shown, as_json=as_json)
+    if rows.num_rows > limit:
+        note(f"These are the first {limit} rows; --limit says how many are printed.")
+    started_s = time.monotonic() - started_at - asked_s
+    note(f"{_rows_text(shown.num_rows)} in {asked_s:.1f} s, after {started_s:.1f} s to start Spark")
+
+
+class _Names:
+    """What the names in a query can mean."""
+
+    def __init__(self, session: Session, schemas: Mapping[str, str]) -> None:
+        from headrace.feeds.catalogue import read_views
+
+        self._broker = str(session.address)
+        self._schemas = schemas
+        self._views = read_views(session.cluster)
+        self._topics = session.cluster.topics()
+        for topic in schemas:
+            self._check(topic)
+
+    def frame(self, spark: SparkSession, name: str) -> DataFrame:
+        """The rows that a name stands for."""
+        if name in self._schemas:
+            return _typed_topic(self._read(spark, name, self._schemas[name]))
+        if name in self._views:
+            return self._view(spark, self._views[name])
+        self._check(name)
+        return _topic(self._read(spark, name))
+
+    def _check(self, name: str) -> None:
+        if name not in self._topics:
+            known = [*self._views, *(name for name, topic in self._topics.items() if not topic.internal)]
+            raise Misuse(
+                f"there is no view and no topic named {name!r}.{did_you_mean(name, known)} "
+                "`headrace view list` and `headrace topic list` show what there is."
+            )
+
+    def _view(self, spark: SparkSession, view: ViewEntry) -> DataFrame:
+        """The newest row of each key."""
+        import json
+
+        from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+        records = self._read(spark, view.topic, json.dumps(view.schema))
+        newest = records.groupBy("partition", "key").agg(F.max_by("value", "offset").alias("value"))
+        return newest.filter("value is not null").select("value.*")
+
+    def _read(self, spark: SparkSession, topic: str, schema: str | None = None) -> DataFrame:
+        reader = spark.read.format("headrace").option("kafka.bootstrap.servers", self._broker)
+        if schema is not None:
+            reader = reader.option("valueFormat", "json").option("valueSchema", schema)
+        return reader.option("subscribe", topic).load()
+
+
+def _topic(records: DataFrame) -> DataFrame:
+    return records.selectExpr(
+        "cast(key as string) key", "cast(value as string) value", "partition", "offset", "timestamp"
+    )
+
+
+def _typed_topic(records: DataFrame) -> DataFrame:
+    return records.filter("value is not null").selectExpr(
+        "value.*",
+        "cast(key as string) _key",
+        "partition _partition",
+        "offset _offset",
+        "timestamp _timestamp",
+    )
+
+
+def _answer(spark: SparkSession, sql: str, names: _Names, limit: int) -> pa.Table:
+    """The rows of the query: names are given a meaning one by one, as Spark asks for them."""
+    from pyspark.errors import PySparkException
+
+    given: set[str] = set()
+    try:
+        while True:
+            try:
+                return spark.sql(sql).limit(limit).toArrow()
+            except PySparkException as error:
+                name = _unknown_name(error)
+                if name is None or name in given:
+                    raise
+            names.frame(spark, name).createOrReplaceTempView(_quoted(name))
+            given.add(name)
+    except PySparkException as error:
+        from headrace.streams.explanation import explain
+
+        raise RequestFailed(f"Spark cannot answer: {explain(error)}") from error
+    finally:
+        for name in given:
+            spark.catalog.dropTempView(name)
+
+
+def _unknown_name(error: PySparkException) -> str | None:
+    """The name that Spark does not know, if that is its complaint."""
+    if error.getCondition() != UNKNOWN:
+        return None
+    relation = (error.getMessageParameters() or {}).get("relationName", "")
+    name = relation.removeprefix("`").removesuffix("`")
+    if "`.`" in name:
+        raise Misuse(f"write a name with dots in backticks: `{name.replace('`.`', '.')}`.")
+    return name.replace("``", "`")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _read_schemas(options: list[str] | None) -> dict[str, str]:
+    schemas = {}
+    for option in options or ():
+        topic, equals, fields = option.partition("=")
+        if not topic or not equals or not fields:
+            raise Misuse(
+                f"--schema {option!r} is not TOPIC=FIELDS: write 'orders=product string, amount double'."
+            )
+        schemas[topic] = fields
+    return schemas
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    """A session on this machine that keeps quiet; one that was there before is left as it is."""
+    import logging
+
+    from pyspark import SparkContext
+
+    from headrace.spark.session import open_session
+    from headrace.streams.command import SPARKS_LOGGERS
+
+    for name in SPARKS_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    is_ours = SparkContext._active_spark_context is None
+    session = open_session("headrace-query")
+    try:
+        yield session
+    finally:
+        if is_ours:
+            session.stop()
+
+
+def _print(rows: pa.Table, *, as_json: bool) -> None:
+    records: list[dict[str, Any]] = rows.to_pylist()
+    if as_json:
+        from headrace.feeds.values import to_json
+
+        print_json(records, default=to_json)
+        return
+    print_table(rows.column_names, [[_cell(value) for value in record.values()] for record in records])
+
+
+def _cell(value: Any) -> Any:
+    """A value as a table shows it; numbers stay numbers, and are put to the right."""
+    if value is None or isinstance(value, int | float | str):
+        return value
+    if isinstance(value, dict | list):
+        import json
+
+        from headrace.feeds.values import to_json
+
+        return json.dumps(value, default=to_json, ensure_ascii=False)
+    return str(value)
+
+
+def _rows_text(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"

@@ -1,0 +1,118 @@
+"""The kernel of deduplication: of the rows of one key, those that are not near one that has passed before.
+
+What is kept are the keys and times of rows that have passed, for as long as a row that is still to come can
+be near them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.columns.keyed import Outcome, Times, key_codes
+from headrace.protocol.kernels import borrowing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRowsKernel:
+    """Rows in the order of `arrival`; those that pass come out in that order, and without that column."""
+
+    keys: tuple[str, ...]
+    time: str
+    arrival: str
+    within_us: int
+    behind_us: int = 0
+    """How far rows may be behind the watermark without being late: those that a join held back."""
+
+    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> Outcome:
+        """The rows that pass, and what they are remembered by."""
+        times = Times(times.late_us - self.behind_us, times.watermark_us - self.behind_us)
+        # Arrow's sorting leaves rows of one number in their order.
+        rows = rows.sort_by(self.arrival).drop_columns([self.arrival])
+        late = self._is_late(rows, times)
+        count = int(np.count_nonzero(late))
+        fresh = rows.filter(pa.array(~late)) if count else rows
+        known = self._remembered(fresh)  # what has no key or no time is near nothing
+        passes = np.ones(fresh.num_rows, np.bool_)
+        passes[known] = self._firsts(fresh.filter(pa.array(known)), state)
+        output = fresh.filter(pa.array(passes))
+        return Outcome(output, self._next_state(output, state, times), count)
+
+    def _is_late(self, rows: pa.Table, times: Times) -> NDArray[np.bool_]:
+        late = pc.less_equal(rows[self.time].cast(pa.int64()), times.late_us)
+        return np.asarray(pc.fill_null(late, False).to_numpy())
+
+    def _remembered(self, rows: pa.Table) -> NDArray[np.bool_]:
+        known = np.ones(rows.num_rows, np.bool_)
+        for name in (*self.keys, self.time):
+            if rows[name].null_count:
+                known &= np.asarray(pc.is_valid(rows[name]).to_numpy())
+        return known
+
+    def _firsts(self, rows: pa.Table, state: pa.Table | None) -> NDArray[np.bool_]:
+        """Which of the rows pass; what passed in batches before stands before them."""
+        names = [*self.keys, self.time]
+        new = rows.select(names)
+        held = new if state is None else pa.concat_tables([state.select(names), new])
+        old = held.num_rows - new.num_rows
+        codes, at = key_codes(held, self.keys), _times(held[self.time])
+        order = np.argsort(codes, kind="stable")
+        passes, passed = np.empty(len(order), np.bool_), np.empty(len(order), np.int64)
+        find_firsts(codes[order], at[order], order < old, self.within_us, passes, passed)
+        result = np.empty(len(order), np.bool_)
+        result[order] = passes
+        return result[old:]
+
+    def _next_state(self, output: pa.Table, state: pa.Table | None, times: Times) -> pa.Table | None:
+        """Rows that are still to come are later than the watermark: what lies `within` before it is done."""
+        names = [*self.keys, self.time]
+        passed = output.filter(pa.array(self._remembered(output))).select(names)
+        over = times.watermark_us - self.within_us
+        kept = passed.filter(pa.array(_times(passed[self.time]) > over))
+        if state is None:
+            return kept
+        stays = _times(state[self.time]) > over
+        if not kept.num_rows and stays.all():
+            return state
+        return pa.concat_tables([state.filter(pa.array(stays)), kept])
+
+
+def _times(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    return np.asarray(column.cast(pa.int64()).to_numpy())
+
+
+@borrowing
+def find_firsts(
+    codes: NDArray[np.int64],
+    times: NDArray[np.int64],
+    old: NDArray[np.bool_],
+    within: int,
+    passes: NDArray[np.bool_],
+    passed: NDArray[np.int64],
+) -> None:
+    """Fill `passes` for rows in order of their key, and then of their arrival.
+
+    What is old has passed. A new row passes if no row of its key has that is at most `within` away. `passed`
+    is room for the times of rows that have passed: of one key there are few, however often it comes.
+    """
+    count = 0
+    for row in range(len(codes)):
+        if row > 0 and codes[row] != codes[row - 1]:
+            count = 0
+        is_first = True
+        if not old[row]:
+            for other in range(count):
+                if abs(times[row] - passed[other]) <= within:
+                    is_first = False
+                    break
+        passes[row] = is_first
+        if is_first:
+            passed[count] = times[row]
+            count += 1

@@ -1,0 +1,93 @@
+"""The kernel of sliding windows: for each event what its key's events of the time (t - size, t] come to.
+
+What is kept are events: those of the last `size` before the watermark, and those that still wait for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.columns.keyed import Outcome, changes, key_codes
+from headrace.columns.measures import Ranges, part_names, parts_of
+from headrace.columns.ordering import order_of
+from headrace.columns.range_kernels import find_slides
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from headrace.columns.keyed import Times
+    from headrace.columns.measures import Measure
+
+BLOCKS: Final = 64
+"""Into so many stretches of time the size is cut: a sum adds up whole stretches, not every event again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingKernel:
+    """Rows of time, keys and values; what comes out has time, keys and aggregates, in order of time."""
+
+    time: str
+    keys: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    size_us: int
+    output: pa.Schema
+
+    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> Outcome:
+        """The results of all events that the watermark has passed."""
+        fresh, late = self._without_late(rows, times)
+        if not fresh.num_rows and (state is None or not self._is_due(state, times)):
+            return Outcome(self.output.empty_table(), state, late)
+        held = fresh if state is None else pa.concat_tables([state, fresh])
+        codes, at, order = self._in_order(held, 0 if state is None else state.num_rows)
+        held = held.take(order)
+        output = self._slide(held, codes, at, times)
+        kept = held.filter(pa.array(at > times.watermark_us - self.size_us))
+        return Outcome(output, kept, late)
+
+    def _without_late(self, rows: pa.Table, times: Times) -> tuple[pa.Table, int]:
+        """Rows without a time are in no window: they are left out as Spark's windows leave them out."""
+        timed = rows.filter(pc.is_valid(rows[self.time])) if rows[self.time].null_count else rows
+        at = self._times(timed)
+        late = int(np.count_nonzero(at <= times.late_us))
+        return (timed.filter(pa.array(at > times.late_us)) if late else timed), late
+
+    def _is_due(self, state: pa.Table, times: Times) -> bool:
+        at = self._times(state)
+        return bool(np.any((times.late_us < at) & (at <= times.watermark_us)))
+
+    def _times(self, rows: pa.Table) -> NDArray[np.int64]:
+        return np.asarray(rows[self.time].cast(pa.int64()).to_numpy())
+
+    def _in_order(
+        self, rows: pa.Table, kept: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The rows' keys and times in order of both, and which row is where; the first `kept` were so before.
+
+        Among rows of one time their values decide: a shuffle brings rows in another order each time.
+        """
+        codes, at = key_codes(rows, self.keys), self._times(rows)
+        sums = [name.rpartition(".")[0] for name in part_names(self.measures) if name.endswith(".sum")]
+        decimals = [name for name in sums if pa.types.is_floating(rows[name].type)]
+        values = [parts_of(rows, [f"{name}.sum"])[f"{name}.sum"] for name in decimals]
+        order = order_of(codes, at, values, kept)
+        return codes[order], at[order], order
+
+    def _slide(
+        self, rows: pa.Table, codes: NDArray[np.int64], at: NDArray[np.int64], times: Times
+    ) -> pa.Table:
+        places, firsts, lasts = (np.empty(len(codes), np.int64) for _ in range(3))
+        count = find_slides(codes, at, self.size_us, times.late_us, times.watermark_us, places, firsts, lasts)
+        blocks = np.cumsum(changes(codes, at // max(1, self.size_us // BLOCKS))) - 1
+        ranges = Ranges(firsts=firsts[:count], lasts=lasts[:count], blocks=blocks)
+        parts = parts_of(rows, part_names(self.measures))
+        places = places[:count]
+        columns = [rows[name].take(places) for name in (self.time, *self.keys)]
+        columns += [ranges.measure(measure, parts) for measure in self.measures]
+        made = [column.cast(field.type) for column, field in zip(columns, self.output, strict=True)]
+        table = pa.Table.from_arrays(made, schema=self.output)
+        return table.take(np.argsort(at[places], kind="stable"))

@@ -1,0 +1,34 @@
+"""The compiled loops of windows, made before they are needed."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headrace.columns.keyed import Times
+from headrace.columns.measures import Measure
+from headrace.columns.panes import Hops, PanesKernel, PaneSums
+from headrace.columns.sliding import SlidingKernel
+
+MEASURES = tuple(
+    Measure(name=f"{column}{kind}", kind=kind, column=column)
+    for column in ("whole", "decimal")
+    for kind in ("sum", "min")
+)
+"""All loops for both kinds of numbers; with max they are the same as with min."""
+
+
+def prepare_windows() -> None:
+    """Return when every loop is compiled and cached, so that no task of a job has to wait for it.
+
+    That takes some seconds after an installation, and a moment ever after.
+    """
+    rows = pa.table({"at": pa.array([0], pa.timestamp("us", "UTC")), "whole": [1], "decimal": [1.0]})
+    output = pa.schema([(measure.name, rows[measure.column or ""].type) for measure in MEASURES])
+    times = Times(-1, 1)
+    slides = pa.schema([rows.schema.field("at"), *output])
+    SlidingKernel(time="at", keys=(), measures=MEASURES, size_us=1, output=slides)(rows, None, times)
+    hops = Hops(size_us=1, every_us=1)
+    sums = PaneSums(time="at", keys=(), measures=MEASURES, hops=hops)
+    panes = pa.Table.from_batches(list(sums(rows.to_batches())))
+    windows = pa.schema([("start", pa.int64()), ("end", pa.int64()), *output])
+    PanesKernel(keys=(), measures=MEASURES, hops=hops, output=windows)(panes, None, times)

@@ -1,0 +1,146 @@
+"""A backlog is read in step with time, so that catching up makes nothing late.
+
+Spark knows one watermark for a stream, not one for each partition. Were a backlog cut by numbers of records,
+a partition that is an hour ahead would move the watermark, and what waits in the others would be late. So a
+batch that cannot take all ends at a time: in every partition before the first record at or after it. That is
+asked of the brokers (ListOffsets by time); how late a time may be so that about as many records are read as
+the limit allows is found by trying.
+
+The streams of a job keep in step too: not for the watermark, which is that of the slowest stream, but for
+the rows that a join would have to hold. They tell each other how far they are by hints (`horizon.<topic>`).
+A run that ends with what is there goes without: there, a stream that waits for another looks like the end.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.spark.planning import share_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.spark.hints import Hints
+    from headrace.spark.positions import Positions
+
+ENOUGH: Final = 0.5
+"""A part of the limit that is not worth another question."""
+FOREVER_MS: Final = 1 << 43
+"""After any time that a clock shows."""
+FIRST_STEP_MS: Final = 1_000
+HORIZON: Final = "horizon"
+
+
+class Cut(NamedTuple):
+    """Where a batch ends, and the time before which all of its records are; None when it ends at the end."""
+
+    ends: Positions
+    time_ms: int | None
+
+
+class _Try(NamedTuple):
+    time_ms: int
+    ends: Positions
+    size: int
+
+
+class TimeSearch:
+    """Looks for the time at which a batch has to end."""
+
+    def __init__(self, begun: Positions, latest: Positions, at_time: Callable[[int], Positions]) -> None:
+        self._begun = begun
+        self._latest = latest
+        self._at_time = at_time
+
+    def ends_at(self, time_ms: int) -> Positions:
+        """The ends of a batch that takes all before a time, and nothing twice."""
+        found = self._at_time(time_ms)
+        return {
+            partition: end
+            if found[partition] < 0
+            else min(end, max(self._begun[partition], found[partition]))
+            for partition, end in self._latest.items()
+        }
+
+    def cut(self, limit: int, *, after_ms: int | None = None) -> Cut:
+        """The ends of a batch of about `limit` records; `after_ms` is where the one before ended."""
+        low = _Try(0, dict(self._begun), 0)
+        high = _Try(FOREVER_MS, self._latest, self._count(self._latest))
+        if high.size <= limit:
+            return Cut(self._latest, None)
+        low, high = self._narrow(low, high, limit, after_ms)
+        if low.size >= limit * ENOUGH:
+            return Cut(low.ends, low.time_ms)
+        # So many records have the same millisecond, or come after a later one in their partition, that no
+        # time is good enough: from there on it is numbers that count.
+        return Cut(share_out(low.ends, high.ends, max(1, limit - low.size)), high.time_ms)
+
+    def _narrow(self, low: _Try, high: _Try, limit: int, after_ms: int | None) -> tuple[_Try, _Try]:
+        guess, step = (time.time_ns() // 1_000_000 if after_ms is None else after_ms), FIRST_STEP_MS
+        while high.time_ms - low.time_ms > 1 and low.size < limit * ENOUGH:
+            if not low.time_ms < guess < high.time_ms:
+                guess = (low.time_ms + high.time_ms) // 2
+            ends = self.ends_at(guess)
+            tried = _Try(guess, ends, self._count(ends))
+            if tried.size <= limit:
+                low = tried
+                # The next batch mostly ends soon after the last: long strides from there, then halves.
+                guess, step = guess + step, step * 4
+            else:
+                high = tried
+                guess = high.time_ms
+        return low, high
+
+    def _count(self, ends: Positions) -> int:
+        return sum(max(0, end - self._begun[partition]) for partition, end in ends.items())
+
+
+class Alignment:
+    """Keeps one stream in step within itself, and with the other streams of its job."""
+
+    def __init__(self, topic: str, hints: Hints | None) -> None:
+        self.waits = True
+        """Whether it waits for other streams."""
+        self._topic = topic
+        self._hints = hints
+        self._is_new = True
+        self._opened_s: float | None = None
+        self._reached_ms: int | None = None
+
+    def ends(
+        self, begun: Positions, latest: Positions, limit: int, at_time: Callable[[int], Positions]
+    ) -> Positions:
+        """Where the next batch ends."""
+        search = TimeSearch(begun, latest, at_time)
+        horizon_ms = self._horizon_of_others()
+        if horizon_ms is not None and self._reached_ms is not None and self._reached_ms > horizon_ms:
+            return search.ends_at(horizon_ms)
+        cut = search.cut(limit, after_ms=self._reached_ms)
+        self._tell(cut.time_ms)
+        # Who has no backlog holds back nobody, and waits for those who have one.
+        if cut.time_ms is None and horizon_ms is not None:
+            return search.ends_at(horizon_ms)
+        return cut.ends
+
+    def _horizon_of_others(self) -> int | None:
+        """How far the stream has come that is furthest behind, among those that still have a backlog."""
+        if self._hints is None or not self.waits:
+            return None
+        self._opened_s = self._opened_s or time.time()
+        return min(
+            (
+                int(told["time_ms"])
+                for topic, told in self._hints.read_all(HORIZON).items()
+                # What an earlier run told may be of a stream that the job no longer has.
+                if topic != self._topic and told["time_ms"] is not None and told["at_s"] >= self._opened_s
+            ),
+            default=None,
+        )
+
+    def _tell(self, time_ms: int | None) -> None:
+        # A job at rest is asked a hundred times a second: only news are written.
+        if self._hints is not None and (self._is_new or time_ms != self._reached_ms):
+            told = {"time_ms": time_ms, "at_s": time.time()}
+            self._hints.write(f"{HORIZON}.{self._topic}", told)
+        self._reached_ms, self._is_new = time_ms, False

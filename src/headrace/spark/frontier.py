@@ -1,0 +1,115 @@
+"""What a stream can read at this moment: the partitions that exist, their beginnings and their ends."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from headrace.client.errors import UnknownPartition
+from headrace.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.spark.data_loss import report, report_gone, what_is_left
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from headrace.client.partition import TopicPartition
+    from headrace.spark.link import Link
+    from headrace.spark.planning import Range
+    from headrace.spark.positions import Positions
+    from headrace.spark.subscription import Subscription
+
+DISCOVERY_S: Final = 1.0
+"""How old the list of partitions may be: new ones are read from this long after they are there."""
+
+
+class Frontier:
+    """Asks the brokers about what is subscribed to, and notices what is gone."""
+
+    def __init__(
+        self, link: Link, subscription: Subscription, *, read_committed: bool, fail_on_data_loss: bool
+    ) -> None:
+        self._link = link
+        self._subscription = subscription
+        self._read_committed = read_committed
+        self._fail = fail_on_data_loss
+        self._found: frozenset[TopicPartition] = frozenset()
+        self._found_at = float("-inf")
+        self._missed: set[TopicPartition] = set()
+        self._checked = False
+
+    def existing(self) -> frozenset[TopicPartition]:
+        """The partitions that exist now; an error where something was named that does not exist."""
+        partitions = self._subscription.existing(self._link.cluster())
+        # The first batch follows at once, and needs no second look for what exists.
+        self._found, self._found_at = partitions, time.monotonic()
+        return partitions
+
+    def covers(self, partition: TopicPartition) -> bool:
+        """Whether `partition` would be read, did it exist."""
+        return self._subscription.covers(partition)
+
+    def latest(self, known: Positions) -> Positions:
+        """The end of every partition that exists, looked up again where one is not what it was."""
+        latest = self._ends(self._partitions())
+        gone = {partition for partition in known.keys() - latest.keys() if self.covers(partition)}
+        shorter = {partition for partition, end in latest.items() if end < known.get(partition, 0)}
+        if (gone | shorter) - self._missed:
+            # A broker that has just started may not know everything yet.
+            self._link.cluster().refresh()
+            latest = self._ends(self._partitions(anew=True))
+        return latest
+
+    def beginnings(self, new: Collection[TopicPartition]) -> Positions:
+        """The first offsets that these partitions hold."""
+        return self._list(dict.fromkeys(new, EARLIEST))
+
+    def at_times(self, times_ms: Mapping[TopicPartition, int]) -> Positions:
+        """The first offset at or after a time in each partition, −1 where there is none."""
+        return self._list(times_ms)
+
+    def check_for_loss(self, begun: Positions, latest: Positions) -> None:
+        """Report partitions that went away or became shorter, once each."""
+        for partition, start in begun.items():
+            if not self.covers(partition) or start <= latest.get(partition, -1):
+                self._missed.discard(partition)
+            elif partition not in self._missed:
+                self._missed.add(partition)
+                self._report_loss(partition, start, latest.get(partition))
+
+    def what_is_left(self, ranges: list[Range]) -> list[Range]:
+        """The ranges, checked against the log where a part of them may be gone.
+
+        A query that begins anew may find its checkpoint older than the log; later on, tasks notice a loss
+        themselves, and only a query that is to survive it asks beforehand.
+        """
+        if self._checked and self._fail:
+            return ranges
+        self._checked = True
+        wanted = [given for given in ranges if given.size > 0]
+        existing = self._partitions(anew=True) & {given.partition for given in wanted}
+        first, end = (self._list(dict.fromkeys(existing, which)) for which in (EARLIEST, LATEST))
+        return what_is_left(wanted, first, end, fail=self._fail)
+
+    def _partitions(self, *, anew: bool = False) -> frozenset[TopicPartition]:
+        if anew or time.monotonic() - self._found_at > DISCOVERY_S:
+            self._found = self._subscription.partitions(self._link.cluster())
+            self._found_at = time.monotonic()
+        return self._found
+
+    def _ends(self, partitions: Collection[TopicPartition]) -> Positions:
+        try:
+            return self._list(dict.fromkeys(partitions, LATEST))
+        except UnknownPartition:
+            return self._list(dict.fromkeys(self._partitions(anew=True), LATEST))
+
+    def _list(self, asked: Mapping[TopicPartition, int]) -> Positions:
+        if not asked:
+            return {}
+        return list_offsets(self._link.cluster(), asked, read_committed=self._read_committed)
+
+    def _report_loss(self, partition: TopicPartition, start: int, end: int | None) -> None:
+        if end is None:
+            report_gone(partition, start, fail=self._fail)
+        else:
+            found = f"the log now ends at {end}, and was read up to {start}"
+            report(partition, end, start, found, fail=self._fail)

@@ -1,0 +1,200 @@
+"""A step of a streaming plan that keeps state by key, with a kernel over Arrow columns.
+
+```text
+ rows ──▶ first (each task sums up its own) ──▶ shuffle by key ──▶ kernel ──▶ results
+                                                                   ▲    │
+                                                   file of batch N-1    ▼ file of batch N
+```
+
+Spark's own state for Python costs a millisecond for each key; here a task calls its kernel once, with all
+rows of its partition and with what the partition kept. The step is a `mapInArrow` of the plan, so whatever
+Spark can do may come before and after it. Which batch it is, and its watermarks, come to the tasks as a local
+property (`BatchTimes`), for the plan of a query is the same in every batch.
+
+The output must reach its tasks by way of a shuffle or of steps row by row: a task is known by its number,
+which is another one behind a `union` or a `coalesce`. Such a plan fails in its first batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from headrace.columns.keyed import Times
+from headrace.errors import Misuse
+from headrace.spark.keyed_state import (
+    Note,
+    PartitionState,
+    forget_late_rows,
+    local_folder,
+    read_note,
+    write_note,
+)
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from headrace.columns.keyed import Kernel
+    from headrace.spark.transactional_batch import Batch
+
+PROPERTY: Final = "headrace.batch"
+SLOT: Final = "_headrace_slot"
+"""The column by which a task sees that it has the partition that its number says."""
+ROWS_OF_A_BATCH: Final = 50_000
+
+Batches: TypeAlias = Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTimes:
+    """The micro-batch that a task belongs to."""
+
+    batch: int
+    late_ms: int
+    watermark_ms: int
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """What tasks have to know of a batch."""
+        return cls(batch=batch.id, late_ms=batch.late_ms, watermark_ms=batch.watermark_ms)
+
+    @property
+    def times(self) -> Times:
+        """The watermarks as kernels take them."""
+        return Times(self.late_ms * 1000, self.watermark_ms * 1000)
+
+    def give(self, context: SparkContext) -> None:
+        """Let the jobs that this thread starts from now on see them."""
+        context.setLocalProperty(PROPERTY, json.dumps(asdict(self)))
+
+    @classmethod
+    def of_task(cls) -> Self:
+        """Those of the task that asks."""
+        context = TaskContext.get()
+        text = None if context is None else context.getLocalProperty(PROPERTY)
+        if text is None:
+            raise Misuse("rows with windows that keep their own state can be computed only by a job.")
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedStage:
+    """A kernel at work on the rows of a streaming DataFrame; `prepare` has to be called before each batch."""
+
+    folder: str
+    """Where the state is: one for each stage, in the checkpoint."""
+    keys: tuple[str, ...]
+    kernel: Kernel
+    schema: StructType
+    """Of the kernel's output."""
+    outline: str
+    """What the stage computes: a job whose stage says something else cannot go on with the state."""
+    first: Callable[[Batches], Iterator[pa.RecordBatch]] | None = None
+    """What tasks do with their rows before the shuffle."""
+    first_schema: StructType | None = None
+
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """The kernel's output for each batch of `frame`."""
+        from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+        if self.first is not None and self.first_schema is not None:
+            first = Renaming(names=tuple(frame.columns), function=self.first)
+            frame = _plain(frame).mapInArrow(first, self.first_schema)
+        partitions = self._partitions(frame)
+        keys = [_name(frame.columns.index(key)) for key in self.keys]
+        shuffled = _plain(frame).repartition(partitions, *keys)
+        task = KeyedTask(
+            folder=str(local_folder(self.folder)),
+            partitions=partitions,
+            kernel=self.kernel,
+            rows=arrow_schema(frame.schema),
+        )
+        return shuffled.select("*", F.spark_partition_id().alias(SLOT)).mapInArrow(task, self.schema)
+
+    def prepare(self, batch: Batch, frame: DataFrame) -> None:
+        """Tell the tasks of a batch which one it is; `frame` is what `rows` was given."""
+        folder = local_folder(self.folder)
+        write_note(folder, Note(partitions=self._partitions(frame), outline=self.outline))
+        forget_late_rows(folder, before=batch.id)
+        BatchTimes.of(batch).give(frame.sparkSession.sparkContext)
+
+    def _partitions(self, frame: DataFrame) -> int:
+        if not self.keys:
+            return 1
+        note = read_note(local_folder(self.folder))
+        if note is not None:
+            return note.partitions
+        return int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renaming:
+    """A function of batches that get their names back first."""
+
+    names: tuple[str, ...]
+    function: Callable[[Batches], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """What the function gives."""
+        return self.function(batch.rename_columns(list(self.names)) for batch in batches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTask:
+    """The task's side of a stage."""
+
+    folder: str
+    partitions: int
+    kernel: Kernel
+    rows: pa.Schema
+
+    def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """The output of one partition in one batch."""
+        context = TaskContext.get()
+        assert context is not None, "only tasks run stages"
+        batch = BatchTimes.of_task()
+        rows = self._gathered(list(batches), context.partitionId())
+        partition = PartitionState(local_folder(self.folder), context.partitionId())
+        state = partition.read(batch.batch)
+        outcome = self.kernel(rows, state, batch.times)
+        if outcome.state is not None and outcome.state is not state:
+            partition.write(batch.batch, outcome.state, context.taskAttemptId())
+        partition.write_late(batch.batch, outcome.late)
+        yield from outcome.output.combine_chunks().to_batches(max_chunksize=ROWS_OF_A_BATCH)
+
+    def _gathered(self, batches: Sequence[pa.RecordBatch], number: int) -> pa.Table:
+        slots = {batch[SLOT][0].as_py() for batch in batches if batch.num_rows}
+        if number >= self.partitions or slots - {number}:
+            raise Misuse(
+                "the rows of a window that keeps its own state were put together with others (union) or into "
+                "fewer tasks (coalesce): do that before the window, or with another job that reads its topic."
+            )
+        if not batches:
+            return self.rows.empty_table()
+        table = pa.Table.from_batches(batches).drop_columns([SLOT])
+        return table.rename_columns(self.rows.names).cast(self.rows)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns as Arrow has them in tasks."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    made = to_arrow_schema(schema, timezone="UTC")
+    # Whether a column may be null differs from plan to plan: state that was kept has to fit all the same.
+    return pa.schema([pa.field(field.name, field.type) for field in made])
+
+
+def _plain(frame: DataFrame) -> DataFrame:
+    """The columns under names by position: `mapInArrow` cannot find those with a dot in their names."""
+    return frame.toDF(*map(_name, range(len(frame.columns))))
+
+
+def _name(position: int) -> str:
+    return f"column{position}"

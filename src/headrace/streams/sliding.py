@@ -1,0 +1,84 @@
+"""Sliding windows: for each event what the events of its key in (t - size, t] come to.
+
+```text
+events      1     3              8
+at 1      ──●                                count 1
+at 3      ──●─────●                          count 2
+at 8           (2 ●──────────────● 8]        count 2: the event at 1 has expired
+```
+
+A result is given once, when the watermark has passed its event, in order of time. An event is late when the
+watermark had passed its time before it came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.columns.sliding import SlidingKernel
+from headrace.errors import Misuse
+from headrace.spark.keyed_stage import arrow_schema
+from headrace.streams.aggregates import Uncombinable, read_aggregates
+from headrace.streams.columns import quoted
+from headrace.streams.durations import milliseconds_of
+from headrace.streams.event_time import mark_event_time
+from headrace.streams.stages import staged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column
+
+    from headrace.streams.rows import Rows
+    from headrace.streams.windows import Sliding
+
+
+def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Column]) -> Rows:
+    """One row for each event: its time, its keys and the aggregates."""
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+    from pyspark.sql.types import StructType
+
+    assert rows.event_time is not None
+    assert rows.lateness is not None
+    try:
+        aggregates = read_aggregates(rows.frame, by, columns)
+    except Uncombinable as reason:
+        raise Misuse(
+            f"sliding({window.size!r}) cannot compute {reason}: it knows sum, count, min, max and avg of "
+            "whole and floating-point numbers, each by itself and without DISTINCT, by columns of simple "
+            "types. Cast decimals to double first; put results together afterwards, with .transform(…); or "
+            "take hopping(…, every=…), which knows all aggregates."
+        ) from None
+    _check_names([rows.event_time, *(field.name for field in aggregates.fields)])
+    keys = [F.col(quoted(name)) for name in by]
+    values = [column.alias(name) for name, column in aggregates.values.items()]
+    frame = rows.frame.select(F.col(quoted(rows.event_time)), *keys, *values)
+    schema = StructType([frame.schema[rows.event_time], *aggregates.fields])
+    kernel = SlidingKernel(
+        time=rows.event_time,
+        keys=tuple(by),
+        measures=aggregates.measures,
+        size_us=window.size_ms * 1000,
+        output=arrow_schema(schema),
+    )
+    made = staged(
+        frame,
+        "a sliding window",
+        keys=tuple(by),
+        kernel=kernel,
+        schema=schema,
+        outline=f"events of the last {window.size} with {frame.drop(rows.event_time).schema.simpleString()}",
+    )
+    marked = mark_event_time(made, rows.event_time, milliseconds_of(rows.lateness))
+    return replace(rows, frame=marked, mode="append")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise Misuse(
+            f"two columns of a sliding window's result would be named {twice[0]!r} (there are the event "
+            "time, the columns of `by`, and the aggregates): give an aggregate another name with .alias(…)."
+        )

@@ -1,0 +1,36 @@
+"""Keyed stages of a job: each has its number, its folder, and what is done before every batch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from headrace.columns.window_preparation import prepare_windows
+from headrace.spark.keyed_stage import KeyedStage
+from headrace.spark.keyed_state import local_folder, read_note
+from headrace.streams.building import current_building
+from headrace.streams.description import IncompatibleChange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def staged(frame: DataFrame, what: str, **stage: Any) -> DataFrame:
+    """The output of a stage over the rows of `frame`; the other arguments are those of `KeyedStage`.
+
+    A job that computes something else than its state was made for is refused.
+    """
+    prepare_windows()
+    building = current_building(what)
+    numbers = building.plan.once("stages", itertools.count)
+    made = KeyedStage(folder=f"{building.state}/stage-{next(numbers)}", **stage)
+    note = read_note(local_folder(made.folder))
+    if note is not None and note.outline != made.outline:
+        job = building.job.rpartition(".")[2]
+        raise IncompatibleChange(
+            f"job {building.job!r} kept state for {note.outline}, and now it would be {made.outline}. Undo "
+            "the change; or give the changed job a new name, so that both have their own state; or begin "
+            f"anew with `headrace job reset {job} --to start` (or --to end, or a time)."
+        )
+    building.plan.before(lambda batch: made.prepare(batch, frame))
+    return made.rows(frame)

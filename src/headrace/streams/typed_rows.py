@@ -1,0 +1,118 @@
+"""From the records of a source to the rows of a stream: parsed, timed, and watched by Spark's watermark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import Misuse
+from headrace.streams.columns import quoted
+from headrace.streams.durations import interval_of
+from headrace.streams.newest_times import observe_newest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headrace.streams.stream import Stream
+
+DEAD: Final = "headrace.dead."
+"""The observed metrics of a topic: how many rows there were, and how many of them did not parse."""
+HEARTBEAT: Final = "heartbeat"
+"""The source's column of rows that carry a time and nothing else."""
+CLOCK: Final = "clock"
+"""The column that says how a corrected time came about."""
+TIMESTAMP: Final = "timestamp"
+"""The source's column of the times of records."""
+_BARRIER: Final = "_headrace_barrier"
+
+
+def typed_rows(stream: Stream, records: DataFrame, *, watched: bool = False) -> DataFrame:
+    """The rows of a stream; `records` may be a streaming DataFrame or a plain one.
+
+    Where they are `watched`, Spark notes their newest time in each batch.
+    """
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+    rows = _parsed(stream, records)
+    if stream.event_time is None or stream.lateness is None:
+        return rows
+    rows = _timed(stream, rows)
+    _check_event_time(stream, rows)
+    if watched:
+        rows = observe_newest(rows, stream.topic, F.col(quoted(stream.event_time)))
+    if HEARTBEAT in records.columns:
+        at = F.coalesce(_hidden(HEARTBEAT), quoted(stream.event_time))
+        rows = rows.withColumn(stream.event_time, at)
+    return _behind_a_barrier(rows.withWatermark(stream.event_time, interval_of(stream.lateness)))
+
+
+def _parsed(stream: Stream, records: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    beats = HEARTBEAT in records.columns
+    if stream.format != "raw":
+        is_record = F.col(HEARTBEAT).isNull() if beats else F.lit(True)
+        count = F.count(F.when(is_record, 1)) if beats else F.count(F.lit(1))
+        records = records.observe(
+            DEAD + stream.topic, count.alias("rows"), F.count("error").alias("dead")
+        ).filter((F.col("error").isNull() & F.col("value").isNotNull()) | ~is_record)
+    values = "value.*" if stream.schema is not None else "value"
+    metadata = [F.col(name).alias(f"_{name}") for name in stream.metadata]
+    hidden = [HEARTBEAT] if beats else []
+    if stream.clock is not None and stream.clock.received is None:
+        hidden.append(TIMESTAMP)
+    return records.select(values, *metadata, *(F.col(name).alias(_hidden(name)) for name in hidden))
+
+
+def _hidden(name: str) -> str:
+    return f"_headrace_{name}"
+
+
+def _timed(stream: Stream, rows: DataFrame) -> DataFrame:
+    """The rows with the time that the stream's clock correction gives them, if it has one."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if stream.clock is None:
+        return rows
+    for name in (CLOCK, stream.event_time):
+        if name in rows.columns:
+            raise Misuse(
+                f"the stream of {stream.topic!r}: correct_clock() adds the columns {CLOCK!r} and "
+                f"{stream.event_time!r}, and the values have a field {name!r}: leave it out of the schema."
+            )
+    received = None if stream.clock.received is not None else F.col(_hidden(TIMESTAMP))
+    assert stream.event_time is not None
+    corrected = rows.withColumn(CLOCK, stream.clock.column(received))
+    return corrected.withColumn(stream.event_time, F.col(f"{CLOCK}.time"))
+
+
+def _behind_a_barrier(rows: DataFrame) -> DataFrame:
+    """The rows, with nothing that is asked of them later able to slip below the watermark.
+
+    Spark pushes a filter that does not mention the event time below `withWatermark`; then rows that it leaves
+    out no longer move the watermark, and a filter of the user's, or one that Spark infers from a join,
+    changes what is late. It cannot push one below a column that is not deterministic.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    passes = F.col(_BARRIER) >= 0
+    if _hidden(HEARTBEAT) in rows.columns:
+        passes &= F.col(_hidden(HEARTBEAT)).isNull()
+    kept = rows.withColumn(_BARRIER, F.rand()).filter(passes)
+    return kept.drop(_BARRIER, *(_hidden(name) for name in (HEARTBEAT, TIMESTAMP)))
+
+
+def _check_event_time(stream: Stream, rows: DataFrame) -> None:
+    types = {
+        field.name: field.dataType.simpleString()
+        for field in rows.schema
+        if not field.name.startswith(_hidden(""))
+    }
+    found = types.get(stream.event_time or "")
+    if found == "timestamp":
+        return
+    reason = "there is no such column" if found is None else f"its type is {found}"
+    listed = ", ".join(f"{name} {kind}" for name, kind in types.items())
+    raise Misuse(
+        f"the stream of {stream.topic!r}: event_time={stream.event_time!r} must name a column of type "
+        f"timestamp, but {reason}. The columns are {listed}."
+    )

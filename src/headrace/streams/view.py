@@ -1,0 +1,113 @@
+"""A view: a topic in which the newest row of each key is the one that counts.
+
+A view's rows replace one another: its topic is compacted, and its records have the view's key. What a view
+looks like (its columns, its key, the job that fills it) is written to the topic `headrace.views` when the job
+starts, so that change feeds and queries need no schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from headrace.errors import Misuse
+from headrace.feeds.catalogue import ViewEntry, remember_view
+from headrace.streams.durations import milliseconds_of
+from headrace.streams.topic import JSON_OPTIONS, Topic, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from headrace.client.cluster import Cluster
+    from headrace.streams.rows import Mode
+
+DELETED: Final = "_deleted"
+"""The boolean column that says of a row that its key is to go; it is no column of the view."""
+DAY_MS: Final = 86_400_000
+SEGMENT_BYTES: Final = 64 << 20
+"""Compaction looks at closed segments only: with Kafka's gigabyte, most views would never be compacted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View(Topic):
+    """A compacted topic that a job writes: each row takes the place of the one before it with the same key.
+
+    A row whose column `_deleted` is true deletes its key. A change stays in the log for at least the time
+    that the view was made with (`keep`), and so long a change feed can be resumed.
+    """
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        *,
+        key: Sequence[str],
+        partitions: int | None = None,
+        keep: str = "1 day",
+        config: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The view of that name; its settings count if the topic has to be made."""
+        if not key:
+            raise Misuse(f'the view {name!r} needs a key: name the columns, for example key="id".')
+        keep_ms = milliseconds_of(keep, f"keep of the view {name!r}")
+        settings = {
+            "cleanup.policy": "compact",
+            "min.compaction.lag.ms": str(keep_ms),
+            "delete.retention.ms": str(max(keep_ms, DAY_MS)),
+            "segment.bytes": str(SEGMENT_BYTES),
+        }
+        return cls(name=name, key=tuple(key), partitions=partitions, config={**settings, **(config or {})})
+
+    def records(self, rows: DataFrame) -> DataFrame:
+        """The rows as records: `key`, and `value`, which is null where a row deletes its key."""
+        from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+        shown = self.shown(rows)
+        self._check_columns(shown)
+        value = F.to_json(F.struct(*(F.col(quoted(name)) for name in shown.columns)), JSON_OPTIONS)
+        if shown is not rows:
+            value = F.when(F.coalesce(F.col(DELETED), F.lit(False)), F.lit(None)).otherwise(value)
+        return rows.select(self._whole_key(rows).alias("key"), value.alias("value"))
+
+    def mode_for(self, rows: DataFrame) -> Mode:
+        """Update where a single aggregation makes the rows and never closes a group; otherwise append.
+
+        Windows give a result when they are closed, unless they were told otherwise (`emit="change"`).
+        """
+        from headrace.streams.plan import groups_by_event_time, stateful_operators
+
+        kinds = [operator.kind for operator in stateful_operators(rows)]
+        return "update" if kinds == ["aggregation"] and not groups_by_event_time(rows) else "append"
+
+    def remember(self, cluster: Cluster, rows: DataFrame, job: str) -> None:
+        """Write down what the view looks like, for its readers."""
+        schema = self.shown(rows).schema
+        remember_view(
+            cluster,
+            ViewEntry(name=self.name, topic=self.name, key=self.key, schema=schema.jsonValue(), job=job),
+        )
+
+    def shown(self, rows: DataFrame) -> DataFrame:
+        """The rows with the columns of the view."""
+        if DELETED not in rows.columns:
+            return rows
+        kind = rows.schema[DELETED].dataType.typeName()
+        if kind != "boolean":
+            raise Misuse(
+                f"view {self.name!r}: the column {DELETED} says which rows are deleted: it has to be of type "
+                f"boolean, not {kind}."
+            )
+        return rows.drop(DELETED)
+
+    def _whole_key(self, rows: DataFrame) -> Column:
+        """The key, which is never null: a compacted topic refuses such records."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        document = F.to_json(F.struct(*(F.col(quoted(name)) for name in self.key)), JSON_OPTIONS)
+        if len(self.key) > 1:
+            return document
+        key = self._key(rows)
+        binary = rows.schema[self.key[0]].dataType.typeName() == "binary"
+        return F.coalesce(key, document.cast("binary") if binary else document)

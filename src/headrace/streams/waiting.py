@@ -1,0 +1,52 @@
+"""Rows held back until a table can be expected to know what happened by then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.errors import Misuse
+from headrace.streams.building import current_building
+from headrace.streams.durations import milliseconds_of
+from headrace.streams.event_time import as_plain_time, timed_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from headrace.streams.rows import Rows
+
+
+def hold_rows(rows: Rows, keys: tuple[str, ...], wait: str) -> Rows:
+    """The same rows, each when the watermark has passed its time by `wait`.
+
+    The watermark of the query is behind them then: they have no event time for the steps that follow.
+    """
+    from headrace.spark.keyed_stage import KeyedStage
+    from headrace.spark.keyed_state import local_folder, read_note
+    from headrace.tables.waiting import HoldRows
+
+    marked = timed_frame(rows, "a join that waits for its table")
+    frame = marked.select(*(as_plain_time(marked, name, name) for name in marked.columns))
+    assert rows.event_time is not None, "a frame with a time has a column for it"
+    plan, state = current_building("wait=").plan, current_building("wait=").state
+    folders = plan.once("folders of rows that wait", list[str])
+    folders.append(f"{state}/wait-{len(folders)}")
+    stage = KeyedStage(
+        folder=folders[-1],
+        keys=keys,
+        kernel=HoldRows(time=rows.event_time, wait_us=milliseconds_of(wait, "wait") * 1000),
+        schema=frame.schema,
+        outline=_outline(keys, frame.schema),
+    )
+    note = read_note(local_folder(stage.folder))
+    if note is not None and note.outline != stage.outline:
+        raise Misuse(
+            f"rows wait for a table as {note.outline}, and the job now has {stage.outline}: undo the change, "
+            "give the job a new name, or reset it."
+        )
+    plan.before(lambda batch: stage.prepare(batch, frame))
+    return replace(rows, frame=stage.rows(frame), event_time=None, lateness=None)
+
+
+def _outline(keys: tuple[str, ...], schema: StructType) -> str:
+    return f"{schema.simpleString()} by {', '.join(keys)}"

@@ -1,0 +1,136 @@
+"""Rows by window: the choice of how a window is computed, and when its results are given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.errors import Misuse
+from headrace.streams.columns import quoted
+from headrace.streams.correction import Correct, aggregate_with_corrections
+from headrace.streams.durations import interval_of
+from headrace.streams.event_time import timed_frame
+from headrace.streams.late import note_window
+from headrace.streams.native_windows import END, START, aggregate_natively
+from headrace.streams.windows import Hopping, Session, Sliding, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column
+
+    from headrace.streams.rows import Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windowed:
+    """Rows that were put into windows; `agg` says what is computed of each."""
+
+    of: Rows
+    window: Window
+    by: tuple[str, ...]
+
+    def agg(self, *columns: Column, emit: str = "close") -> Rows:
+        """The aggregates of each window and key: window_start, window_end, the keys, the aggregates.
+
+        `emit` says when a result is given: `close`, once, when no more events are expected; `change`, after
+        each micro-batch that changed it; or a time such as `10 seconds`: what changed, as often as that. A
+        result that is given again replaces the one before: write it to a topic that is keyed by
+        `window_start` and the keys.
+        """
+        self._check(columns, emit)
+        late = note_window(self.of, self.window)
+        is_streaming = self.of.frame.isStreaming  # a batch that is looked at again needs no results
+        if isinstance(late, Correct) and emit == "close" and is_streaming:
+            _check_can_change(self.window, "late=correct(…)")
+            return aggregate_with_corrections(self.of, self.window, self.by, columns, late)
+        if emit == "close":
+            return _aggregate(self.of, self.window, self.by, columns)
+        rows = aggregate_natively(self.of, self.window, self.by, columns)
+        return replace(rows, mode="update", every=None if emit == "change" else interval_of(emit))
+
+    def _check(self, columns: Sequence[Column], emit: str) -> None:
+        if not columns:
+            raise Misuse(
+                "agg() needs to know what to compute of each window: for example "
+                'agg(F.sum("amount").alias("revenue")).'
+            )
+        self._check_names(columns)
+        if emit == "close":
+            return
+        if emit != "change":
+            interval_of(emit, "emit (close, change, or a duration)")
+        _check_can_change(self.window, f"emit={emit!r}")
+
+    def _check_names(self, columns: Sequence[Column]) -> None:
+        made = self.of.frame.groupBy(*map(quoted, self.by)).agg(*columns).columns
+        times = (self.of.event_time,) if isinstance(self.window, Sliding) else (START, END)
+        twice = [name for name, count in Counter([*times, *made]).items() if count > 1]
+        if twice:
+            raise Misuse(
+                f"two columns of a window's result would be named {twice[0]!r} (there are window_start, "
+                "window_end, the columns of `by`, and the aggregates): give an aggregate another name with "
+                ".alias(…)."
+            )
+
+
+def window_rows(rows: Rows, window: Window, by: str | Sequence[str] = ()) -> Windowed:
+    """The rows by window of event time, and by the columns `by`."""
+    keys = (by,) if isinstance(by, str) else tuple(by or ())
+    if not isinstance(window, Window):
+        raise Misuse(
+            f'window({window!r}): write tumbling("1 minute"), hopping("5 minutes", every="1 minute"), '
+            'sliding("5 minutes") or session("5 minutes").'
+        )
+    timed = replace(rows, frame=timed_frame(rows, "a window"))
+    for problem in _problems(timed, keys):
+        raise Misuse(problem)
+    return Windowed(of=timed, window=window, by=keys)
+
+
+def _problems(rows: Rows, keys: tuple[str, ...]) -> list[str]:
+    """What stands against windows of these rows."""
+    if rows.mode not in (None, "append"):
+        return [
+            "the rows come from a window that gives its results again when they change, and a window after "
+            'it would count them again: take emit="close" in the first one.'
+        ]
+    columns = ", ".join(rows.frame.columns)
+    problems = [
+        f"by={name!r}: there is no such column. The columns are {columns}."
+        for name in keys
+        if name not in rows.frame.columns
+    ]
+    problems += [
+        f"by={name!r}: a column of the result has this name. Rename yours first, with .transform(…)."
+        for name in keys
+        if name in (START, END)
+    ]
+    if rows.event_time in keys:
+        problems.append(f"by={rows.event_time!r} is the time of the event: the window stands for it.")
+    return problems
+
+
+def _aggregate(rows: Rows, window: Window, by: tuple[str, ...], columns: Sequence[Column]) -> Rows:
+    """The results of windows that are closed, in the way that is fastest for them."""
+    if isinstance(window, Sliding):
+        from headrace.streams.sliding import slide
+
+        return slide(rows, window, by, columns)
+    if isinstance(window, Hopping):
+        from headrace.streams.panes import hop_by_panes
+
+        return hop_by_panes(rows, window, by, columns) or aggregate_natively(rows, window, by, columns)
+    return aggregate_natively(rows, window, by, columns)
+
+
+def _check_can_change(window: Window, wanted: str) -> None:
+    """Refuse windows whose results cannot be given more than once."""
+    if isinstance(window, Session):
+        raise Misuse(
+            f"{wanted} is not for sessions: one that grows changes its start or end, and nothing would take "
+            'back the row before. Take emit="close".'
+        )
+    if isinstance(window, Sliding):
+        raise Misuse(f'{wanted} is not for sliding(size): each event has its own result. Take emit="close".')

@@ -1,0 +1,161 @@
+"""What a range of a topic says about a table: its records as versions of rows."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.client.errors import OffsetsGone
+from headrace.client.fetch import PartitionReader
+from headrace.client.offsets import EARLIEST, list_offsets
+from headrace.client.partition import TopicPartition
+from headrace.columns.cutting import Cutter
+from headrace.columns.values import value_parser
+from headrace.tables.keys import RecordKeys, key_bytes
+from headrace.tables.versions import newest_us, sorted_versions, version_schema, version_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.client.cluster import Cluster
+    from headrace.tables.definition import Definition
+
+COLUMNS: Final = ("key", "value", "offset", "timestamp")
+ENOUGH_BYTES: Final = 16 << 20
+"""Pieces are put together until they are so many bytes: a parser's start costs more than a hundred rows."""
+
+Positions = dict[int, int]
+"""The offset at which each partition is to be read next."""
+
+log = logging.getLogger("headrace.tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Versions, sorted as files are."""
+
+    versions: pa.Table
+    newest_us: int | None = None
+    unread: int = 0
+    """Records that named no row: values that do not parse, and keys that are null."""
+
+
+class ChangeReader:
+    """Reads the changes of one table from its topic."""
+
+    def __init__(self, cluster: Cluster, definition: Definition) -> None:
+        self._cluster = cluster
+        self._topic = definition.topic
+        self._maker = VersionMaker(definition)
+
+    def read(self, start: Positions, end: Positions) -> Changes:
+        """What the topic holds between two positions; a partition without a start begins at its first record.
+
+        What retention or compaction has removed is no longer part of the table.
+        """
+        parts = [part for number in sorted(end) for part in self._parts(number, start, end)]
+        changes = joined_changes(parts, self._maker.schema)
+        if changes.unread:
+            log.warning(
+                "the table of %r: %d records were left out, because their value does not parse or their key "
+                "is null",
+                self._topic,
+                changes.unread,
+            )
+        return changes
+
+    def _parts(self, number: int, start: Positions, end: Positions) -> Iterator[Changes]:
+        partition = TopicPartition(self._topic, number)
+        for piece in _gathered(self._pieces(partition, self._first(partition, start, end), end[number])):
+            yield self._maker.changes(piece, number)
+
+    def _first(self, partition: TopicPartition, start: Positions, end: Positions) -> int:
+        known = start.get(partition.partition)
+        if known is not None and known <= end[partition.partition]:
+            return known
+        # New, or made anew: its end is before what was read.
+        return list_offsets(self._cluster, {partition: EARLIEST})[partition]
+
+    def _pieces(self, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        position = start
+        while position < end:
+            cutter = Cutter(partition, position, end, columns=COLUMNS)
+            try:
+                for fetched in PartitionReader(self._cluster, partition, position, end):
+                    position = fetched.next_offset
+                    yield from cutter.parts(fetched.batches, fetched.aborted)
+                position = end
+            except OffsetsGone as gone:
+                if not position < gone.first:
+                    raise
+                position = gone.first
+
+
+class VersionMaker:
+    """Makes versions of records."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.schema = version_schema(definition)
+        self._definition = definition
+        self._names = [field.name for field in definition.row_type]
+        self._parser = value_parser("json", definition.row_type)
+        self._record_keys = RecordKeys(definition)
+
+    def changes(self, records: pa.RecordBatch, partition: int) -> Changes:
+        """What records of one partition change, in their order."""
+        rows = self._parser.parse(records.column("value")).values
+        deleted = records.column("value").is_null()
+        keys = key_bytes([self._field(rows, name) for name in self._definition.key])
+        if pc.any(deleted).as_py():
+            keys = pc.if_else(deleted, self._record_keys.read(records.column("key")), keys)
+        recorded = records.column("timestamp").cast(pa.int64()).fill_null(0)
+        versions = version_table(
+            self.schema,
+            keys=keys,
+            valid_from=self._valid_from(rows, recorded),
+            partition=partition,
+            offsets=records.column("offset"),
+            deleted=deleted,
+            values=[self._field(rows, field.name) for field in self._definition.columns],
+        )
+        # A value that is no row has no key either.
+        named = keys.is_valid()
+        versions, recorded = versions.filter(named), recorded.filter(named)
+        unread = records.num_rows - versions.num_rows
+        return Changes(versions=versions, newest_us=newest_us(versions, recorded), unread=unread)
+
+    def _valid_from(self, rows: pa.StructArray, recorded: pa.Int64Array) -> pa.Int64Array:
+        name = self._definition.valid_from
+        if name is None:
+            return recorded
+        return pc.coalesce(self._field(rows, name).cast(pa.int64()), recorded)
+
+    def _field(self, rows: pa.StructArray, name: str) -> pa.Array:
+        return pc.struct_field(rows, [self._names.index(name)])
+
+
+def joined_changes(parts: list[Changes], schema: pa.Schema) -> Changes:
+    """The changes of all parts, which are in the order of the topic, sorted as files are."""
+    versions = pa.concat_tables([schema.empty_table(), *(part.versions for part in parts)])
+    times = [part.newest_us for part in parts if part.newest_us is not None]
+    return Changes(
+        versions=sorted_versions(versions),
+        newest_us=max(times, default=None),
+        unread=sum(part.unread for part in parts),
+    )
+
+
+def _gathered(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The pieces, small ones put together."""
+    held: list[pa.RecordBatch] = []
+    for piece in pieces:
+        held.append(piece)
+        if sum(each.nbytes for each in held) >= ENOUGH_BYTES:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)

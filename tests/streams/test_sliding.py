@@ -1,0 +1,178 @@
+"""Sliding windows: for each event what its key's events of (t - size, t] come to."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+from headrace import App
+from headrace.errors import Misuse
+from headrace.streams.job import Job
+from headrace.streams.rows import Rows
+from headrace.streams.windows import Sliding, sliding, tumbling
+from headrace.testing import run
+from tests.streams.window_reference import Event, moved, sliding_reference
+
+pytestmark = pytest.mark.timeout(300)
+
+MINUTE_MS = 60_000
+SCHEMA = "user string, amount long, price double, at timestamp"
+COUNT = "count(*) AS events"
+
+
+def job_of(
+    app: App,
+    window: Any,
+    *columns: Column | str,
+    by: str | Sequence[str] = "user",
+    lateness: str = "10 minutes",
+) -> Job:
+    clicks = app.stream("clicks", SCHEMA, event_time="at", lateness="10 minutes")
+
+    @app.job(into=app.topic("slides", key="user" if by else ()))
+    def slides() -> Rows:
+        return clicks.window(window, by=by).agg(*map(as_column, columns))
+
+    return slides
+
+
+def as_column(column: Column | str) -> Column:
+    return F.expr(column) if isinstance(column, str) else column
+
+
+def at(minute: float) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+
+
+def click(
+    minute: float, user: str | None = "ann", amount: int | None = 1, price: float = 0.1
+) -> dict[str, Any]:
+    return {"user": user, "amount": amount, "price": price, "at": at(minute)}
+
+
+def test_sliding_6_events_at_1_3_8_give_counts_1_2_2(app: App) -> None:
+    job = job_of(app, sliding("6 minutes"), COUNT)
+    rows = run(job, {"clicks": [click(8), click(1), click(3), click(100)]})
+    assert rows == [
+        {"at": at(1), "user": "ann", "events": 1},
+        {"at": at(3), "user": "ann", "events": 2},
+        {"at": at(8), "user": "ann", "events": 2},
+    ]
+
+
+def test_all_aggregates_at_once_over_batches_and_a_crash(app: App) -> None:
+    columns = [
+        COUNT,
+        F.count("amount").alias("amounts"),
+        F.sum("amount").alias("total"),
+        F.avg("amount").alias("mean"),
+        F.min("amount").alias("least"),
+        F.max(F.col("price") * 2).alias("dearest"),
+        F.sum("price").alias("spent"),
+    ]
+    job = job_of(app, sliding("6 minutes"), *columns)
+    parts = [
+        {"clicks": [click(1, amount=None), click(3, amount=4, price=0.5), click(3, "bob", 7)]},
+        {"clicks": [click(8, amount=2, price=0.25), click(3, amount=10, price=0.25), click(7, None)]},
+        {"clicks": [click(100)]},
+    ]
+    rows = run(job, parts, crash=("written", 2))
+    found = sorted((tuple(row.values()) for row in rows), key=lambda row: (row[0], str(row[1]), row[2]))
+    assert found == [
+        (at(1), "ann", 1, 0, None, None, None, 0.2, 0.1),
+        *[(at(3), "ann", 3, 2, 14, 7.0, 4, 1.0, 0.1 + 0.5 + 0.25)] * 2,
+        (at(3), "bob", 1, 1, 7, 7.0, 7, 0.2, 0.1),
+        (at(7), None, 1, 1, 1, 1.0, 1, 0.2, 0.1),
+        (at(8), "ann", 3, 3, 16, 16 / 3, 2, 1.0, 0.25 + 0.5 + 0.25),
+    ]
+
+
+def test_an_event_that_the_watermark_has_passed_is_late(app: App) -> None:
+    job = job_of(app, sliding("6 minutes"), COUNT, by=())
+    rows = run(job, [{"clicks": [click(1), click(20)]}, {"clicks": [click(10), click(11), click(40)]}])
+    assert [(row["at"], row["events"]) for row in rows] == [(at(1), 1), (at(11), 1), (at(20), 1)]
+
+
+EVENTS = st.builds(
+    Event,
+    at_ms=st.integers(1, 40).map(lambda minute: minute * MINUTE_MS),
+    key=st.sampled_from(["ann", "bob", None]),
+    amount=st.integers(-5, 5),
+)
+
+
+@given(
+    parts=st.lists(st.lists(EVENTS, max_size=15), min_size=1, max_size=3),
+    minutes=st.sampled_from([1, 6, 30]),
+    crash=st.sampled_from([None, ("begun", 1), ("computed", 1), ("marked", 0), ("committed", 1)]),
+)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_comes_in_whatever_batches_is_what_lists_say(
+    app: App, parts: list[list[Event]], minutes: int, crash: tuple[str, int] | None
+) -> None:
+    window = Sliding(size=f"{minutes} minutes")
+    app = App("shop")
+    job = job_of(app, window, COUNT, F.sum("amount").alias("total"))
+    parts = [*parts, [Event(1000 * MINUTE_MS, "end", 0)]]
+    accepted, watermark_ms = [], 0
+    for part in parts:
+        accepted += [event for event in part if event.at_ms > watermark_ms]
+        watermark_ms = moved(watermark_ms, part, 10 * MINUTE_MS)
+    expected = [
+        (event.at_ms, event.key, count, total)
+        for event, count, total in reference(window, accepted)
+        if event.at_ms <= watermark_ms
+    ]
+    inputs = [{"clicks": [as_click(event) for event in part]} for part in parts]
+    rows = run(job, inputs, crash=crash)
+    found = [(row["at"].timestamp() * 1000, row["user"], row["events"], row["total"]) for row in rows]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def as_click(event: Event) -> dict[str, Any]:
+    time = datetime.fromtimestamp(event.at_ms / 1000, UTC)
+    return {"user": event.key, "amount": event.amount, "price": 1.0, "at": time}
+
+
+def reference(window: Sliding, events: list[Event]) -> list[tuple[Event, int, int]]:
+    """By key, for keys that are null have no order."""
+    keys = {event.key for event in events}
+    return [row for key in keys for row in sliding_reference(window, [e for e in events if e.key == key])]
+
+
+def test_results_can_go_into_another_window(app: App) -> None:
+    clicks = app.stream("clicks", SCHEMA, event_time="at", lateness="10 minutes")
+
+    @app.job(into=app.topic("peaks"))
+    def peaks() -> Rows:
+        slides = clicks.window(sliding("6 minutes"), by="user").agg(F.expr(COUNT))
+        return slides.window(tumbling("10 minutes"), by="user").agg(F.max("events").alias("peak"))
+
+    rows = run(peaks, [{"clicks": [click(1), click(3), click(8)]}, {"clicks": [click(12), click(100)]}])
+    assert [(row["window_start"], row["peak"]) for row in rows] == [(at(0), 2), (at(10), 2)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "collect_list(amount)",
+        "sum(amount) / count(*)",
+        "count(DISTINCT amount)",
+        "sum(amount) FILTER (WHERE amount > 1)",
+        "sum(CAST(amount AS decimal(10, 2)))",
+        "max(user)",
+    ],
+)
+def test_aggregates_that_it_does_not_know_are_refused(app: App, column: str) -> None:
+    with pytest.raises(Misuse, match="it knows sum, count, min, max and avg"):
+        run(job_of(app, sliding("6 minutes"), column), {"clicks": []})
+
+
+def test_two_columns_of_one_name_are_refused(app: App) -> None:
+    with pytest.raises(Misuse, match="would be named 'user'"):
+        run(job_of(app, sliding("6 minutes"), "count(*) AS user"), {"clicks": []})

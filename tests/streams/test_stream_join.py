@@ -1,0 +1,254 @@
+"""Joins of two streams: what matches, what comes out unmatched, and when."""
+
+import doctest
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+from headrace import App
+from headrace.errors import Misuse
+from headrace.streams import columns
+from headrace.streams.job import Job
+from headrace.streams.rows import Rows
+from headrace.testing import run
+from headrace.testing.jobs import STEPS
+from tests.streams.join_reference import Event, JoinReference, Part, order
+
+pytestmark = pytest.mark.timeout(240)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+Row = dict[str, Any]
+
+
+def at(minute: float) -> datetime:
+    return START + timedelta(minutes=minute)
+
+
+def order_row(order_id: int | None, product: str, amount: int, minute: float) -> Row:
+    return {"order_id": order_id, "product": product, "amount": amount, "at": at(minute)}
+
+
+def payment(order_id: int | None, paid: int, minute: float) -> Row:
+    return {"order_id": order_id, "paid": paid, "at": at(minute)}
+
+
+def order_status(app: App, how: str, within: Any = "10 minutes") -> Job:
+    orders = app.stream(
+        "orders",
+        "order_id long, product string, amount int, at timestamp",
+        event_time="at",
+        lateness="2 minutes",
+    )
+    payments = app.stream(
+        "payments", "order_id long, paid int, at timestamp", event_time="at", lateness="2 minutes"
+    )
+
+    @app.job(into=app.topic("order_status", key="order_id"))
+    def order_status() -> Rows:
+        return orders.join(payments, on="order_id", within=within, how=how)
+
+    return order_status
+
+
+FIRST = {
+    "orders": [order_row(1, "ProductA", 20, 0), order_row(2, "ProductB", 15, 1)],
+    "payments": [payment(1, 20, 3), payment(3, 30, 4)],
+}
+TIME_PASSES = {"orders": [order_row(None, "", 0, 20)], "payments": [payment(None, 0, 20)]}
+"""Rows without a key match nothing, and yet say how late it is."""
+
+
+def statuses(rows: list[Row]) -> list[tuple[Any, ...]]:
+    """Order, product, amount and payment of all rows that have a key, in the order of the log."""
+    names = ("order_id", "product", "amount", "paid")
+    return [tuple(row[name] for name in names) for row in rows if row["order_id"] is not None]
+
+
+PAID = (1, "ProductA", 20, 20)
+UNPAID = (2, "ProductB", 15, None)
+UNKNOWN = (3, None, None, 30)
+
+
+def test_an_order_joins_its_payment_as_soon_as_both_are_there(app: App) -> None:
+    assert statuses(run(order_status(app, "left"), FIRST)) == [PAID]
+
+
+def test_an_order_without_a_payment_comes_once_when_the_time_allowed_has_passed(app: App) -> None:
+    rows = run(order_status(app, "left"), [FIRST, TIME_PASSES, TIME_PASSES], crash=("written", 3))
+    assert statuses(rows) == [PAID, UNPAID]
+    assert list(rows[0]) == ["order_id", "product", "amount", "at", "paid", "payments_at"]
+    assert (rows[0]["at"], rows[0]["payments_at"]) == (at(0), at(3))
+
+
+def test_a_payment_without_an_order_appears_in_a_right_join(app: App) -> None:
+    rows = run(order_status(app, "right"), [FIRST, TIME_PASSES])
+    assert statuses(rows) == [PAID, UNKNOWN]
+    assert [row["paid"] for row in rows if row["order_id"] is None] == [0]
+
+
+def test_a_full_join_has_what_either_side_alone_has_and_no_two_nulls_are_equal(app: App) -> None:
+    rows = run(order_status(app, "full"), [FIRST, TIME_PASSES])
+    assert sorted(statuses(rows)) == sorted([PAID, UNPAID, UNKNOWN])
+    keyless = [(row["product"], row["paid"]) for row in rows if row["order_id"] is None]
+    assert sorted(keyless, key=str) == [("", None), (None, 0)]
+
+
+def test_an_inner_join_has_matches_only_and_windows_can_follow_it(app: App) -> None:
+    job = order_status(app, "inner", within=("1 minute", "5 minutes"))
+
+    @app.job(into=app.topic("revenue"))
+    def revenue() -> Rows:
+        """What was paid for the orders of each ten minutes."""
+        return job().transform(
+            lambda paid: (
+                paid.groupBy(F.window("at", "10 minutes"))
+                .agg(F.sum("paid").alias("paid"))
+                .select(F.col("window.start").alias("at"), "paid")
+            )
+        )
+
+    inputs = {
+        "orders": [order_row(n, "tea", 1, n) for n in range(1, 15)],
+        # Order n is paid n minutes later: from the sixth on too late.
+        "payments": [payment(n, 10**n, 2 * n) for n in range(8)] + [payment(12, 7, 11), payment(13, 9, 11)],
+    }
+    assert sorted(row["order_id"] for row in run(job, inputs)) == [1, 2, 3, 4, 5, 12]
+    later = {"orders": [order_row(99, "", 0, 60)], "payments": [payment(98, 0, 60)]}
+    windows = sorted((row["at"], row["paid"]) for row in run(revenue, [inputs, later]))
+    assert windows == [(at(0), 111_110), (at(10), 7)]
+
+
+def test_sides_with_other_names_and_a_stream_with_itself(app: App) -> None:
+    clicks = app.stream(
+        "shop.clicks", "user long, page string, at timestamp", event_time="at", lateness="1 minute"
+    )
+    users = app.stream("signups", "id int, page string, on timestamp", event_time="on", lateness="1 minute")
+
+    @app.job(into=app.topic("out"))
+    def both() -> Rows:
+        again = clicks.transform(lambda df: df.filter("page <> 'start'"))
+        twice = clicks.join(again, on="user", within=("0 seconds", "2 minutes"))
+        return users.join(twice, on={"id": "user"}, within="1 hour")
+
+    rows = run(
+        both,
+        {
+            "shop.clicks": [
+                {"user": 1, "page": "start", "at": at(1)},
+                {"user": 1, "page": "tea", "at": at(2)},
+                {"user": 1, "page": "cup", "at": at(4)},
+            ],
+            "signups": [{"id": 1, "page": "form", "on": at(0)}],
+        },
+    )
+    pages = [(row["page"], row["right_page"], row["shop_clicks_page"]) for row in rows]
+    assert sorted(pages) == [
+        ("form", "cup", "cup"),
+        ("form", "start", "tea"),
+        ("form", "tea", "cup"),
+        ("form", "tea", "tea"),
+    ]
+    names = ["id", "page", "on", "right_page", "at", "shop_clicks_page", "shop_clicks_at"]
+    assert list(rows[0]) == names
+
+
+def test_the_examples_of_names_hold() -> None:
+    result = doctest.testmod(columns)
+    assert (result.attempted > 0, result.failed) == (True, 0)
+
+
+MISTAKES: dict[str, Callable[[Rows, Rows], object]] = {
+    "one of inner, left, right, full": lambda a, b: a.join(b, on="k", within="1 minute", how="outer"),
+    "which is not a duration": lambda a, b: a.join(b, on="k", within="soon"),
+    "compares 'x', which its right side does not have": lambda a, b: a.join(b, on="x", within="1 minute"),
+    "at least one column": lambda a, b: a.join(b, on=[], within="1 minute"),
+    "a string, with 'n', a long": lambda a, b: a.join(b, on={"k": "n"}, within="1 minute"),
+    "rename one of them": lambda a, b: b.join(b, on="k", within="1 minute").join(
+        b, on="k", within="1 minute"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_explained(app: App, spark: SparkSession, message: str) -> None:
+    frame = spark.readStream.format("rate").load().selectExpr("'a' as k", "value as n", "timestamp as at")
+    left = Rows(frame=frame.withColumn("x", F.lit(1)).withWatermark("at", "1 minute"), event_time="at",
+                lateness="1 minute")  # fmt: skip
+    right = Rows(frame=frame.withWatermark("at", "1 minute"), event_time="at", lateness="1 minute")
+    with pytest.raises(Misuse, match=message):
+        MISTAKES[message](left, right)
+    with pytest.raises(Misuse, match="the right side of a join needs to know when"):
+        left.join(Rows(frame=frame), on="k", within="1 minute")
+
+
+LATENESS, BEFORE, AFTER, FAR = 5, 3, 7, 100_000
+TIMES = st.one_of(st.integers(1, 40), st.integers(1, 40), st.sampled_from([None, FAR]))
+SIDE = st.lists(st.tuples(st.sampled_from([None, "a", "a", "b"]), TIMES), max_size=7)
+PARTS = st.lists(st.tuples(SIDE, SIDE), min_size=2, max_size=3)
+
+
+def named(parts: list[Any]) -> list[Part]:
+    """Events with numbers; each part has a row of its own on the left, so that there is a batch for it."""
+    numbers = iter(range(1_000_000))
+    made = []
+    for left, right in parts:
+        sides = ([(None, None), *left], right)
+        made.append(tuple([Event(name=next(numbers), key=k, time=t) for k, t in side] for side in sides))
+    return made  # type: ignore[return-value]  # a tuple of two
+
+
+def as_rows(events: Any) -> list[Row]:
+    return [
+        {"k": e.key, "n": e.name, "at": None if e.time is None else START + timedelta(seconds=e.time)}
+        for e in events
+    ]
+
+
+def check_against_the_reference(how: str, parts: list[Part], crash: tuple[str, int] | None) -> None:
+    app = App("shop")
+    schema, times = "k string, n long, at timestamp", {"event_time": "at", "lateness": f"{LATENESS} seconds"}
+    left, right = app.stream("left", schema, **times), app.stream("right", schema, **times)  # type: ignore[arg-type]
+
+    @app.job(into=app.topic("out", partitions=2))
+    def joined() -> Rows:
+        return left.join(right, on="k", within=(f"{BEFORE} seconds", f"{AFTER} seconds"), how=how)
+
+    rows = run(joined, [{"left": as_rows(one), "right": as_rows(other)} for one, other in parts], crash=crash)
+    base = int(START.timestamp())
+    moved = [tuple([_moved(e, base) for e in side] for side in part) for part in parts]
+    reference = JoinReference(how=how, before=BEFORE, after=AFTER, lateness=LATENESS)
+    found = sorted([(row["n"], row["right_n"]) for row in rows], key=order)
+    assert found == reference.pairs(moved)  # type: ignore[arg-type]
+
+
+def _moved(event: Event, base: int) -> Event:
+    return Event(name=event.name, key=event.key, time=None if event.time is None else event.time + base)
+
+
+CRASHES = st.one_of(st.none(), st.tuples(st.sampled_from(STEPS), st.integers(0, 1)))
+STORM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=3, **STORM)  # type: ignore[arg-type]
+@given(how=st.sampled_from(["full", "left"]), parts=PARTS, crash=CRASHES)
+def test_a_join_is_what_plain_python_says(
+    spark: SparkSession, how: str, parts: list[Any], crash: tuple[str, int] | None
+) -> None:
+    check_against_the_reference(how, named(parts), crash)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@settings(max_examples=60, **STORM)  # type: ignore[arg-type]
+@given(how=st.sampled_from(["inner", "left", "right", "full"]), parts=PARTS, crash=CRASHES)
+def test_many_joins_are_what_plain_python_says(
+    spark: SparkSession, how: str, parts: list[Any], crash: tuple[str, int] | None
+) -> None:
+    check_against_the_reference(how, named(parts), crash)

@@ -1,0 +1,282 @@
+"""Streams joined with tables: the row that counted at the time of an event, whatever came first."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+from headrace import App
+from headrace.errors import Misuse
+from headrace.streams.building import Building
+from headrace.streams.job import Job
+from headrace.streams.rows import Rows
+from headrace.testing import run
+from headrace.testing.jobs import STEPS
+from tests.streams.table_reference import Row, Version, join_as_of
+
+pytestmark = pytest.mark.timeout(240)
+
+TEN = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
+ACTIVITY = "user int, action string, at timestamp"
+USERS = "id long, name string, city string, since timestamp"
+
+
+def at(minute: float) -> datetime:
+    return TEN + timedelta(minutes=minute)
+
+
+def event(user: int | None, minute: float, action: str = "LoggedIn") -> Row:
+    return {"user": user, "action": action, "at": at(minute)}
+
+
+def user(number: int, city: str, minute: float, name: str = "Alice") -> Row:
+    return {"id": number, "name": name, "city": city, "since": at(minute)}
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=repr)
+
+
+def joined_job(app: App, **options: Any) -> Job:
+    activity = app.stream("activity", ACTIVITY, event_time="at", lateness="1 minute")
+    users = app.table("users", USERS, key="id", valid_from="since")
+
+    @app.job(into=app.topic("joined", key="user"))
+    def joined() -> Rows:
+        return activity.join(users, on={"user": "id"}, **options)
+
+    return joined
+
+
+def test_activity_joins_the_profile_of_its_user(app: App) -> None:
+    activity = app.stream(
+        "activity", "user long, action string, at timestamp", event_time="at", lateness="1 minute"
+    )
+    profiles = app.table("profiles", "id long, name string, age int", key="id")
+
+    @app.job(into=app.topic("joined", key="user"))
+    def joined() -> Rows:
+        return activity.join(profiles, on={"user": "id"})
+
+    before = at(-60)  # a record's own time says since when its row counts
+    rows = run(
+        joined,
+        {
+            "activity": [event(1, 0, "LoggedIn"), event(2, 5, "ViewedProduct")],
+            "profiles": [
+                ("1", {"id": 1, "name": "Alice", "age": 28}, before),
+                ("2", {"id": 2, "name": "Bob", "age": 35}, before),
+            ],
+        },
+    )
+    assert in_order(rows) == [
+        {"user": 1, "action": "LoggedIn", "at": at(0), "name": "Alice", "age": 28},
+        {"user": 2, "action": "ViewedProduct", "at": at(5), "name": "Bob", "age": 35},
+    ]
+
+
+IN_ROME, IN_OSLO = user(1, "Rome", -60), user(1, "Oslo", 3)
+EVENTS = [event(1, 4), event(1, 2)]
+END = event(9, 60)
+ARRIVALS = {
+    "the table first": [{"users": [IN_ROME, IN_OSLO]}, {"activity": [*EVENTS, END]}],
+    "the events first": [{"activity": EVENTS}, {"users": [IN_OSLO, IN_ROME]}, {"activity": [END]}],
+    "all at once": [{"activity": [*EVENTS, END], "users": [IN_OSLO, IN_ROME]}],
+}
+
+
+@pytest.mark.parametrize("arrival", ARRIVALS)
+def test_alice_moves_and_her_events_join_where_she_lived_then(app: App, arrival: str) -> None:
+    rows = run(joined_job(app, wait="5 minutes"), ARRIVALS[arrival])
+    assert [(row["at"], row["city"]) for row in rows] == [(at(2), "Rome"), (at(4), "Oslo")]
+    assert rows[0] == event(1, 2) | {"name": "Alice", "city": "Rome", "since": at(-60)}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_changes_nothing(app: App, step: str) -> None:
+    parts = [{"users": [IN_ROME], "activity": EVENTS}, {"users": [IN_OSLO], "activity": [END]}]
+    rows = run(joined_job(app, wait="5 minutes"), parts, crash=(step, 2))
+    assert [(row["at"], row["city"]) for row in rows] == [(at(2), "Rome"), (at(4), "Oslo")]
+
+
+def test_without_waiting_an_event_sees_what_is_there_when_it_comes(app: App) -> None:
+    parts = [
+        {"activity": [event(1, 2)], "users": [user(1, "Rome", 0), b"garbled", user(2, "Lima", 0)]},
+        {"activity": [event(1, 9), event(1, 2), event(None, 2), event(3, 2)], "users": [user(1, "Oslo", 1)]},
+        {"activity": [event(1, 10), event(2, 8)], "users": [("1", None, at(10)), ("2", None, at(9))]},
+    ]
+    rows = run(joined_job(app), parts)
+    found = [(row["user"], row["at"], row["city"]) for row in rows]
+    assert in_order(found) == in_order(
+        [
+            (1, at(2), "Rome"),
+            (1, at(9), "Oslo"),
+            (1, at(2), "Oslo"),
+            (None, at(2), None),
+            (3, at(2), None),
+            (1, at(10), None),
+            (2, at(8), "Lima"),
+        ]
+    )
+    assert rows.dead == []
+
+
+def test_an_inner_join_with_the_latest_leaves_out_what_the_table_does_not_have(app: App) -> None:
+    parts = [
+        {"activity": [event(1, 2), event(2, 2), event(None, 2)], "users": [user(1, "Rome", 50)]},
+        {"activity": [event(1, 3)], "users": [user(1, "Oslo", 55)]},
+        {"activity": [event(1, 4)], "users": [("1", None)]},
+    ]
+    rows = run(joined_job(app, as_of="latest", how="inner"), parts)
+    assert [(row["at"], row["city"]) for row in rows] == [(at(2), "Rome"), (at(3), "Oslo")]
+
+
+def test_keys_can_be_texts_decimals_times_and_several_columns(app: App) -> None:
+    events = app.stream("events", "code string, price decimal(12,3), day timestamp, n double")
+    names = app.table("names", "code string, name string", key="code")
+    prices = app.table("prices", "price decimal(10,2), label string, code string", key="price")
+    days = app.table("days", "day timestamp, holiday boolean, tags array<string>", key="day")
+    both = app.table("both", "code string, n long, label string", key=["n", "code"])
+
+    @app.job(into=app.topic("joined"))
+    def joined() -> Rows:
+        rows = events.join(names, on="code", as_of="latest").join(prices, on="price", as_of="latest")
+        return rows.join(days, on="day", as_of="latest").join(both, on=["code", "n"], as_of="latest")
+
+    tables: dict[str, Any] = {
+        "names": [{"code": "ä", "name": "A"}, {"code": "b", "name": "B"}, ("b", None)],
+        "prices": [
+            {"price": "1.50", "label": "cheap", "code": "x"},
+            {"price": 2, "label": "two"},
+            ("2.00", None),
+        ],
+        "days": [
+            {"day": TEN, "holiday": True, "tags": ["a", None]},
+            {"day": at(1), "holiday": False, "tags": None},
+            ("2026-01-01 10:01:00", None),
+        ],
+        "both": [
+            {"code": "ä", "n": 1, "label": "one"},
+            {"code": "b", "n": 2, "label": "gone"},
+            ('{"n":2,"code":"b"}', None),
+        ],
+    }
+    inputs = [
+        {"code": "ä", "price": "1.5", "day": TEN, "n": 1},
+        {"code": "b", "price": "2.000", "day": at(1), "n": 2},
+        {"code": "ä", "price": "1.501", "day": at(2), "n": 1.5},
+    ]
+    rows = run(joined, [tables, {"events": inputs}])
+    none = {
+        "name": None,
+        "label": None,
+        "prices_code": None,
+        "holiday": None,
+        "tags": None,
+        "both_label": None,
+    }
+    assert rows == [
+        {"code": "ä", "price": Decimal("1.500"), "day": TEN, "n": 1.0, "name": "A", "label": "cheap"}
+        | {"prices_code": "x", "holiday": True, "tags": ["a", None], "both_label": "one"},
+        {"code": "b", "price": Decimal("2.000"), "day": at(1), "n": 2.0} | none,
+        {"code": "ä", "price": Decimal("1.501"), "day": at(2), "n": 1.5} | none | {"name": "A"},
+    ]
+
+
+def test_a_window_can_follow_and_a_table_can_be_a_stream_of_the_same_job(app: App) -> None:
+    moves = app.stream("users", USERS, event_time="since", lateness="1 minute")
+    users = app.table("users", USERS, key="id", valid_from="since")
+
+    @app.job(into=app.topic("counts"))
+    def counts() -> DataFrame:
+        rows = moves.join(users, on="id").transform(lambda df: df.filter("users_city is not null"))
+        counted = rows.df.groupBy(F.window("since", "10 minutes"), "users_city").count()
+        return counted.select("users_city", "count")
+
+    rows = run(
+        counts, {"users": [user(1, "Rome", 0), user(1, "Oslo", 3), user(2, "Oslo", 4), user(3, "Lima", 60)]}
+    )
+    assert in_order(rows) == [{"users_city": "Oslo", "count": 2}, {"users_city": "Rome", "count": 1}]
+
+
+minutes = st.integers(0, 30)
+changes = st.lists(
+    st.tuples(st.integers(1, 5), st.sampled_from(["Rome", "Oslo", None]), minutes),
+    min_size=5,
+    max_size=25,
+    unique_by=lambda change: (change[0], change[2]),
+)
+arrivals = st.lists(st.tuples(st.integers(1, 6), minutes), min_size=10, max_size=40)
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(moves=changes, events=arrivals, cuts=st.tuples(st.integers(0, 40), st.integers(0, 25)), data=st.data())
+def test_events_that_wait_join_as_the_reference_says(
+    spark: SparkSession, moves: list[Any], events: list[Any], cuts: tuple[int, int], data: st.DataObject
+) -> None:
+    table = [_change(*move) for move in moves]
+    stream = [event(number, minute) for number, minute in events]
+    parts = [
+        {"activity": stream[: cuts[0]], "users": table[: cuts[1]]},
+        {"activity": [*stream[cuts[0] :], event(9, 300)], "users": table[cuts[1] :]},
+    ]
+    crash = data.draw(st.one_of(st.none(), st.sampled_from([(step, 1) for step in STEPS])))
+    rows = run(joined_job(App("shop"), wait="1 hour"), parts, crash=crash)
+    versions = [
+        Version(number, at(minute), None if city is None else user(number, city, minute))
+        for number, city, minute in moves
+    ]
+    expected = join_as_of(stream, versions, key="user", time="at", columns=["name", "city", "since"])
+    assert in_order(rows) == in_order(expected)
+
+
+def _change(number: int, city: str | None, minute: int) -> Any:
+    key, time = str(number), at(minute)
+    return (key, None, time) if city is None else (key, user(number, city, minute), time)
+
+
+def build(spark: SparkSession, job: Job) -> Rows:
+    return job.build(Building(spark, "127.0.0.1:9"))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"as_of": "now"}, "as_of='now'"),
+        ({"how": "full"}, "a stream joins a table as left or inner"),
+        ({"wait": "soon"}, "wait is 'soon'"),
+    ],
+)
+def test_options_that_are_not_known_are_refused(
+    app: App, spark: SparkSession, options: Any, reason: str
+) -> None:
+    with pytest.raises(Misuse, match=reason):
+        build(spark, joined_job(app, **options))
+
+
+def test_what_cannot_be_joined_is_explained(app: App, spark: SparkSession) -> None:
+    timeless = app.stream("timeless", "id long, name string")
+    timed = app.stream("timed", "id long, at timestamp", event_time="at", lateness="1 minute")
+    users = app.table("users", "id long, part long, name string", key=["id", "part"])
+    broken = app.table("broken", "id lang", key="id")
+    other = app.table("users", "id long, name string", key="id")
+    attempts = {
+        'as_of="latest"': lambda: timeless.join(users, on={"id": "id", "name": "part"}),
+        "found by their whole key": lambda: timed.join(users, on="id"),
+        "its schema is not one": lambda: timed.join(broken, on="id"),
+        "'part', which its left side does not have": lambda: timed.join(users, on=["id", "part"]),
+        "two definitions that differ": lambda: timed.join(other, on="id").join(
+            app.table("users", "id long, name string, age int", key="id"), on="id"
+        ),
+    }
+    for number, (reason, attempt) in enumerate(attempts.items()):
+        job = app.job(into=app.topic("out"), name=f"job{number}")(attempt)
+        with pytest.raises(Misuse, match=reason):
+            build(spark, job)
+    with pytest.raises(Misuse, match="keep of the table of 'users' is 'for ever'"):
+        app.table("users", "id long", key="id", keep="for ever")

@@ -1,0 +1,319 @@
+"""Time in jobs: what moves it, what it closes, and that neither rest nor a backlog loses events."""
+
+import doctest
+import importlib
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+from headrace import App
+from headrace.client.cluster import Cluster
+from headrace.client.topics import NewTopic
+from headrace.errors import Misuse
+from headrace.spark.transactional_sink import Batch
+from headrace.streams.building import current_building
+from headrace.streams.durations import interval_of, milliseconds_of, seconds_of
+from headrace.streams.job import Job
+from headrace.streams.job_run import JobRun
+from headrace.streams.stream import Stream
+from headrace.streams.workplace import Workplace
+from headrace.testing import EmbeddedBroker, run
+
+pytestmark = pytest.mark.timeout(240)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SCHEMA = "product string, amount double, at timestamp"
+
+
+def at(minute: float) -> datetime:
+    return NOON + timedelta(minutes=minute)
+
+
+def order(minute: float, product: str = "tea", amount: float = 1.0) -> dict[str, Any]:
+    return {"product": product, "amount": amount, "at": at(minute)}
+
+
+def orders_of(app: App, **options: Any) -> Stream:
+    return app.stream("orders", SCHEMA, event_time="at", lateness="1 minute", **options)
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    counts = rows.groupBy(F.window("at", "1 minute")).count()
+    return counts.select(F.col("window.start").alias("start"), "count")
+
+
+def minutes(rows: list[dict[str, Any]]) -> dict[float, int]:
+    return {(row["start"] - NOON) / timedelta(minutes=1): row["count"] for row in rows}
+
+
+class Seen:
+    """The batches of a job, as something that is done before each of them sees them."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.watermarks: list[tuple[float, float]] = []
+        """What is late and what is closed, in minutes after noon."""
+
+    def watch(self) -> None:
+        current_building("a test").plan.before(self._note)
+
+    def _note(self, batch: Batch) -> None:
+        noon_ms = NOON.timestamp() * 1000
+        times = [(time_ms - noon_ms) / 60_000 for time_ms in (batch.late_ms, batch.watermark_ms)]
+        self.watermarks.append((round(times[0], 3), round(times[1], 3)))
+        assert batch.start is not None
+        self.batches.append(batch)
+
+
+def test_rows_that_a_filter_leaves_out_move_time_on_all_the_same(app: App) -> None:
+    orders = orders_of(app)
+
+    @app.job(into=app.topic("counts"))
+    def counts() -> DataFrame:
+        return counted(orders.df.filter("product = 'tea'"))
+
+    assert minutes(run(counts, {"orders": [order(0), order(0.5), order(9, "cup")]})) == {0: 2}
+
+
+def test_a_key_that_a_join_cannot_match_moves_time_on_all_the_same(app: App) -> None:
+    orders = orders_of(app)
+    payments = app.stream(
+        "payments", "product string, paid_at timestamp", event_time="paid_at", lateness="0 seconds"
+    )
+
+    @app.job(into=app.topic("paid"))
+    def paid() -> DataFrame:
+        near = "o.product = p.product and p.paid_at between o.at and o.at + interval 1 minute"
+        joined = orders.df.alias("o").join(payments.df.alias("p"), F.expr(near), "left")
+        return joined.select("o.at", F.col("p.paid_at").isNotNull().alias("is_paid"))
+
+    moved_by_null = [order(0), {"product": None, "amount": 1.0, "at": at(9)}]
+    beyond = [{"product": None, "paid_at": at(9)}]
+    rows = run(paid, {"orders": moved_by_null, "payments": beyond})
+    assert {"at": at(0), "is_paid": False} in rows
+
+
+def test_what_the_last_rows_close_is_closed_for_all_operators(app: App) -> None:
+    """A batch without rows follows, in which the watermark is that of the last rows; and then rest."""
+    orders, seen = orders_of(app), Seen()
+
+    @app.job(into=app.topic("teas"))
+    def teas() -> DataFrame:
+        seen.watch()
+        return orders.df.filter("product = 'tea'")
+
+    rows = run(teas, [{"orders": [order(5)]}, {"orders": [order(3), order(8)]}, {}])
+    assert [row["at"] for row in rows] == [at(5), at(3), at(8)]
+    assert [closed for _, closed in seen.watermarks[1:]] == [4, 4, 7]
+    assert [late for late, _ in seen.watermarks[2:]] == [4, 4]
+
+
+@pytest.mark.parametrize("step", ["begun", "written", "committed"])
+def test_a_crash_in_the_batch_without_rows_changes_nothing(app: App, step: str) -> None:
+    orders = orders_of(app)
+
+    @app.job(into=app.topic("counts"))
+    def counts() -> DataFrame:
+        return counted(orders.df)
+
+    parts = [{"orders": [order(0), order(9)]}, {"orders": [order(5), order(20)]}]
+    assert minutes(run(counts, parts, crash=(step, 1))) == {0: 1, 9: 1}
+
+
+def test_a_followed_topic_is_in_the_offsets_of_each_batch(app: App) -> None:
+    orders, seen = orders_of(app), Seen()
+
+    @app.job(into=app.topic("copies"))
+    def copies() -> DataFrame:
+        seen.watch()
+        current_building("a test").plan.follow(NewTopic(name="users", partitions=1))
+        return orders.df
+
+    users = [{"id": 1}, {"id": 2}]
+    rows = run(copies, [{"orders": [order(0)], "users": users}, {"users": users}, {"orders": [order(1)]}])
+    assert len(rows) == 2
+    first, last = seen.batches[0], seen.batches[-1]
+    assert (first.start["users"], first.end["users"]) == ({"0": 0}, {"0": 2})
+    assert last.end == {"orders": {"0": 2}, "users": {"0": 4}}
+
+
+def test_a_union_does_not_wait_for_a_stream_that_is_idle(app: App) -> None:
+    orders = orders_of(app)
+    returns = app.stream("returns", SCHEMA, event_time="at", lateness="1 minute", idle_after="1 ms")
+
+    @app.job(into=app.topic("counts"))
+    def counts() -> DataFrame:
+        return counted(orders.df.unionByName(returns.df))
+
+    assert minutes(run(counts, {"orders": [order(0), order(9)], "returns": []})) == {0: 1}
+
+
+def test_a_quiet_stream_closes_its_windows_by_the_clock(app: App) -> None:
+    orders = app.stream("orders", SCHEMA, event_time="at", lateness="0 seconds", idle_after="1 ms")
+
+    @app.job(into=app.topic("counts"))
+    def counts() -> DataFrame:
+        windows = orders.df.groupBy(F.window("at", "1 millisecond")).count()
+        return windows.select(F.col("window.start").alias("start"), "count")
+
+    rows = run(counts, {"orders": [order(0), order(0), b"no JSON"]})
+    assert rows == [{"start": at(0), "count": 2}], "the heartbeat itself is in no window"
+    assert [letter["value"] for letter in rows.dead] == [b"no JSON"]
+
+
+class Bench:
+    """A broker with topics of several partitions, and jobs that run over what is there."""
+
+    def __init__(self, spark: SparkSession, broker: EmbeddedBroker, state: Path) -> None:
+        self.cluster = Cluster.of(broker.bootstrap)
+        self.workplace = Workplace(spark=spark, bootstrap=broker.bootstrap, cluster=self.cluster, state=state)
+
+    def write(self, topic: str, partitions: list[list[float]], *, records_at: float | None = None) -> None:
+        """Events at these minutes after noon; the records have the times of their events, unless told."""
+        kept = {"retention.ms": "-1"}  # the records are old, and the broker would be right to remove them
+        self.workplace.provide([NewTopic(name=topic, partitions=len(partitions), configs=kept)])
+        producer = Producer({"bootstrap.servers": self.workplace.bootstrap})
+        for number, times in enumerate(partitions):
+            for minute in times:
+                value = json.dumps({"product": topic, "amount": 1.0, "at": at(minute).isoformat()})
+                moment = at(minute if records_at is None else records_at)
+                moment_ms = round(moment.timestamp() * 1000)
+                producer.produce(topic, value, partition=number, timestamp=moment_ms)
+        assert producer.flush(30) == 0
+
+    def run(self, job: Job) -> JobRun:
+        job_run = JobRun(job, self.workplace, once=True)
+        job_run.start()
+        while job_run.is_active():
+            time.sleep(0.01)
+        return job_run
+
+    def read(self, topic: str) -> list[dict[str, Any]]:
+        reader = self.workplace.spark.read.format("headrace").option("subscribe", topic)
+        rows = reader.option("kafka.bootstrap.servers", self.workplace.bootstrap).load().collect()
+        return [json.loads(row["value"]) for row in rows]
+
+
+@pytest.fixture
+def bench(spark: SparkSession, headrace_broker: EmbeddedBroker, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(spark, headrace_broker, tmp_path)
+    yield bench
+    bench.cluster.close()
+
+
+@contextmanager
+def catching_up(app: App, name: str, topics: list[str], max_records: int) -> Iterator[Job]:
+    streams = [
+        app.stream(topic, SCHEMA, event_time="at", lateness="10 seconds", max_records=max_records)
+        for topic in topics
+    ]
+
+    @app.job(into=app.topic(name), name=name)
+    def counts() -> DataFrame:
+        frames = [stream.df for stream in streams]
+        return counted(frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1]))
+
+    yield counts
+
+
+def test_catching_up_makes_nothing_late(app: App, bench: Bench) -> None:
+    """Partitions of very different size, one of them an hour ahead."""
+    partitions = [
+        [n / 20 for n in range(1_200)],
+        [n / 2 for n in range(120)],
+        [60 + n / 5 for n in range(300)],
+        [],
+    ]
+    bench.write("orders", partitions)
+    with catching_up(app, "counts", ["orders"], 400) as job:
+        done = bench.run(job)
+    expected = Counter(int(minute) for times in partitions for minute in times)
+    del expected[119]  # the last minute stays open
+    found = {row["start"]: row["count"] for row in bench.read("counts")}
+    assert found == {_text(minute): count for minute, count in expected.items()}
+    assert done.tally.late == 0
+    assert done.tally.batches >= 1_620 / 400
+
+
+def test_catching_up_with_two_topics_makes_nothing_late(app: App, bench: Bench) -> None:
+    bench.write("orders", [[n / 10 for n in range(600)], [n / 2 for n in range(120)]])
+    bench.write("returns", [[n / 3 for n in range(180)]])
+    with catching_up(app, "counts_of_two", ["orders", "returns"], 200) as job:
+        done = bench.run(job)
+    found = {row["start"]: row["count"] for row in bench.read("counts_of_two")}
+    assert found == {_text(minute): 15 for minute in range(59)}
+    assert done.tally.late == 0
+
+
+def _text(minute: int) -> str:
+    return at(minute).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+
+
+@pytest.mark.parametrize(("records_at", "word"), [(600.0, "behind"), (-600.0, "ahead of")])
+def test_event_times_that_stray_from_the_times_of_records_are_told_once(
+    app: App, bench: Bench, caplog: pytest.LogCaptureFixture, records_at: float, word: str
+) -> None:
+    bench.write("imported", [[n / 10 for n in range(400)]], records_at=records_at)
+    with (
+        catching_up(app, "imports", ["imported"], 100) as job,
+        caplog.at_level(logging.WARNING, "headrace.streams"),
+    ):
+        bench.run(job)
+    assert caplog.text.count("the times of their records") == 1
+    assert f"event times (at) are {word}" in caplog.text
+
+
+def test_a_job_at_rest_stays_quiet(app: App, bench: Bench) -> None:
+    bench.write("orders", [[0, 5]])
+    with catching_up(app, "quiet_counts", ["orders"], 100) as job:
+        offsets = Path(bench.run(job).folder.checkpoint) / "offsets"
+        planned = {path.name for path in offsets.iterdir()}
+        assert planned == {"0", "1"}, "the rows, and the batch that closes windows"
+        bench.run(job)
+        assert {path.name for path in offsets.iterdir()} == planned
+
+
+@pytest.mark.parametrize("module", ["spark.ticks", "streams.building", "streams.clocks", "streams.durations"])
+def test_the_examples_of_a_module_hold(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"headrace.{module}"))
+    assert (result.attempted > 0, result.failed) == (True, 0)
+
+
+def test_durations_are_read_in_one_way_everywhere() -> None:
+    assert seconds_of("10 minutes") == 600
+    assert milliseconds_of("1 hour 30 minutes") == 5_400_000
+    assert milliseconds_of(" 2h, 3 Min 4s ") == 7_384_000
+    assert interval_of("500 ms") == "500 milliseconds"
+    for wrong in (
+        "",
+        "soon",
+        "10",
+        "minutes",
+        "-1 minute",
+        "1.5 hours",
+        "1 month",
+        "3 minutes or so",
+        "2 aeons",
+    ):
+        with pytest.raises(Misuse, match='such as "10 minutes"'):
+            milliseconds_of(wrong)
+    with pytest.raises(Misuse, match="lateness is '1 month'"):
+        App("shop").stream("t", "at timestamp", event_time="at", lateness="1 month")
+    with pytest.raises(Misuse, match="more than a hundred years"):
+        milliseconds_of("99999 weeks")
+
+
+def test_idle_after_is_about_event_time() -> None:
+    with pytest.raises(Misuse, match="declare event_time and lateness too"):
+        App("shop").stream("t", "a int", idle_after="1 minute")

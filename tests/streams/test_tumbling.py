@@ -1,0 +1,129 @@
+"""Tumbling windows: each begins where the one before ends."""
+
+import doctest
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+from headrace import App, hopping, session, sliding, tumbling
+from headrace.errors import Misuse
+from headrace.streams import correction, windows
+from headrace.streams.building import Building
+from headrace.streams.rows import Rows
+from headrace.testing import run
+from tests.streams.window_jobs import FAR, at_minute, count_by, counted, inputs, results
+from tests.streams.window_reference import run_reference
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_tumbling_6_puts_every_event_into_exactly_one_window(app: App) -> None:
+    job = count_by(app, tumbling("6 minutes"))
+    rows = run(job, inputs([0, 5, 5.99, 6, 11, 12, 17, FAR]))
+    assert counted(rows) == {(0, 6): 3, (6, 12): 2, (12, 18): 2}
+
+
+def test_windows_are_kept_apart_by_keys_also_when_a_key_is_null(app: App) -> None:
+    job = count_by(app, tumbling("6 minutes", offset="1 minute"))
+    events = [at_minute(0.5, "a", 1), at_minute(1, "a", 2), at_minute(2, "b", 4), at_minute(3, None, 8)]
+    events += [at_minute(6.99, "b", 16), at_minute(7, "b", 32), at_minute(FAR)]
+    expected = run_reference(tumbling("6 minutes", offset="1 minute"), [events], 0).results
+    assert results(run(job, inputs(events))) == sorted(expected, key=repr)
+    assert len(expected) == 5
+
+
+def test_windows_without_keys_take_all_rows_together_and_those_without_a_time_are_in_none(app: App) -> None:
+    job = count_by(app, tumbling("6 minutes"), by=())
+    (part,) = inputs([at_minute(1, "a"), at_minute(2, "b"), at_minute(FAR)])
+    part["events"].append({"key": "a", "amount": 1, "at": None})
+    (row,) = run(job, part)
+    assert (list(row), row["events"]) == (["window_start", "window_end", "events", "total"], 2)
+
+
+def test_an_hour_is_the_sum_of_its_sixty_minutes(app: App) -> None:
+    events = app.stream("events", "key string, amount long, at timestamp", event_time="at", lateness="1 s")
+
+    @app.job(into=app.topic("hours"))
+    def hours() -> Rows:
+        minutes = events.window(tumbling("1 minute"), by="key").agg(F.sum("amount").alias("amount"))
+        return minutes.window(tumbling("1 hour")).agg(
+            F.count("*").alias("minutes"), F.sum("amount").alias("total")
+        )
+
+    rows = run(hours, inputs([0, 0.5, 30, 59, 59.9, 60, 61, FAR]))
+    assert [(row["minutes"], row["total"]) for row in sorted(rows, key=lambda row: row["window_start"])] == [
+        (3, 5),
+        (2, 2),
+    ]
+
+
+def test_a_filter_of_the_user_before_a_window_and_a_plain_function_behind_it(app: App) -> None:
+    events = app.stream("events", "key string, amount long, at timestamp", event_time="at", lateness="1 s")
+
+    @app.job(into=app.topic("large", key=["window_start", "key"]))
+    def large() -> Rows:
+        counts = events.transform(lambda df: df.filter("amount > 1")).window(tumbling("6 minutes"), by="key")
+        return counts.agg(F.sum("amount").alias("total")).transform(lambda df: df.filter("total > 5"))
+
+    rows = run(large, inputs([at_minute(1, "a", 1), at_minute(2, "a", 6), at_minute(3, "b", 5), FAR]))
+    assert [(row["key"], row["total"]) for row in rows] == [("a", 6)]
+
+
+MISTAKES: dict[str, Callable[[], object]] = {
+    "is at least a millisecond": lambda: tumbling("0 minutes"),
+    "is not below '1 minute'": lambda: tumbling("1 minute", offset="1 minute"),
+    "is not a duration": lambda: hopping("soon", every="1 minute"),
+    "gap of sessions is at least": lambda: session("0 s"),
+    "size of a window is at least": lambda: sliding("0 s"),
+    "zone 'Berlin' is not known": lambda: tumbling("1 day", zone="Berlin"),
+    "at least a millisecond.$": lambda: correction.correct("0 s"),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_window_that_makes_no_sense_is_refused_when_it_is_made(message: str) -> None:
+    with pytest.raises(Misuse, match=message):
+        MISTAKES[message]()
+
+
+WRONG: dict[str, Callable[[Rows], object]] = {
+    "write tumbling": lambda rows: rows.window("1 minute"),  # type: ignore[arg-type]
+    "when its events happened": lambda rows: Rows(frame=rows.frame).window(tumbling("1 minute")),
+    "there is no such column. The columns are timestamp, value": lambda rows: rows.window(
+        tumbling("1 minute"), by="product"
+    ),
+    "is the time of the event": lambda rows: rows.window(tumbling("1 minute"), by="timestamp"),
+    "needs to know what to compute": lambda rows: rows.window(tumbling("1 minute")).agg(),
+    "would be named 'value'": lambda rows: totals(rows, "value"),
+    "would be named 'window_end'": lambda rows: totals(rows, "window_end"),
+    "has this name. Rename yours": lambda rows: totals(rows, "total").window(
+        tumbling("1 hour"), by="window_start"
+    ),
+    'emit="close" in the first one': lambda rows: totals(rows, "total", emit="change").window(
+        tumbling("1 hour")
+    ),
+    "is not a duration": lambda rows: totals(rows, "total", emit="now and then"),
+    "is not for sessions": lambda rows: rows.window(session("1 s")).agg(F.max("value"), emit="change"),
+}
+
+
+def totals(rows: Rows, name: str, **options: Any) -> Rows:
+    return rows.window(tumbling("1 minute"), by="value").agg(F.sum("value").alias(name), **options)
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_cannot_be_computed_is_refused_with_the_way_out(spark: SparkSession, message: str) -> None:
+    building = Building(spark, "127.0.0.1:1")
+    frame = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
+    with building.active(), pytest.raises(Misuse, match=message):
+        WRONG[message](Rows(frame=frame, event_time="timestamp", lateness="10 seconds"))
+
+
+@pytest.mark.parametrize("module", [windows, correction])
+def test_the_examples_of_a_module_hold(module: Any) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,77 @@
+"""All windows that Spark computes, against the reference in plain Python."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from headrace import App, hopping, session, tumbling
+from headrace.streams.windows import Window
+from headrace.testing import run
+from headrace.testing.jobs import STEPS
+from tests.streams.window_jobs import NEW_YEAR_MS, count_by, inputs, missed, results
+from tests.streams.window_reference import Event, run_reference
+
+pytestmark = pytest.mark.timeout(600)
+
+WINDOWS: Sequence[Window] = (
+    tumbling("6 seconds"),
+    tumbling("6 seconds", offset="2500 ms"),
+    hopping("6 seconds", every="4 seconds"),
+    hopping("6 seconds", every="2 seconds", offset="1 s"),
+    hopping("3 seconds", every="5 seconds", offset="500 ms"),
+    session("5 seconds"),
+)
+
+times_ms = st.integers(0, 120).map(lambda half_seconds: half_seconds * 500)
+events = st.builds(Event, times_ms, st.sampled_from(["a", "b", None]), st.integers(1, 9))
+parts = st.lists(st.lists(events, min_size=1, max_size=12), min_size=1, max_size=4)
+# Part of the events before 1970, and all of them in our days.
+beginnings_ms = st.sampled_from([NEW_YEAR_MS, NEW_YEAR_MS, -30_000])
+
+
+def check(window: Window, parts: list[list[Event]], beginning_ms: int, crash: tuple[str, int] | None) -> None:
+    """Run the job and the reference."""
+    moved = [[event._replace(at_ms=event.at_ms + beginning_ms) for event in part] for part in parts]
+    expected = run_reference(window, moved, 0)
+    job = count_by(App("shop"), window, late="counts.late")
+    rows = run(job, inputs(*moved), crash=crash)
+    assert results(rows) == sorted(expected.results, key=repr)
+    assert missed(rows.late) == sorted(expected.late, key=repr)
+
+
+# An example takes seconds: to look for a smaller one would take minutes.
+QUICK = settings(
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+crashes = st.one_of(st.none(), st.tuples(st.sampled_from(STEPS), st.just(0)))
+
+
+@given(st.sampled_from(WINDOWS), parts, beginnings_ms, crashes)
+@settings(QUICK, max_examples=6)
+def test_disorder_ties_duplicates_boundaries_and_crashes_change_nothing(
+    spark: SparkSession,
+    window: Window,
+    parts: list[list[Event]],
+    beginning_ms: int,
+    crash: tuple[str, int] | None,
+) -> None:
+    check(window, parts, beginning_ms, crash)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@given(st.sampled_from(WINDOWS), parts, beginnings_ms, crashes)
+@settings(QUICK, max_examples=150)
+def test_a_storm_of_parts_and_crashes_changes_nothing(
+    spark: SparkSession,
+    window: Window,
+    parts: list[list[Event]],
+    beginning_ms: int,
+    crash: tuple[str, int] | None,
+) -> None:
+    check(window, parts, beginning_ms, crash)
