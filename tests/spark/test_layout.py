@@ -88,4 +88,4 @@ def test_what_a_parser_would_refuse_is_refused_before_a_task_starts(
     format_: str, given: dict[str, str], message: str
 ) -> None:
     with pytest.raises(BadOption, match=message):
-        Layout.of(Options({"valueFormat": format_, "valueSchema": "id long", **given}))
+        layout(valueFormat=format_, valueSchema="id long", **given)
