@@ -49,12 +49,18 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
-    """The one Spark session of all tests; `format("headrace")` is known to it."""
-    from headrace.spark import register
+def spark_session() -> "Iterator[SparkSession]":
     from headrace.spark.session import local_session
 
     session = local_session("tests", cores=2)
-    register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark(spark_session: "SparkSession") -> "SparkSession":
+    """The one Spark session of all tests, active: an interrupted call leaves its thread without one."""
+    from headrace.spark import activate
+
+    activate(spark_session)
+    return spark_session
