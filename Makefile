@@ -7,7 +7,7 @@ BENCH  ?= broker
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo test check bench test-cluster soak lock format clean
+.PHONY: help install demo test coverage check bench test-cluster soak lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ check: $(VENV)/.dev  ## lint, types, layers
 	$(BIN)/lint-imports
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not cluster and not soak" $(ARGS)
+
+coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not cluster and not soak" --cov --cov-report=term $(ARGS)
 
 test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven

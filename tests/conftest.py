@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # The suite tries the same examples each time, so that a red run can be seen again. Others are looked for with
-# --hypothesis-profile=random, as `make soak` does.
-settings.register_profile("steady", derandomize=True)
-settings.register_profile("random", derandomize=False)
+# --hypothesis-profile=random, as `make soak` does. None has to be fast: how long an example takes says more
+# about the machine than about the code.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("random", derandomize=False, deadline=None)
 settings.load_profile("steady")
 
 
@@ -48,12 +49,18 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
-    """The one Spark session of all tests; `format("headrace")` is known to it."""
-    from headrace.spark import register
+def spark_session() -> "Iterator[SparkSession]":
     from headrace.spark.session import local_session
 
     session = local_session("tests", cores=2)
-    register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark(spark_session: "SparkSession") -> "SparkSession":
+    """The one Spark session of all tests, active: an interrupted call leaves its thread without one."""
+    from headrace.spark import activate
+
+    activate(spark_session)
+    return spark_session

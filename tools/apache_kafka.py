@@ -25,13 +25,13 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tools.maven import Artifact, JarsUnavailable, fetch
+from tools.server import Server
 
 VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.4"  # the one that Kafka 4.3 brings, so that its log can be bound to it
@@ -152,7 +152,7 @@ def _new_id() -> str:
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-class ApacheKafka:
+class ApacheKafka(Server):
     """One Apache Kafka node, broker and controller in one, on free ports of 127.0.0.1.
 
     `start`, `stop` and `kill` may follow one another: address and data stay until `close`.
@@ -258,19 +258,6 @@ class ApacheKafka:
             return ""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def _settings(self) -> Path:
         return self._folder / "server.properties"
@@ -334,7 +321,7 @@ class ApacheKafka:
         )
 
 
-class ApacheKafkaCluster:
+class ApacheKafkaCluster(Server):
     """Several Apache Kafka nodes in one cluster: topics are replicated to up to three of them.
 
     A topic without a replication factor of its own gets three replicas, and takes writes while two are there:
@@ -380,19 +367,6 @@ class ApacheKafkaCluster:
             if node.is_running:
                 node.kill()
             node.close()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def main() -> None:

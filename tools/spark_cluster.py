@@ -20,12 +20,13 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pyspark
+
+from tools.server import Server
 
 HOME = Path(pyspark.__file__).parent
 HOST = "127.0.0.1"
@@ -105,7 +106,7 @@ class Daemon:
         return self._folder / "daemon.log"
 
 
-class SparkCluster:
+class SparkCluster(Server):
     """A master and its workers; `master` is the address for `SparkSession.builder.master`.
 
     `with SparkCluster() as spark` starts it, and closes it at the end.
@@ -171,19 +172,6 @@ class SparkCluster:
         except (URLError, ConnectionError, TimeoutError):
             return {}  # the master is starting, or has gone
         return state
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -39,7 +39,7 @@ def test_a_broker_that_restarts_is_waited_for(terminal: Terminal, headrace_broke
 
 
 def test_a_broker_that_stays_away_is_given_up(terminal: Terminal, headrace_broker: EmbeddedBroker) -> None:
-    session = Session(broker_address(terminal.bootstrap), timeout_s=0.5)
+    session = Session(broker_address(terminal.bootstrap), timeout_s=2)
     reader = Reader(session, "t", group=None, until=None)
     try:
         reader.assign({0: 0})

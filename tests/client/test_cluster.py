@@ -50,7 +50,7 @@ def test_a_partition_that_does_not_exist_is_explained(
 ) -> None:
     unknown = TopicPartition("no-such-topic", 0) if missing == "topic" else partition._replace(partition=7)
     with (
-        Cluster.of(bootstrap, timeout_s=0.3) as cluster,
+        Cluster.of(bootstrap, timeout_s=2) as cluster,
         pytest.raises(UnknownPartition, match="Check its name, or create it"),
     ):
         cluster.leader(unknown)

@@ -37,7 +37,7 @@ def test_a_stable_position_waits_for_the_open_transaction(
     commit_offsets(cluster, group, {partition: 1})
     transaction = SharedTransaction.open(cluster, fresh_name("transaction"))
     transaction.commit_offsets(group, {partition: 2})
-    with Cluster.of(bootstrap, timeout_s=0.3) as impatient:
+    with Cluster.of(bootstrap, timeout_s=2) as impatient:
         with pytest.raises(RequestRefused, match="unstable_offset_commit"):
             fetch_offsets(impatient, group, [partition])
         assert fetch_offsets(impatient, group, [partition], require_stable=False) == {partition: 1}

@@ -71,7 +71,7 @@ def test_a_refusal_for_good_ends_the_writing_and_leaves_the_connection_in_order(
 
 def test_a_refusal_that_does_not_pass_in_time_is_raised() -> None:
     broker = ScriptedBroker([Fate(NOT_ENOUGH_REPLICAS, is_stored=False)] * 1000)
-    with serving(broker) as address, Cluster([address], timeout_s=0.2) as cluster:
+    with serving(broker) as address, Cluster([address], timeout_s=2) as cluster:
         producer = BatchProducer(cluster)
         producer.send(PARTITION, batch([b"x"]))
         with pytest.raises(RequestRefused, match="not_enough_replicas"):
@@ -136,10 +136,10 @@ def test_a_gap_in_the_middle_is_passed_over() -> None:
 def test_a_partition_that_gives_nothing_for_too_long_is_an_error() -> None:
     broker = log_of(numbers(0, 4), numbers(4, 8))
     broker.fates.extend([Fate(), *[Fate(is_empty=True, throttle_ms=1)] * 1000])
-    with serving(broker) as address, Cluster([address], timeout_s=0.2) as cluster:
+    with serving(broker) as address, Cluster([address], timeout_s=2) as cluster:
         pieces = iter(PartitionReader(cluster, PARTITION, 0, 8))
         assert next(pieces).next_offset == 4
-        with pytest.raises(ReadStalled, match=r"gave nothing from offset 4 on for 0\.2 s"):
+        with pytest.raises(ReadStalled, match=r"gave nothing from offset 4 on for 2 s"):
             next(pieces)
 
 

@@ -78,7 +78,7 @@ def test_an_open_transaction_is_waited_for_and_then_explained(
     transaction.add([partition])
     write(cluster, partition, batch([b"x"], transaction.identity), transactional_id=name)
     with (
-        Cluster.of(bootstrap, timeout_s=0.5) as impatient,
+        Cluster.of(bootstrap, timeout_s=2) as impatient,
         pytest.raises(ReadStalled, match="a transaction that is still open keeps readers at offset 0"),
     ):
         list(PartitionReader(impatient, partition, 0, 1))
@@ -89,7 +89,7 @@ def test_a_range_beyond_the_end_is_waited_for_and_then_explained(
     cluster: Cluster, partition: TopicPartition, bootstrap: str
 ) -> None:
     write(cluster, partition, batch(numbers(0, 10)))
-    with Cluster.of(bootstrap, timeout_s=0.5) as impatient:
+    with Cluster.of(bootstrap, timeout_s=2) as impatient:
         reader = iter(PartitionReader(impatient, partition, 0, 11))
         assert next(reader).next_offset == 10
         with pytest.raises(ReadStalled, match="the partition ends at offset 10"):
@@ -129,7 +129,7 @@ def test_offsets_that_never_were_are_named(cluster: Cluster, partition: TopicPar
 
 
 def test_a_partition_that_does_not_exist_is_explained(bootstrap: str) -> None:
-    with Cluster.of(bootstrap, timeout_s=0.3) as cluster, pytest.raises(UnknownPartition):
+    with Cluster.of(bootstrap, timeout_s=2) as cluster, pytest.raises(UnknownPartition):
         list(PartitionReader(cluster, TopicPartition(fresh_name("ghost"), 0), 0, 1))
 
 

@@ -88,7 +88,7 @@ def test_a_broker_may_be_killed_while_batches_are_on_their_way(tmp_path: Path, i
 
 
 def test_a_partition_that_does_not_exist_is_explained(bootstrap: str) -> None:
-    with Cluster.of(bootstrap, timeout_s=0.3) as cluster, pytest.raises(UnknownPartition):
+    with Cluster.of(bootstrap, timeout_s=2) as cluster, pytest.raises(UnknownPartition):
         write(cluster, TopicPartition(fresh_name("ghost"), 0), batch([b"x"]))
 
 

@@ -164,7 +164,7 @@ def test_a_partition_that_was_not_added_cannot_be_written(
 
 
 def test_a_partition_that_does_not_exist_cannot_be_added(bootstrap: str, name: str) -> None:
-    with Cluster.of(bootstrap, timeout_s=0.5) as cluster:
+    with Cluster.of(bootstrap, timeout_s=2) as cluster:
         transaction = SharedTransaction.open(cluster, name)
         with pytest.raises(UnknownPartition):
             transaction.add([TopicPartition(fresh_name("ghost"), 0)])

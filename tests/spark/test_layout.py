@@ -74,3 +74,18 @@ def test_a_schema_of_the_user_may_only_choose_columns() -> None:
         raw.check(StructType().add("amount", "double"))
     with pytest.raises(BadColumns, match="the column value is binary, not string"):
         raw.check(StructType().add("value", "string"))
+
+
+@pytest.mark.parametrize(
+    ("format_", "given", "message"),
+    [
+        ("json", {"timeZone": "Mars/Olympus"}, "timeZone 'Mars/Olympus' is not known"),
+        ("json", {"delimiter": ";"}, "delimiter means nothing for valueFormat json"),
+        ("csv", {"quote": "''"}, "quote is one ASCII character"),
+    ],
+)
+def test_what_a_parser_would_refuse_is_refused_before_a_task_starts(
+    format_: str, given: dict[str, str], message: str
+) -> None:
+    with pytest.raises(BadOption, match=message):
+        layout(valueFormat=format_, valueSchema="id long", **given)

@@ -61,14 +61,26 @@ def test_memory_is_bounded_on_both_sides() -> None:
     assert usable_cores() > 0
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import traceback\ntry:\n    raise {error}\nexcept {error}:\n    traceback.print_exc()",
+        "raise {error}",
+        "class Closing:\n    def __del__(self):\n        raise {error}\nclosing = Closing()\ndel closing",
+    ],
+    ids=["caught", "uncaught", "unraisable"],
+)
 @pytest.mark.parametrize(("error", "is_told"), [("BrokenPipeError", False), ("ValueError", True)])
 def test_a_python_process_that_spark_hung_up_on_does_not_complain(
-    tmp_path: Path, error: str, is_told: bool
+    tmp_path: Path, program: str, error: str, is_told: bool
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('of the machine')")
-    program = f"import traceback\ntry:\n    raise {error}\nexcept {error}:\n    traceback.print_exc()"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PYTHON_START), str(tmp_path)])}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program.format(error=error)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (error in done.stderr, done.stdout) == (is_told, "of the machine\n")

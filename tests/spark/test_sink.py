@@ -1,5 +1,6 @@
 """`write` and `writeStream` with `format("headrace")`: rows as records, at least once."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from headrace.spark import activate
 from headrace.spark.errors import BadColumns
 from headrace.spark.sink import check_columns
 from tests.spark.records import consume, create_topic, produce, read_stream
@@ -96,3 +98,18 @@ def test_a_topic_is_never_overwritten(spark: SparkSession, bootstrap: str) -> No
     writer = rows.write.format("headrace").option("kafka.bootstrap.servers", bootstrap).option("topic", "a")
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         writer.mode("overwrite").save()
+
+
+def test_a_thread_that_did_not_make_the_session_writes_once_it_is_active(
+    spark: SparkSession, bootstrap: str
+) -> None:
+    create_topic(bootstrap, "a")
+    rows = spark.range(1).selectExpr("cast(id as string) value")
+
+    def write_here() -> None:
+        activate(spark)
+        write(rows, bootstrap, topic="a")
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(write_here).result()
+    assert [record.value() for record in consume(bootstrap, "a")] == [b"0"]

@@ -8,13 +8,13 @@ from headrace.streams.description import Description, incompatibilities
 from headrace.streams.plan import input_topics, stateful_operators
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ticks(spark: SparkSession) -> DataFrame:
     reader = spark.readStream.format("rate").option("subscribe", "ticks")
     return reader.load().withWatermark("timestamp", "10 seconds")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tocks(spark: SparkSession) -> DataFrame:
     reader = spark.readStream.format("rate").option("subscribe", "tocks")
     return reader.load().withWatermark("timestamp", "10 seconds")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("headrace")` known to a session."""
+    """Make `format("headrace")` known to a session, and to writers in this thread."""
     from headrace.spark.source import HeadraceSource
 
     # The planning processes know nothing of the session, and must know how many tasks can run at once. A
@@ -21,3 +21,13 @@ def register(session: SparkSession) -> None:
     session.dataSource.register(registered)
     # Batch reads narrow what they fetch by the filters of the query, which Spark withholds by default.
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    activate(session)
+
+
+def activate(session: SparkSession) -> None:
+    """Make a session the one of this thread; other threads than the one that made it write only after this.
+
+    Spark looks for the format of a writer in the active session of the calling thread.
+    """
+    jvm: Any = session.sparkContext._jvm
+    getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)

@@ -6,11 +6,13 @@ numba and the kernels by itself would be a second late with its first row.
 
 from __future__ import annotations
 
+import gc
+
 import pyspark.daemon
 
 
 def load() -> None:
-    """Load what workers need, and nothing that starts to work: running threads would not survive the fork."""
+    """Load what workers need, and nothing that starts to work: running threads would not survive a fork."""
     import headrace.client.produce
     import headrace.columns.encoding
     import headrace.columns.panes
@@ -21,6 +23,11 @@ def load() -> None:
     import headrace.spark.sink
     import headrace.spark.stream_reader
     import headrace.spark.table_stage  # noqa: F401
+
+    # After every task a worker collects garbage. What was loaded here stays: looking through it each time
+    # would take longer than a small task.
+    gc.collect()
+    gc.freeze()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Self
+from zoneinfo import ZoneInfo
 
 from pyspark.sql.types import (
     ArrayType,
@@ -82,15 +83,12 @@ class Layout:
         errors_only = options.flag("errorsOnly", default=False)
         if errors_only and value_format == "raw":
             raise BadOption("errorsOnly needs a valueFormat: a raw value cannot fail to parse")
-        parser_options = {
-            word: value for name, word in PARSER_OPTIONS.items() if (value := options.text(name)) is not None
-        }
         return cls(
             columns=_columns(options, typed=value_format != "raw"),
             value_format=value_format,
             value_schema=_value_schema(options, value_format),
             errors_only=errors_only,
-            parser_options=parser_options,
+            parser_options=_parser_options(options, value_format),
         )
 
     def schema(self) -> StructType | str:
@@ -167,6 +165,26 @@ def _value_schema(options: Options, value_format: str) -> str:
             f"valueSchema means nothing for valueFormat {value_format}: leave it out, or say json or csv"
         )
     return ""
+
+
+def _parser_options(options: Options, value_format: str) -> dict[str, str]:
+    """What the parser of values is told, checked before a task starts."""
+    found = {name: value for name in PARSER_OPTIONS if (value := options.text(name)) is not None}
+    for name, value in found.items():
+        if name == "timeZone":
+            _check_zone(value)
+        elif value_format != "csv":
+            raise BadOption(f"{name} means nothing for valueFormat {value_format}: leave it out, or say csv")
+        elif len(value) != 1 or not value.isascii() or value in "\r\n":
+            raise BadOption(f"{name} is one ASCII character, not {value!r}")
+    return {PARSER_OPTIONS[name]: value for name, value in found.items()}
+
+
+def _check_zone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise BadOption(f"timeZone {name!r} is not known: use a name such as Europe/Berlin or UTC") from None
 
 
 def _is_json(text: str) -> bool:

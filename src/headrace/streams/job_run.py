@@ -224,6 +224,7 @@ class JobRun:
         self._stopping.set()
         if self._query is not None:
             self._query.stop()
+            self._take_progress()
         self._close()
 
     def _close(self) -> None:

@@ -1,22 +1,27 @@
 """What the Python processes of Spark's JVM run first, before Spark's own code: it stands on their path.
 
-Spark hangs up on a process that plans a read as soon as it has the answer. A process that was about to say
-goodbye then prints the whole trace of a broken pipe, which says nothing to anybody, so it is left out.
+Spark hangs up on a process that plans a read as soon as it has the answer, and on one that follows a stream
+when its query is stopped. A process that was about to say something then prints the whole trace of a broken
+pipe, which says nothing to anybody, so it is left out.
 """
 
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
-_print_exc = traceback.print_exc
 
+def _unless_hung_up(show: Callable[..., None], error_of: Callable[..., Any]) -> Callable[..., None]:
+    """The function `show`, but for errors that only say that the other side has hung up."""
 
-def _print_unless_hung_up(*arguments: Any, **named: Any) -> None:
-    if not isinstance(sys.exception(), BrokenPipeError):
-        _print_exc(*arguments, **named)
+    def shown(*arguments: Any, **named: Any) -> None:
+        if not isinstance(error_of(*arguments), BrokenPipeError):
+            show(*arguments, **named)
+
+    return shown
 
 
 def _run_the_one_behind() -> None:
@@ -27,5 +32,7 @@ def _run_the_one_behind() -> None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
-traceback.print_exc = _print_unless_hung_up
+traceback.print_exc = _unless_hung_up(traceback.print_exc, lambda *_: sys.exception())
+sys.excepthook = _unless_hung_up(sys.excepthook, lambda _kind, error, _trace: error)
+sys.unraisablehook = _unless_hung_up(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
 _run_the_one_behind()
