@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.aims import TIMES, Verdict
+from bench.machine import Facts
 from bench.readings import Reading, Readings
 
 COLOURS = {"reached": "green", "missed": "red", "not measured": "yellow"}
+BUSY_SHARE = 0.25  # of the cores
 WIDTH = 150  # the widest table, also where the output is not a terminal
 
 
@@ -22,6 +24,13 @@ def make_progress() -> Console:
     """A console on standard error for lines that say how far a run is, each with the time."""
     console = Console(stderr=True, highlight=False, log_path=False)
     return console if console.is_terminal else Console(file=console.file, log_path=False, width=WIDTH)
+
+
+def warn_when_busy(progress: Console, machine: Facts) -> None:
+    """Say so when others keep this machine busy."""
+    load, cores = float(machine["load_at_start"]), int(machine["cores"])
+    if load > BUSY_SHARE * cores:
+        progress.log(f"This machine is busy (load {load} on {cores} cores): the figures will mislead.")
 
 
 def print_readings(console: Console, readings: Readings, systems: Mapping[str, str], base: str) -> None:

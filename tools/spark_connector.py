@@ -9,14 +9,12 @@ Both are fetched once (about 450 MB), into `$HEADRACE_CACHE` or `~/.cache/headra
 """
 
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tools.maven import Artifact, JarsUnavailable, appear, cache_folder, fetch
+from tools.environments import EnvironmentUnavailable, make_environment
+from tools.maven import Artifact, JarsUnavailable, fetch
 
 SPARK_VERSION = "4.0.0"
 ARTIFACTS = (
@@ -50,7 +48,11 @@ class SparkConnector(NamedTuple):
         except JarsUnavailable as unavailable:
             raise SparkConnectorUnavailable(str(unavailable)) from None
         jars = tuple(folder / artifact.file for artifact in ARTIFACTS)
-        return cls(_make_environment(cache or cache_folder()), jars)
+        try:
+            python = make_environment(f"spark-{SPARK_VERSION}", REQUIREMENTS, cache)
+        except EnvironmentUnavailable as unavailable:
+            raise SparkConnectorUnavailable(str(unavailable)) from None
+        return cls(python, jars)
 
     def environment(self, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The environment in which a plain PySpark program finds the connector."""
@@ -58,32 +60,3 @@ class SparkConnector(NamedTuple):
         own = {"PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell", "PYSPARK_PYTHON": str(self.python)}
         inherited = {name: value for name, value in environment.items() if name != "SPARK_HOME"}
         return inherited | own
-
-
-def _make_environment(cache: Path) -> Path:
-    """The interpreter of a virtual environment with that Spark; it appears whole or not at all."""
-    number = f"{sys.version_info.major}.{sys.version_info.minor}"
-    target = cache / f"spark-{SPARK_VERSION}-python-{number}"
-    python = target / "bin" / "python"
-    if target.is_dir():
-        return python
-    sys.stderr.write(f"Installing Spark {SPARK_VERSION} into {target}\n")
-    with tempfile.TemporaryDirectory(dir=cache, prefix="fetching-") as folder:
-        # An environment may be moved as long as only its interpreter is called, not the programs beside it.
-        made = Path(folder, "environment")
-        requirements = Path(folder, "requirements.txt")
-        requirements.write_text(REQUIREMENTS)
-        _run([sys.executable, "-m", "venv", str(made)])
-        pip = [str(made / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        _run([*pip, "--disable-pip-version-check", "--require-hashes", "-r", str(requirements)])
-        appear(made, target)
-    return python
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SparkConnectorUnavailable(
-            f"Spark {SPARK_VERSION} could not be installed (exit {done.returncode} of {' '.join(command)}): "
-            f"look at the answer below, and at the package index that pip uses.\n{done.stdout}{done.stderr}"
-        )

@@ -19,10 +19,11 @@ from bench.broker.stage import LoadBroke, Stage, set_up
 from bench.broker.systems import SYSTEMS, System
 from bench.broker.systems.system import Flush
 from bench.broker.warm_up import warm_up
-from bench.machine import Facts, machine_facts
+from bench.choices import names_of
+from bench.machine import machine_facts
 from bench.processes import ServerFailed
 from bench.readings import Readings
-from bench.tables import make_progress
+from bench.tables import make_progress, warn_when_busy
 from tools.apache_kafka import ApacheKafkaUnavailable
 
 # In the order in which they run: each stage starts its systems once, after `startup`.
@@ -41,7 +42,6 @@ MEASURES: dict[Flush, dict[str, Callable[[Stage], None]]] = {
     },
 }
 NAMES = ("startup", *MEASURES[Flush.OS])
-BUSY_SHARE = 0.25  # of the cores
 RESULTS = Path("bench/results/broker.json")
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     systems = [SYSTEMS[name] for name in options.systems]
     machine, readings = machine_facts(), Readings()
     progress = make_progress()
-    _warn_when_busy(progress, machine)
+    warn_when_busy(progress, machine)
     failure = None
     try:
         _measure(systems, set(options.only), plan, readings, progress)
@@ -68,31 +68,12 @@ def main() -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.broker", description=__doc__)
     parser.add_argument(
-        "--systems", type=_names(SYSTEMS), default=list(SYSTEMS), help="of " + ",".join(SYSTEMS)
+        "--systems", type=names_of(SYSTEMS), default=list(SYSTEMS), help="of " + ",".join(SYSTEMS)
     )
-    parser.add_argument("--only", type=_names(NAMES), default=list(NAMES), help="of " + ",".join(NAMES))
+    parser.add_argument("--only", type=names_of(NAMES), default=list(NAMES), help="of " + ",".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="short rounds: shows that it runs, not how fast")
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"default: {RESULTS}, none with --quick")
     return parser.parse_args(arguments)
-
-
-def _names(known: Sequence[str] | dict[str, System]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(
-                f"{', '.join(unknown)} is not known: choose of {', '.join(known)}"
-            )
-        return names
-
-    return parse
-
-
-def _warn_when_busy(progress: Console, machine: Facts) -> None:
-    load, cores = float(machine["load_at_start"]), int(machine["cores"])
-    if load > BUSY_SHARE * cores:
-        progress.log(f"This machine is busy (load {load} on {cores} cores): the figures will mislead.")
 
 
 def _measure(

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.brokers import BROKERS, broker_version, started_broker
+from bench.choices import names_of
 from bench.machine import machine_facts
 from bench.readings import Readings
-from bench.spark.broker import BROKERS, broker_version, started_broker
 from bench.spark.measures.latency import measure_latency
 from bench.spark.measures.reading import measure_reading
 from bench.spark.measures.startup import measure_startup
@@ -23,7 +24,7 @@ from bench.spark.report import print_report, write_report
 from bench.spark.spark_program import ProgramFailed, SparkProgram
 from bench.spark.stage import Stage
 from bench.spark.systems import SYSTEMS, System
-from bench.tables import make_progress
+from bench.tables import make_progress, warn_when_busy
 from tools.apache_kafka import ApacheKafkaUnavailable
 from tools.spark_connector import SparkConnectorUnavailable
 
@@ -42,6 +43,7 @@ def main() -> None:
     plan = QUICK if options.quick else FULL
     machine, readings = machine_facts(), Readings()
     progress = make_progress()
+    warn_when_busy(progress, machine)
     failure, systems = None, []
     try:
         systems = [SYSTEMS[name]() for name in options.systems]
@@ -59,27 +61,14 @@ def main() -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
     parser.add_argument(
-        "--systems", type=_names(SYSTEMS), default=list(SYSTEMS), help="of " + ",".join(SYSTEMS)
+        "--systems", type=names_of(SYSTEMS), default=list(SYSTEMS), help="of " + ",".join(SYSTEMS)
     )
-    parser.add_argument("--only", type=_names(NAMES), default=list(NAMES), help="of " + ",".join(NAMES))
+    parser.add_argument("--only", type=names_of(NAMES), default=list(NAMES), help="of " + ",".join(NAMES))
     parser.add_argument("--broker", choices=BROKERS, default="headrace", help="what holds the topics")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="that Spark may use")
     parser.add_argument("--quick", action="store_true", help="small topics: shows that it runs, not how fast")
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"default: {RESULTS}, none with --quick")
     return parser.parse_args(arguments)
-
-
-def _names(known: Sequence[str] | dict[str, Callable[[], System]]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(
-                f"{', '.join(unknown)} is not known: choose of {', '.join(known)}"
-            )
-        return names
-
-    return parse
 
 
 def _measure(

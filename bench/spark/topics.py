@@ -2,42 +2,21 @@
 
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.spark.program.records import DEVICES
+from bench.topics import TIMEOUT_SECONDS, new_topic
 
-PARTITIONS = 4
 DISTINCT = 60_000
 """So many records are made, over an hour of event time, and written again and again."""
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR_MS = 3_600_000
-TIMEOUT_SECONDS = 60
 QUEUED = 400_000
 FEED_SECONDS = 0.01
-
-
-def new_topic(bootstrap: str) -> str:
-    """The name of a new topic of four partitions."""
-    name = f"bench-{uuid.uuid4().hex[:12]}"
-    admin = _admin(bootstrap)
-    admin.create_topics([NewTopic(name, PARTITIONS)])[name].result(TIMEOUT_SECONDS)
-    return name
-
-
-def delete_topic(bootstrap: str, name: str) -> None:
-    """Make room."""
-    admin = _admin(bootstrap)
-    admin.delete_topics([name])[name].result(TIMEOUT_SECONDS)
-
-
-def _admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def filled_topic(bootstrap: str, *, records: int, record_bytes: int) -> str:

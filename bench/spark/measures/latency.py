@@ -2,7 +2,8 @@
 
 from bench.readings import percentile
 from bench.spark.stage import Stage
-from bench.spark.topics import delete_topic, new_topic, trickle
+from bench.spark.topics import trickle
+from bench.topics import delete_topic, new_topic
 
 MEASURE = "micro-batch, warm"
 STATELESS, WINDOWED = "filter", "one-minute windows"

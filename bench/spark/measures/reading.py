@@ -2,7 +2,8 @@
 
 from bench.spark.spark_program import SparkProgram
 from bench.spark.stage import Stage
-from bench.spark.topics import delete_topic, filled_topic
+from bench.spark.topics import filled_topic
+from bench.topics import delete_topic
 
 MEASURE = "from the log into Spark"
 SIZES = {"100 B": 100, "1 KiB": 1024}

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from bench.spark.spark_program import SparkProgram
 from bench.spark.stage import Stage
 from bench.spark.systems import System
-from bench.spark.topics import delete_topic, filled_topic
+from bench.spark.topics import filled_topic
+from bench.topics import delete_topic
 
 MEASURE = "from the start of Python"
 SESSION, FIRST_ROW = "Spark's session", "first typed row"

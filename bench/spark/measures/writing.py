@@ -3,7 +3,8 @@
 from bench.spark.measures.reading import SIZES
 from bench.spark.spark_program import SparkProgram
 from bench.spark.stage import Stage
-from bench.spark.topics import PARTITIONS, delete_topic, filled_topic, new_topic
+from bench.spark.topics import filled_topic
+from bench.topics import PARTITIONS, delete_topic, new_topic
 
 MEASURE = "from Spark into the log"
 FAN_OUT = 100
