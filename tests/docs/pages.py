@@ -32,6 +32,12 @@ class Block:
     def name(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
+    def write_into(self, folder: Path) -> Path:
+        """The file that a reader would make of it."""
+        file = folder / "test_example.py"
+        file.write_text(self.text)
+        return file
+
 
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text()

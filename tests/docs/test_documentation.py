@@ -1,9 +1,11 @@
 """Every code block in the documentation does what its page says."""
 
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
 CLUSTER_PAGE = ROOT / "docs/cluster.md"  # its commands start Apache Kafka and a Spark cluster
 PYTHON = [block for block in BLOCKS if block.language == "python"]
+JOBS = [block for block in PYTHON if re.search(r"headrace\.testing import .*\brun\b", block.text)]
+PROGRAMS = [block for block in PYTHON if block not in JOBS]
 OTHER = [block for block in BLOCKS if block.language not in ("console", "python")]
 
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -43,16 +47,28 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) 
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
+@pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.name)
 def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
-    example = tmp_path / "test_example.py"
-    example.write_text(block.text)
+    example = block.write_into(tmp_path)
     is_test = "def test_" in block.text
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly"] if is_test else [sys.executable]
     done = subprocess.run(
         [*command, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("spark")  # its session is found by the example, which need not start one
+@pytest.mark.parametrize("block", JOBS, ids=lambda block: block.name)
+def test_an_example_of_a_job_runs(
+    block: Block, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    role = "example" if "def test_" in block.text else "__main__"
+    names = runpy.run_path(str(block.write_into(tmp_path)), run_name=role)
+    for test in [names[name] for name in names if name.startswith("test_")]:
+        test(**{name: request.getfixturevalue(name) for name in signature(test).parameters})
 
 
 @pytest.mark.parametrize("block", OTHER, ids=lambda block: block.name)
