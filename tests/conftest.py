@@ -1,5 +1,6 @@
 """The brokers that tests run on: Headrace, and in the cluster suite Apache Kafka too."""
 
+import os
 import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -49,18 +50,25 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark_session() -> "Iterator[SparkSession]":
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The one Spark session of all tests; `format("headrace")` is known to it."""
     from headrace.spark.session import local_session
 
-    session = local_session("tests", cores=2)
+    # kio loads Hypothesis where there is one. The Python processes that Spark starts for each query take
+    # twice as long with it, and do not test.
+    folder = tmp_path_factory.mktemp("python_path")
+    (folder / "hypothesis.py").write_text("raise ImportError")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        session = local_session("tests", cores=2)
     yield session
     session.stop()
 
 
-@pytest.fixture
-def spark(spark_session: "SparkSession") -> "SparkSession":
-    """The one Spark session of all tests, active: an interrupted call leaves its thread without one."""
-    from headrace.spark import activate
+@pytest.fixture(autouse=True)
+def _active_session(request: pytest.FixtureRequest) -> None:
+    """A call to Spark that a test interrupted leaves its thread without a session."""
+    if "spark" in request.fixturenames:
+        from headrace.spark import activate
 
-    activate(spark_session)
-    return spark_session
+        activate(request.getfixturevalue("spark"))
