@@ -134,7 +134,13 @@ said = st.one_of(
     records("places", city=texts),
 )
 events = st.sampled_from(["go on", "restart", "repeat", "crash and repeat"])
-batches = st.lists(st.tuples(st.lists(said, max_size=10), events), min_size=4, max_size=8)
+batches = st.lists(st.tuples(st.lists(said, min_size=1, max_size=6), events), min_size=3, max_size=6)
+ALL_LINKED = [
+    *(Said("employees", n, {"id": n, "name": "a", "dept": n, "boss": (n + 1) % 4}) for n in range(4)),
+    *(Said("departments", n, {"id": n, "title": "a", "place": n // 2}) for n in range(4)),
+    *(Said("places", n, {"id": n, "city": "a"}) for n in range(4)),
+]
+"""The first batch, in which every row points to others: nearly each change behind it reaches some."""
 hows = st.tuples(*[st.sampled_from(["left", "inner"])] * 3)
 
 
@@ -150,7 +156,7 @@ def test_a_view_changes_as_if_it_was_made_anew_after_each_batch(
     bench = Bench(tmp_path / "view", shape, topics)
     tables: Tables = {topic: {} for topic in TABLES}
     before: dict[int, Row] = {}
-    for batch, (added, event) in enumerate(steps):
+    for batch, (added, event) in enumerate([(ALL_LINKED, "go on"), *steps]):
         start = topics.ends()
         topics.append(added)
         apply(tables, added)
@@ -170,8 +176,12 @@ def employee(key: int, name: str, dept: int | None) -> Said:
     return Said("employees", key, {"id": key, "name": name, "dept": dept, "boss": None})
 
 
-def department(key: int, title: str) -> Said:
-    return Said("departments", key, {"id": key, "title": title, "place": None})
+def department(key: int, title: str, place: int | None = None) -> Said:
+    return Said("departments", key, {"id": key, "title": title, "place": place})
+
+
+def place(key: int, city: str) -> Said:
+    return Said("places", key, {"id": key, "city": city})
 
 
 def test_a_change_reaches_the_rows_that_point_to_it_and_no_others(tmp_path: Path) -> None:
@@ -190,6 +200,25 @@ def test_a_change_reaches_the_rows_that_point_to_it_and_no_others(tmp_path: Path
         topics.append(added)
         rows = bench.changes(batch, start, topics.ends())
         assert [(row["name"], row["title"], row["_deleted"]) for row in rows] == changes
+
+
+def test_a_change_is_handed_on_by_rows_that_it_does_not_change_themselves(tmp_path: Path) -> None:
+    """A place is in the rows of those whose department is there."""
+    topics = Topics()
+    bench = Bench(tmp_path, view(["left", "left", "left"])[0], topics)
+    people = [employee(1, "Alice", 1), employee(2, "Bob", 2)]
+    expected = [
+        ([*people, department(1, "HR", 7), department(2, "IT", 8)], [("Alice", None), ("Bob", None)]),
+        ([place(7, "Rome")], [("Alice", "Rome")]),
+        ([place(8, "Oslo")], [("Bob", "Oslo")]),
+        ([department(2, "IT", 7), Said("places", 8, None)], [("Bob", "Rome")]),
+        ([place(7, "Roma")], [("Alice", "Roma"), ("Bob", "Roma")]),
+    ]
+    for batch, (added, changes) in enumerate(expected):
+        start = topics.ends()
+        topics.append(added)
+        rows = bench.changes(batch, start, topics.ends())
+        assert [(row["name"], row["city"]) for row in rows] == changes
 
 
 def test_a_view_whose_files_are_lost_is_refused_because_it_cannot_know_what_to_delete(tmp_path: Path) -> None:

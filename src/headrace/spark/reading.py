@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 
 class Task(InputPartition):
-    """The ranges that one task reads, one after the other; or the time of the one heartbeat that it gives."""
+    """The ranges that one task reads, one after the other; or the one heartbeat or number that it gives."""
 
-    def __init__(self, ranges: tuple[Range, ...], heartbeat_ms: int | None = None) -> None:
+    def __init__(
+        self, ranges: tuple[Range, ...], heartbeat_ms: int | None = None, number: int | None = None
+    ) -> None:
         super().__init__(ranges)
         self.ranges = ranges
         self.heartbeat_ms = heartbeat_ms
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +55,9 @@ class Reading:
         from headrace.spark.rows import heartbeat_row
 
         yield heartbeat_row(self.schema, time_ms)
+
+    def number(self, number: int) -> Iterator[pa.RecordBatch]:
+        """A row that carries the number of its task and nothing else."""
+        from headrace.spark.rows import number_row
+
+        yield number_row(self.schema, number)

@@ -47,9 +47,17 @@ def read_rows(reading: Reading, ranges: Iterable[Range]) -> Iterator[pa.RecordBa
 
 def heartbeat_row(schema: StructType, time_ms: int) -> pa.RecordBatch:
     """A batch of one row, in which all is null but the heartbeat."""
+    return _row(schema, PULSE, time_ms * 1000)
+
+
+def number_row(schema: StructType, number: int) -> pa.RecordBatch:
+    """A batch of one row, in which all is null but the partition: it is the number of the task."""
+    return _row(schema, "partition", number)
+
+
+def _row(schema: StructType, column: str, value: int) -> pa.RecordBatch:
     fields = to_arrow_schema(schema, timezone="UTC")
-    values = {PULSE: time_ms * 1000}
-    arrays = [pa.array([values.get(field.name)], field.type) for field in fields]
+    arrays = [pa.array([value if field.name == column else None], field.type) for field in fields]
     return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 

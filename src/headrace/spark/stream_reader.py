@@ -112,9 +112,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_journal(self._latest) if self._latest else None
 
     def partitions(self, start: Journal, end: Journal) -> Sequence[InputPartition]:
-        """The tasks of a batch; none where somebody else reads what lies between the positions."""
+        """The tasks of a batch; each has just its number where somebody else reads between the positions."""
         if self._positions_only:
-            return []
+            return [Task((), number=number) for number in range(self._settings.min_partitions)]
         begun, until = self._read_here(read_journal(start)), self._read_here(read_journal(end))
         begun = begun | self._frontier.beginnings(until.keys() - begun.keys())
         tasks = self._settings.tasks(self._frontier.what_is_left(ranges_between(begun, until)))
@@ -126,6 +126,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         assert isinstance(partition, Task)
+        if partition.number is not None:
+            return self._reading.number(partition.number)
         if partition.heartbeat_ms is not None:
             return self._reading.heartbeat(partition.heartbeat_ms)
         return self._reading.rows(partition.ranges)

@@ -145,7 +145,7 @@ def _flagged(columns: list[pa.Array], flags: np.ndarray[tuple[int], np.dtype[np.
 
 
 def watched(spark: SparkSession, bootstrap: str, topic: str, others: Iterable[str]) -> DataFrame:
-    """A stream without rows that has a batch for each change of the topics, and their positions in it."""
+    """A stream that has a batch for each change of the topics, and a row for each of the batch's tasks."""
     return (
         spark.readStream.format("headrace")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -154,9 +154,14 @@ def watched(spark: SparkSession, bootstrap: str, topic: str, others: Iterable[st
         .option("startingOffsets", "earliest")
         .option("positionsOnly", "true")
         .option("failOnDataLoss", "false")
+        .option("minPartitions", str(_tasks(spark)))
         .option("columns", "partition")
         .load()
     )
+
+
+def _tasks(spark: SparkSession) -> int:
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,25 +173,24 @@ class ViewStage:
     """Give out only the rows whose flag is this, and leave the flag out; None for all, with their flags."""
 
     def rows(self, watched: DataFrame, schema: StructType) -> DataFrame:
-        """The changes of each batch of a stream without rows."""
+        """The changes of each batch of a stream that has a row for each task."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        arrow = to_arrow_schema(schema, timezone="UTC")
-        tasks = int(watched.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+        arrow, tasks = to_arrow_schema(schema, timezone="UTC"), _tasks(watched.sparkSession)
 
         def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for _ in batches:
-                pass
-            return self.share(arrow, tasks)
+            # A task's own number would not do: behind a union or a coalesce it is another one.
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from self.share(arrow, number, tasks)
 
-        # A stream without rows has no tasks: the shuffle makes them.
-        return watched.repartition(tasks).mapInArrow(stage, schema)
+        return watched.mapInArrow(stage, schema)
 
-    def share(self, schema: pa.Schema, tasks: int) -> Iterator[pa.RecordBatch]:
+    def share(self, schema: pa.Schema, number: int, tasks: int) -> Iterator[pa.RecordBatch]:
         """The task's side of the stage."""
         context = TaskContext.get()
         path = None if context is None else context.getLocalProperty(PROPERTY + self.folder)
-        if context is None or path is None:
+        if path is None:
             raise NoView(
                 "a view over tables was asked for by a query that no job runs: return it from a job."
             )
@@ -194,7 +198,7 @@ class ViewStage:
         if self.flagged is not None:
             flags = rows.column(FLAG)
             rows = rows.filter(flags if self.flagged else pc.invert(flags)).drop_columns([FLAG])
-        start, end = _share(rows.num_rows, context.partitionId(), tasks)
+        start, end = _share(rows.num_rows, number, tasks)
         shared = rows.slice(start, end - start).rename_columns(schema.names).cast(schema)
         yield from shared.to_batches(max_chunksize=ROWS_OF_A_BATCH)
 

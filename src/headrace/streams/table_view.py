@@ -132,7 +132,7 @@ def _not_for_views(step: str) -> Misuse:
 
 
 def _followed(building: Building, folder: ViewFolder, shape: ViewShape, *, with_images: bool) -> DataFrame:
-    """A stream without rows, in whose batches the tables are kept up to date."""
+    """A stream in whose batches the tables are kept up to date."""
     from headrace.spark.view_stage import ViewFeed, watched
 
     context = building.spark.sparkContext
