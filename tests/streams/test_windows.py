@@ -1,17 +1,20 @@
 """All windows that Spark computes, against the reference in plain Python."""
 
 from collections.abc import Sequence
+from functools import reduce
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, hopping, session, tumbling
 from headrace.streams.windows import Window
 from headrace.testing import run
 from headrace.testing.jobs import STEPS
-from tests.streams.window_jobs import NEW_YEAR_MS, count_by, inputs, missed, results
+from tests.streams.window_jobs import NEW_YEAR_MS, SCHEMA, count_by, inputs, missed, results
 from tests.streams.window_reference import Event, run_reference
 
 pytestmark = pytest.mark.timeout(600)
@@ -51,16 +54,35 @@ QUICK = settings(
 crashes = st.one_of(st.none(), st.tuples(st.sampled_from(STEPS), st.just(0)))
 
 
-@given(st.sampled_from(WINDOWS), parts, beginnings_ms, crashes)
-@settings(QUICK, max_examples=6)
-def test_disorder_ties_duplicates_boundaries_and_crashes_change_nothing(
-    spark: SparkSession,
-    window: Window,
-    parts: list[list[Event]],
-    beginning_ms: int,
-    crash: tuple[str, int] | None,
-) -> None:
-    check(window, parts, beginning_ms, crash)
+def random_parts(random: Random) -> list[list[Event]]:
+    """Parts in each of which time goes on, with events before 1970, ties, and some that come too late."""
+    return [
+        [
+            Event(
+                random.randint(first, first + 80) * 500, random.choice(["a", "b", None]), random.randint(1, 9)
+            )
+            for _ in range(30)
+        ]
+        for first in (-50, 0, 60)
+    ]
+
+
+def test_several_windows_at_once_over_disorder_ties_boundaries_and_a_crash(app: App) -> None:
+    """All in one job, whose results and late events are put together."""
+    events = app.stream("events", SCHEMA, event_time="at", lateness="0 seconds")
+
+    @app.job(into=app.topic("counts", key="window_start"), late="counts.late")
+    def counts() -> DataFrame:
+        aggregates = F.count(F.lit(1)).alias("events"), F.sum("amount").alias("total")
+        frames = [events.window(window, by="key").agg(*aggregates).df for window in WINDOWS]
+        return reduce(DataFrame.unionByName, frames)
+
+    parts = random_parts(Random(1))
+    rows = run(counts, inputs(*parts), crash=("computed", 2))
+    expected = [run_reference(window, parts, 0) for window in WINDOWS]
+    assert results(rows) == sorted((row for each in expected for row in each.results), key=repr)
+    assert missed(rows.late) == sorted((late for each in expected for late in each.late), key=repr)
+    assert all(each.results and each.late for each in expected)
 
 
 @pytest.mark.soak

@@ -14,6 +14,7 @@ from tests.streams.window_reference import Event, Result, Span
 
 Row = dict[str, Any]
 MINUTE_MS = 60_000
+SCHEMA = "key string, amount long, at timestamp"
 NEW_YEAR_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1000
 FAR = 1_000
 """A minute by which all windows of the examples have ended."""
@@ -25,12 +26,12 @@ def count_by(
     *,
     by: str | Sequence[str] = "key",
     emit: str = "close",
+    lateness: str = "0 seconds",
     max_records: int = 1_000,
     **options: Any,
 ) -> Job:
-    """A job that counts and sums up events by window and key, and waits for no event."""
-    schema = "key string, amount long, at timestamp"
-    events = app.stream("events", schema, event_time="at", lateness="0 seconds", max_records=max_records)
+    """A job that counts and sums up events by window and key, and waits for no event unless told to."""
+    events = app.stream("events", SCHEMA, event_time="at", lateness=lateness, max_records=max_records)
 
     @app.job(into=app.topic("counts", key="window_start", partitions=1), **options)
     def counts() -> Rows:
