@@ -207,4 +207,6 @@ def test_rows_outside_of_a_job_are_refused(spark: SparkSession, tmp_path: Path) 
 
 
 def test_times_reach_kernels_in_microseconds() -> None:
-    assert BatchTimes(batch=1, late_ms=2, watermark_ms=3).times == Times(2000, 3000)
+    times = BatchTimes(batch=1, late_ms=2, watermark_ms=3).times
+    assert times == Times(2000, 3000)
+    assert times.behind(500) == Times(1500, 2500)

@@ -1,19 +1,24 @@
 """Hopping windows from panes: the same rows as Spark's own windows give."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App
+from headrace.streams.building import Building
 from headrace.streams.job import Job
 from headrace.streams.native_windows import aggregate_natively
 from headrace.streams.panes import hop_by_panes
 from headrace.streams.rows import Rows
 from headrace.streams.windows import Hopping, hopping, tumbling
 from headrace.testing import run
+from tests.streams.window_jobs import MINUTE_MS
+from tests.streams.window_reference import Event, run_reference
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -54,64 +59,65 @@ def order(
     return {"product": product, "amount": amount, "price": price, "at": at(minute)}
 
 
+def as_events(rows: list[dict[str, Any]]) -> list[Event]:
+    return [Event(round(row["at"].timestamp() * 1000), row["product"], row["amount"] or 0) for row in rows]
+
+
 def test_hopping_5_every_1_is_the_sum_of_five_one_minute_tumbling_panes(app: App) -> None:
-    inputs = {"orders": [order(minute, 10**minute) for minute in range(7)] + [order(60, 0)]}
-    hops = run(job_of(app, hopping("5 minutes", every="1 minute"), TOTAL), inputs)
-    panes = run(job_of(App("panes"), tumbling("1 minute"), TOTAL, native=True), inputs)
-    totals = {row["window_start"]: row["total"] for row in panes}
+    orders = [order(minute, 10**minute) for minute in range(7)] + [order(60, 0)]
+    hops = run(job_of(app, hopping("5 minutes", every="1 minute"), TOTAL), {"orders": orders})
+    panes = run_reference(tumbling("1 minute"), [as_events(orders)], 3 * MINUTE_MS).results
+    totals = {pane.span.start_ms: pane.total for pane in panes}
     assert len(hops) == 11
     for row in hops:
         minutes = [row["window_start"] + timedelta(minutes=n) for n in range(5)]
         assert row["window_end"] == minutes[-1] + timedelta(minutes=1)
-        assert row["total"] == sum(totals.get(minute, 0) for minute in minutes)
+        assert row["total"] == sum(totals.get(round(minute.timestamp() * 1000), 0) for minute in minutes)
 
 
-def random_parts(random: Random) -> list[dict[str, list[dict[str, Any]]]]:
+def random_parts(random: Random, newest: Sequence[int]) -> list[dict[str, list[dict[str, Any]]]]:
     """Parts that move on in time, each with rows that come too late for some or all of their windows."""
-    parts = []
-    for newest in (8, 15, 16, 40):
-        rows = [
+    parts = [
+        [
             order(
-                random.randint(max(0, (newest - 14) * 4), newest * 4) / 4,
+                random.randint(max(0, (until - 14) * 4), until * 4) / 4,
                 random.choice([None, *range(5)]),
                 random.choice([None, 0.25, 0.5, 8.0]),
                 random.choice(["tea", "cup"]),
             )
-            for _ in range(25)
+            for _ in range(40)
         ]
-        parts.append({"orders": rows})
-    return [*parts, {"orders": [order(1000, 0)]}]
+        for until in newest
+    ]
+    return [{"orders": part} for part in [*parts[:-1], [*parts[-1], order(1000, 0)]]]
 
 
-@pytest.mark.parametrize(
-    ("window", "crash"),
-    [
-        (hopping("5 minutes", every="1 minute"), ("written", 2)),
-        (hopping("10 minutes", every="90 seconds", offset="30 seconds"), None),
-    ],
-    ids=["whole", "uneven"],
-)
-def test_the_rows_are_those_of_sparks_own_window(
-    app: App, window: Hopping, crash: tuple[str, int] | None
-) -> None:
-    parts = random_parts(Random(window.size_ms))
-    rows = run(job_of(app, window, *ALL), parts, crash=crash)
+def test_the_rows_are_those_of_lists(app: App) -> None:
+    window = hopping("5 minutes", every="1 minute")
+    parts = random_parts(Random(1), (8, 16, 25))
+    rows = run(job_of(app, window, *ALL), parts, crash=("written", 2))
+    expected = run_reference(window, [as_events(part["orders"]) for part in parts], 3 * MINUTE_MS)
+    found = [
+        (round(row["window_start"].timestamp() * 1000), row["product"], row["orders"], row["total"] or 0)
+        for row in rows
+    ]
+    assert sorted(found) == sorted((span.start_ms, key, *sums) for span, key, *sums in expected.results)
+    assert expected.late
+
+
+def test_the_rows_are_those_of_sparks_own_window(app: App) -> None:
+    window = hopping("10 minutes", every="90 seconds", offset="30 seconds")
+    parts = random_parts(Random(2), (8, 25))
+    rows = run(job_of(app, window, *ALL), parts)
     native = run(job_of(App("native"), window, *ALL, native=True), parts)
     assert sorted(map(repr, rows)) == sorted(map(repr, native))
 
 
-def test_little_overlap_and_other_aggregates_are_left_to_spark(app: App) -> None:
-    orders = app.stream("orders", SCHEMA, event_time="at", lateness="3 minutes")
-    made: list[Rows | None] = []
-
-    @app.job(into=app.topic("out"))
-    def out() -> Rows:
-        made.append(hop_by_panes(orders.rows, hopping("6 minutes", every="2 minutes"), (), [F.expr(TOTAL)]))
-        made.append(
-            hop_by_panes(orders.rows, hopping("6 minutes", every="1 minute"), (), [F.collect_set("amount")])
+def test_little_overlap_and_other_aggregates_are_left_to_spark(spark: SparkSession) -> None:
+    frame = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
+    rows = Rows(frame=frame, event_time="timestamp", lateness="10 seconds")
+    with Building(spark, "127.0.0.1:1").active():
+        assert hop_by_panes(rows, hopping("6 minutes", every="2 minutes"), (), [F.sum("value")]) is None
+        assert (
+            hop_by_panes(rows, hopping("6 minutes", every="1 minute"), (), [F.collect_set("value")]) is None
         )
-        return orders.window(hopping("6 minutes", every="1 minute")).agg(F.expr(TOTAL), F.first("product"))
-
-    run(out, {"orders": []})
-    assert made
-    assert set(made) == {None}

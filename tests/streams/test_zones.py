@@ -12,13 +12,15 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.errors import Misuse
 from headrace.streams.rows import Rows
-from headrace.streams.windows import hopping, tumbling
+from headrace.streams.windows import Hopping, hopping, tumbling
 from headrace.streams.zones import in_zone, zoned_bounds
 from headrace.testing import run
 
 pytestmark = pytest.mark.timeout(300)
 
 BERLIN = ZoneInfo("Europe/Berlin")
+SHAPES = ((24, 0), (24, 6), (1, 0), (6, 1), (7 * 24, 4 * 24))
+"""Sizes and offsets in hours."""
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "Asia/Kathmandu", "UTC")
 
 
@@ -29,23 +31,27 @@ def in_berlin(day: date) -> datetime:
 def test_a_day_in_berlin_has_23_or_25_hours_twice_a_year(app: App) -> None:
     sales = app.stream("sales", "amount long, at timestamp", event_time="at", lateness="1 minute")
 
-    @app.job(into=app.topic("days"))
+    @app.job(into=app.topic("days"), late="days.late")
     def days() -> Rows:
         return sales.window(tumbling("1 day", zone="Europe/Berlin")).agg(F.count("*").alias("hours"))
 
     march, october = date(2026, 3, 28), date(2026, 10, 24)
-    rows: list[dict[str, Any]] = []
+    parts: list[list[dict[str, Any]]] = []
     for first in (march, october):
         start = in_berlin(first).astimezone(UTC)
-        rows += [{"amount": 1, "at": start + timedelta(hours=hour)} for hour in range(72)]
-    parts = [rows[:30], rows[30:75], rows[75:], [{"amount": 1, "at": datetime(2027, 1, 1, tzinfo=UTC)}]]
+        parts.append([{"amount": 1, "at": start + timedelta(hours=hour)} for hour in range(72)])
+    # One for the second day, which is over; and one for the third: the watermark is a minute before its end.
+    late = [in_berlin(march) + timedelta(days=1, hours=3), in_berlin(march) + timedelta(days=2, hours=3)]
+    parts[1] += [{"amount": 2, "at": at} for at in (*late, datetime(2027, 1, 1, tzinfo=UTC))]
     results = run(days, [{"sales": part} for part in parts], crash=("computed", 2))
     found = {row["window_start"]: (row["window_end"], row["hours"]) for row in results}
-    for first, hours in ((march, [24, 23, 24]), (october, [24, 25, 23])):
+    for first, hours in ((march, [24, 23, 25]), (october, [24, 25, 23])):
         for number, count in enumerate(hours):
             day = first + timedelta(days=number)
             assert found[in_berlin(day)] == (in_berlin(day + timedelta(days=1)), count)
     assert len(found) == len(results)
+    (missed,) = results.late
+    assert (missed["amount"], missed["window_start"]) == (2, "2026-03-28T23:00:00.000000Z")
 
 
 def bounds(at: datetime, zone: str, hours: int, offset_hours: int) -> tuple[datetime, datetime]:
@@ -70,12 +76,18 @@ def test_every_time_is_in_the_window_that_local_clocks_say(spark: SparkSession) 
     times += [change + timedelta(minutes=10 * step) for change in changes for step in range(60)]
     frame = spark.createDataFrame([(time,) for time in times], "at timestamp")
     for zone in ZONES:
-        for hours, offset in ((24, 0), (24, 6), (1, 0), (6, 1), (7 * 24, 4 * 24)):
-            window = tumbling(f"{hours} hours", offset=f"{offset} hours", zone=zone)
-            start, end = zoned_bounds(window, F.col("at"))
-            rows = frame.select("at", start.alias("start"), end.alias("end")).toArrow().to_pylist()
-            for row in rows:
-                assert (row["start"], row["end"]) == bounds(row["at"], zone, hours, offset), (row, zone)
+        columns = [
+            F.struct(*zoned_bounds(window_of(hours, offset, zone), F.col("at"))).alias(f"{hours} {offset}")
+            for hours, offset in SHAPES
+        ]
+        for row in frame.select("at", *columns).toArrow().to_pylist():
+            for hours, offset in SHAPES:
+                found = tuple(row[f"{hours} {offset}"].values())
+                assert found == bounds(row["at"], zone, hours, offset), (row, zone)
+
+
+def window_of(hours: int, offset_hours: int, zone: str) -> Hopping:
+    return tumbling(f"{hours} hours", offset=f"{offset_hours} hours", zone=zone)
 
 
 @pytest.mark.parametrize(

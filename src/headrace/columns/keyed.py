@@ -27,6 +27,10 @@ class Times(NamedTuple):
     watermark_us: int
     """What this batch closes."""
 
+    def behind(self, time_us: int) -> Times:
+        """Those of rows that come so much later than others."""
+        return Times(self.late_us - time_us, self.watermark_us - time_us)
+
 
 class Outcome(NamedTuple):
     """What a kernel gives."""

@@ -99,6 +99,8 @@ class KeyedStage:
     first: Callable[[Batches], Iterator[pa.RecordBatch]] | None = None
     """What tasks do with their rows before the shuffle."""
     first_schema: StructType | None = None
+    behind_ms: int = 0
+    """How far rows may be behind the watermark without being late: a join held them back."""
 
     def rows(self, frame: DataFrame) -> DataFrame:
         """The kernel's output for each batch of `frame`."""
@@ -115,6 +117,7 @@ class KeyedStage:
             partitions=partitions,
             kernel=self.kernel,
             rows=arrow_schema(frame.schema),
+            behind_us=1000 * self.behind_ms,
         )
         return shuffled.select("*", F.spark_partition_id().alias(SLOT)).mapInArrow(task, self.schema)
 
@@ -154,6 +157,7 @@ class KeyedTask:
     partitions: int
     kernel: Kernel
     rows: pa.Schema
+    behind_us: int
 
     def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
         """The output of one partition in one batch."""
@@ -163,7 +167,7 @@ class KeyedTask:
         rows = self._gathered(list(batches), context.partitionId())
         partition = PartitionState(local_folder(self.folder), context.partitionId())
         state = partition.read(batch.batch)
-        outcome = self.kernel(rows, state, batch.times)
+        outcome = self.kernel(rows, state, batch.times.behind(self.behind_us))
         if outcome.state is not None and outcome.state is not state:
             partition.write(batch.batch, outcome.state, context.taskAttemptId())
         partition.write_late(batch.batch, outcome.late)

@@ -74,6 +74,7 @@ def _hop(rows: Rows, window: Hopping, by: tuple[str, ...], aggregates: Aggregate
         keys=by,
         kernel=PanesKernel(keys=by, measures=aggregates.measures, hops=hops, output=arrow_schema(schema)),
         schema=schema,
+        behind_ms=rows.behind_ms,
         outline=outline + events.drop(_TIME).schema.simpleString(),
         first=PaneSums(time=_TIME, keys=by, measures=aggregates.measures, hops=hops),
         first_schema=_pane_schema(events, by, aggregates),

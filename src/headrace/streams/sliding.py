@@ -69,6 +69,7 @@ def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Colu
         keys=tuple(by),
         kernel=kernel,
         schema=schema,
+        behind_ms=rows.behind_ms,
         outline=f"events of the last {window.size} with {frame.drop(rows.event_time).schema.simpleString()}",
     )
     marked = mark_event_time(made, rows.event_time, milliseconds_of(rows.lateness))
