@@ -7,7 +7,7 @@ loses the mark, and a join gives two of them, which Spark refuses; so here it is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
 from headrace.streams.columns import quoted
@@ -38,9 +38,29 @@ def timed_frame(rows: Rows, what: str) -> DataFrame:
 
 def mark_event_time(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
     """The same rows, in which this column is the event time and no other one is."""
+    return _marked(frame, column, {MARK: delay_ms})
+
+
+def keep_event_time(frame: DataFrame, rows: Rows) -> DataFrame:
+    """What a step made of rows, with the event time marked as it was: steps in Python lose the mark.
+
+    The mark of a window's end says that it is one, so that a larger window counts it as in the smaller one.
+    """
+    assert rows.event_time is not None
+    mark = rows.frame.schema[rows.event_time].metadata or {}
+    if MARK not in mark:
+        mark = {MARK: milliseconds_of(rows.lateness or "0 ms", "lateness")}
+    return _marked(frame, rows.event_time, mark)
+
+
+def _marked(frame: DataFrame, column: str, mark: dict[str, Any]) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
     return frame.select(
         *(
-            as_event_time(name, name, delay_ms) if name == column else as_plain_time(frame, name, name)
+            F.col(quoted(name)).alias(name, metadata=mark)
+            if name == column
+            else as_plain_time(frame, name, name)
             for name in frame.columns
         )
     )
@@ -59,13 +79,6 @@ def marked_time(frame: DataFrame) -> str | None:
 def lateness_of(frame: DataFrame, column: str) -> str:
     """How long Spark waits for events by the mark of their time, as a duration."""
     return f"{frame.schema[column].metadata[MARK]} ms"
-
-
-def as_event_time(column: str, name: str, delay_ms: int) -> Column:
-    """A column under a name, marked as event time."""
-    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
-
-    return F.col(quoted(column)).alias(name, metadata={MARK: delay_ms})
 
 
 def as_plain_time(frame: DataFrame, column: str, name: str) -> Column:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import Misuse
 from headrace.streams.columns import listed
-from headrace.streams.durations import milliseconds_of
-from headrace.streams.event_time import mark_event_time
+from headrace.streams.event_time import keep_event_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,8 +37,7 @@ def map_arrow(rows: Rows, function: Callable[[pa.RecordBatch], Any], schema: str
     made = rows.frame.mapInArrow(stage, struct)
     if rows.event_time is None or not _has_time(struct, rows.event_time):
         return replace(rows, frame=made, event_time=None, lateness=None)
-    delay_ms = milliseconds_of(rows.lateness or "0 ms", "lateness")
-    return replace(rows, frame=mark_event_time(made, rows.event_time, delay_ms))
+    return replace(rows, frame=keep_event_time(made, rows))
 
 
 def _struct(schema: str | StructType) -> StructType:

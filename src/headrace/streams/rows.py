@@ -79,6 +79,12 @@ class Operators:
 
         return deduplicate(self.rows, columns, within=within)
 
+    def top(self, count: int, *, order: str | Sequence[str], by: str | Sequence[str] = ()) -> Rows:
+        """The first `count` results of each window, and of each value of `by` in it, with their `rank`."""
+        from headrace.streams.top import top_rows
+
+        return top_rows(self.rows, count, order=order, by=by)
+
     def map_arrow(
         self,
         function: Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table],
@@ -107,6 +113,8 @@ class Rows(Operators):
     """The topic that the rows are from, as long as they are from one: joins name columns by it."""
     key: tuple[str, ...] = ()
     """The columns by which rows replace one another, where they do: those of a view over tables."""
+    windowed: DataFrame | None = None
+    """The results of windows, all those of a window in one batch, before the steps that have followed."""
     behind_ms: int = 0
     """How far rows may be behind the watermark without being late: a join holds them back."""
 

@@ -17,7 +17,7 @@ from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
 from headrace.streams.durations import milliseconds_of
-from headrace.streams.event_time import mark_event_time, marked_time
+from headrace.streams.event_time import keep_event_time, marked_time
 from headrace.streams.waiting import hold_rows
 from headrace.streams.workplace import PARTITIONS
 
@@ -191,4 +191,4 @@ def _timed(joined: DataFrame, rows: Rows) -> DataFrame:
     """The joined rows with the mark of the event time, which a step in Python may have lost."""
     if rows.event_time is None or rows.lateness is None or marked_time(joined) == rows.event_time:
         return joined
-    return mark_event_time(joined, rows.event_time, milliseconds_of(rows.lateness, "lateness"))
+    return keep_event_time(joined, rows)

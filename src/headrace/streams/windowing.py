@@ -46,7 +46,8 @@ class Windowed:
             _check_can_change(self.window, "late=correct(…)")
             return aggregate_with_corrections(self.of, self.window, self.by, columns, late)
         if emit == "close":
-            return _aggregate(self.of, self.window, self.by, columns)
+            closed = _aggregate(self.of, self.window, self.by, columns)
+            return replace(closed, windowed=closed.frame if isinstance(self.window, Hopping) else None)
         rows = aggregate_natively(self.of, self.window, self.by, columns)
         return replace(rows, mode="update", every=None if emit == "change" else interval_of(emit))
 
