@@ -12,12 +12,24 @@ if TYPE_CHECKING:
     from headrace.streams.app import App
     from headrace.streams.clocks import clock_skew, correct_clock
     from headrace.streams.correction import correct
+    from headrace.streams.rows import Rows
     from headrace.streams.windows import hopping, session, sliding, tumbling
 
-__all__ = ["App", "clock_skew", "correct", "correct_clock", "hopping", "session", "sliding", "tumbling"]
+__all__ = [
+    "App",
+    "Rows",
+    "clock_skew",
+    "correct",
+    "correct_clock",
+    "hopping",
+    "session",
+    "sliding",
+    "tumbling",
+]
 
 _PLACES: Final = {
     "App": "app",
+    "Rows": "rows",
     "clock_skew": "clocks",
     "correct": "correction",
     "correct_clock": "clocks",

@@ -68,6 +68,16 @@ def test_a_job_is_reset(folder: JobFolder, to: str, text: str) -> None:
     assert f"begins      {text}" in headrace(folder, "describe", "revenue").stdout
 
 
+def test_a_view_is_rebuilt_beside_a_job_that_may_run_on(folder: JobFolder) -> None:
+    holder = JobFolder.of(folder.path.parents[1], "shop", "revenue")
+    holder.hold()
+    outcome = headrace(folder, "reset", "revenue", "--to", "start", "--beside")
+    holder.release()
+    assert "begins at the start of its topics, beside its view" in outcome.stdout
+    assert folder.checkpoint.endswith("checkpoint-1")
+    assert folder.beside.beginning().kind == "start"
+
+
 def test_a_reset_has_to_be_confirmed(folder: JobFolder) -> None:
     outcome = headrace(folder, "reset", "revenue", "--to", "start")
     assert outcome.exit_code == 2

@@ -100,13 +100,19 @@ def reset(
             help="start, end, an offset, a time (2026-01-31T12:00), or a time ago (-5m), in all its topics.",
         ),
     ],
+    beside: Annotated[
+        bool,
+        typer.Option("--beside", help="Rebuild the job's view beside the one that is read, and then change."),
+    ] = False,
     state: State = None,
     yes: options.Yes = False,
 ) -> None:
     """Let a job begin anew, with an empty state, from some place in its topics.
 
     The old checkpoint is left where it is. What the job has written stays in its topic: a job that begins
-    before the place where it was writes some results again.
+    before the place where it was writes some results again. With --beside a job that keeps a view first runs
+    aside, while another process may still run it as it was; when it has caught up, the view changes to the
+    new rows at once, and the job goes on.
 
     Example: headrace job reset revenue --to start --yes
     """
@@ -114,6 +120,12 @@ def reset(
 
     position = _position(to)
     folder = find_job(_state_folder(state), job)
+    if beside:
+        began = folder.beside.reset(kind=position.kind.value, value=position.value)
+        print_line(
+            f"when it is started next, job {folder.name} begins {_beginning_text(began)}, beside its view"
+        )
+        return
     confirm(f"Throw away the state of {folder.name}, and begin anew from {to}?", yes=yes)
     beginning = folder.reset(kind=position.kind.value, value=position.value)
     print_line(f"job {folder.name} begins {_beginning_text(beginning)}, when it is started next")

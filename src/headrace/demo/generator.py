@@ -23,6 +23,8 @@ HOT_SHARE: Final = 0.01
 GARBLED_SHARE: Final = 0.003
 GARBLED: Final = b'{"device": "press-7", "temperature": 9?'
 DELIVERY_S: Final = 60.0
+FOOD: Final = frozenset({"honey", "sugar", "milk", "biscuit", "lemon", "tea"})
+CATEGORIES: Final = {product: "food" if product in FOOD else "kitchen" for product in PRODUCTS}
 # The broker is killed on purpose: librdkafka's warnings about it would only hide the picture.
 _QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 
@@ -46,6 +48,9 @@ class World(threading.Thread):
 
     def run(self) -> None:
         """Go on until it is closed; orders that are to be paid are paid first."""
+        for product, category in CATEGORIES.items():
+            self._write("products", product, {"product": product, "category": category})
+        self._producer.flush(DELIVERY_S)
         while not self._closing.wait(TURN_S):
             for _ in range(ORDERS_PER_TURN):
                 self._order()

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from headrace.streams.app import App
     from headrace.streams.report import Report
 
 PIPELINE: Final = Path(__file__).parent / "pipeline.py"
-INPUTS: Final = ("orders", "payments", "device_events")
+INPUTS: Final = ("orders", "payments", "device_events", "products")
 PATIENCE_S: Final = 180.0
 LEAST_SECONDS: Final = 6.0
 
@@ -60,13 +61,14 @@ class JobsShow:
             return self._play(broker, Path(folder), begin)
 
     def _play(self, broker: BrokerProcess, folder: Path, begin: float) -> bool:
-        partitions = _make_topics(broker.bootstrap)
+        app = load_app(PIPELINE)
+        partitions = _make_topics(broker.bootstrap, app)
         world, results = World(broker.bootstrap), Results(broker.bootstrap, partitions)
         world.start()
         results.start()
         self._say("Orders, payments and machines write to it. Spark starts; that takes some seconds …")
         stage = Stage(self._console, broker, world, results, begin_s=begin, seconds=self._seconds)
-        order = Order(app=load_app(PIPELINE), broker=broker.bootstrap, state=folder / "state")
+        order = Order(app=app, broker=broker.bootstrap, state=folder / "state")
         runner = Runner(order, stage)
         stage.stop = runner.stop
         code = runner.run()
@@ -92,7 +94,8 @@ class JobsShow:
         held = all(findings.values())
         claim = ", each effect exactly once" if held else ""
         self._console.print(
-            f"\n{world.written:,} events, three jobs, one crash{claim}. Take the jobs as a beginning with\n"
+            f"\n{world.written:,} events, three jobs (joins with a stream and a table, windows), one crash"
+            f"{claim}.\nTake the jobs as a beginning with\n"
             "`headrace demo --pipeline > pipeline.py`, and run them with `headrace run pipeline.py`.\n"
             "Where to look next: docs/jobs.md, `headrace demo --act log`, `headrace --help`.",
             highlight=False,
@@ -175,19 +178,23 @@ class Stage(Board):
         )
 
     def _picture(self) -> RenderableType:
-        revenue = Table(title="topic revenue, the latest rows", title_justify="left", header_style="bold")
-        for heading in ("from", "product", "orders", "revenue"):
+        revenue = Table(title="view revenue, the latest rows", title_justify="left", header_style="bold")
+        for heading in ("from", "category", "orders", "revenue"):
             revenue.add_column(heading, justify="right" if heading in ("orders", "revenue") else "left")
         for row in list(self._results.revenue):
             start = str(row["window_start"]).partition(".")[0].partition("T")[2]
-            revenue.add_row(start, row["product"], str(row["orders"]), f"{row['revenue']:.2f}")
+            revenue.add_row(start, row["category"], str(row["orders"]), f"{row['revenue']:.2f}")
         return Group(super()._picture(), revenue) if self._results.revenue else super()._picture()
 
 
-def _make_topics(bootstrap: str) -> dict[str, int]:
+def _make_topics(bootstrap: str, app: App) -> dict[str, int]:
     """The topics that the demo reads itself, with their partitions; all are made before anything runs."""
     partitions = dict.fromkeys(TOPICS, 4) | {"alerts.dead": 1}
     wanted = dict.fromkeys(INPUTS, 4) | partitions
+    configs = {job.into.name: job.into.config for job in app.jobs}
+    topics = [
+        NewTopic(name=name, partitions=count, configs=configs.get(name, {})) for name, count in wanted.items()
+    ]
     with Cluster.of(bootstrap) as cluster:
-        create_topics(cluster, [NewTopic(name=name, partitions=count) for name, count in wanted.items()])
+        create_topics(cluster, topics)
     return partitions

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App
+from headrace import App, Rows, tumbling
 
 app = App("demo")
 
@@ -16,6 +16,7 @@ orders = app.stream(
 payments = app.stream(
     "payments", "order_id string, paid double, paid_at timestamp", event_time="paid_at", lateness="10 seconds"
 )
+products = app.table("products", "product string, category string", key="product")
 device_events = app.stream("device_events", "device string, temperature double, at timestamp")
 paid_orders_stream = app.stream(
     "paid_orders",
@@ -26,20 +27,17 @@ paid_orders_stream = app.stream(
 
 
 @app.job(into=app.topic("paid_orders", key="order_id"))
-def paid_orders() -> DataFrame:
+def paid_orders() -> Rows:
     """Every order with its payment, if that came within a minute."""
-    order, payment = orders.df, payments.df
-    within = F.expr("paid_at between at - interval 1 minute and at + interval 1 minute")
-    joined = order.join(payment, (order.order_id == payment.order_id) & within)
-    return joined.select(order.order_id, "product", "amount", "at", "paid", "paid_at")
+    return orders.join(payments, on="order_id", within="1 minute")
 
 
-@app.job(into=app.topic("revenue", key=["window_start", "product"]))
-def revenue() -> DataFrame:
-    """Revenue of each product in every five seconds, from what the other job wrote."""
-    windows = paid_orders_stream.df.groupBy(F.window("at", "5 seconds"), "product")
-    sums = windows.agg(F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("revenue"))
-    return sums.select(F.col("window.start").alias("window_start"), "product", "orders", "revenue")
+@app.job(into=app.view("revenue", key=["window_start", "category"]))
+def revenue() -> Rows:
+    """Revenue of each category of products in every five seconds, from what the other job wrote."""
+    sold = paid_orders_stream.join(products, on="product", as_of="latest")
+    sums = (F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("revenue"))
+    return sold.window(tumbling("5 seconds"), by="category").agg(*sums)
 
 
 @app.job(into=app.topic("alerts", key="device"))

@@ -6,6 +6,9 @@
     job.json        the description of the query that the checkpoint belongs to
     beginning.json  after a reset: the number of the checkpoint, and where it begins
     checkpoint-1/   Spark's; a reset begins checkpoint-2, and leaves this one as it is
+    wanted          written by a process that waits for the job, so that the one that has it ends
+<state>/<application>/<job>.rebuild/
+                    the same for a view that is rebuilt beside the one that is read
 ```
 """
 
@@ -14,22 +17,27 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import IO, Any, Final, Literal
 
 from headrace.errors import HeadraceError, Misuse
 from headrace.streams.description import Description, check_change
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 JOB: Final = "job.json"
 BEGINNING: Final = "beginning.json"
 LOCK: Final = "lock"
+WANTED: Final = "wanted"
+REBUILD: Final = "rebuild"
 
 
 class JobIsRunning(HeadraceError):
     """Another process on this machine runs the job."""
+
+
+class JobTakenOver(HeadraceError):
+    """Another process goes on with the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +79,26 @@ class JobFolder:
     def checkpoint(self) -> str:
         """The place of the checkpoint that counts."""
         return f"{self._checkpoints or self.path}/checkpoint-{self.beginning().generation}"
+
+    @property
+    def beside(self) -> JobFolder:
+        """The folder of the job when it runs aside, to rebuild its view."""
+        elsewhere = None if self._checkpoints is None else f"{self._checkpoints}.{REBUILD}"
+        return JobFolder(self.path.with_name(f"{self.name}.{REBUILD}"), checkpoints=elsewhere)
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether the job was ever told to begin anew."""
+        return (self.path / BEGINNING).exists()
+
+    def adopt(self, checkpoint: Path) -> None:
+        """Go on with a checkpoint that was made elsewhere."""
+        beginning = Beginning(generation=self.beginning().generation + 1)
+        place = Path(f"{self._checkpoints or self.path}/checkpoint-{beginning.generation}")
+        if place.exists():  # of an attempt that was cut before the next line but one
+            shutil.rmtree(place)
+        checkpoint.rename(place)
+        _write(self.path / BEGINNING, asdict(beginning))
 
     def beginning(self) -> Beginning:
         """Which checkpoint counts, and where it begins."""
@@ -116,6 +144,21 @@ class JobFolder:
                 f"{self.path / LOCK}: stop that one first."
             ) from None
         self._held = file
+        (self.path / WANTED).unlink(missing_ok=True)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has the job."""
+        return self._held is not None
+
+    def ask_for(self) -> None:
+        """Let the process that runs the job know that another one is to go on with it."""
+        (self.path / WANTED).touch()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another process waits for the job."""
+        return (self.path / WANTED).exists()
 
     def release(self) -> None:
         """Let others have the job."""

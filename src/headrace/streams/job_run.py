@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError
 from headrace.streams.building import Building
 from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
+from headrace.streams.job_folder import JobTakenOver
 from headrace.streams.late import LateRows, dropped_rows, left_out
 from headrace.streams.plan import input_topics, stateful_operators
 from headrace.streams.report import Tally
@@ -50,6 +51,7 @@ class JobRun:
         *,
         once: bool = False,
         steps: Callable[[str, int], None] | None = None,
+        is_known: bool = True,
     ) -> None:
         self.job = job
         self.tally = Tally()
@@ -57,7 +59,10 @@ class JobRun:
         self._folder = workplace.folder(job)
         self._once = once
         self._steps = steps
+        self._is_known = is_known
+        """Whether readers are to find the view that the job writes."""
         self._stopping = threading.Event()
+        self._is_taken_over = False
         self._query: StreamingQuery | None = None
         self._sink: TransactionalSink | None = None
         self._execution: Any = None
@@ -89,7 +94,7 @@ class JobRun:
         try:
             building, rows = self._build()
             self._folder.accept(self._describe(rows))
-            if isinstance(self.job.into, View):
+            if isinstance(self.job.into, View) and self._is_known:
                 self.job.into.remember(self._workplace.cluster, rows.frame, self.job.full_name)
             self._stopping.clear()
             self._seen = -1
@@ -97,6 +102,12 @@ class JobRun:
         except BaseException:
             self._close()
             raise
+
+    def provide(self) -> None:
+        """Make the topics that are missing."""
+        building = self._building()
+        self.job.build(building)
+        self._provide(building)
 
     def _build(self) -> tuple[Building, Rows]:
         building = self._building()
@@ -199,6 +210,9 @@ class JobRun:
         """Whether the query runs; raises what ended it, if that was a failure."""
         if self._query is None:
             return False
+        if self._folder.is_wanted:
+            self._is_taken_over = True
+            self._stopping.set()
         is_active = self._query.isActive  # asked first, so that the progress of its last batch is not missed
         self._take_progress()
         if is_active:
@@ -209,7 +223,16 @@ class JobRun:
         self._close()
         if error is not None and not self._stopping.is_set():
             raise error
+        if self._is_taken_over:
+            raise JobTakenOver(
+                f"the view of job {self.name!r} was rebuilt by another process, which goes on with the job."
+            )
         return False
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self._stopping.is_set()
 
     def is_settled(self) -> bool:
         """Whether the query has opened its sources."""

@@ -15,7 +15,7 @@ from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
 from headrace.spark.machine import usable_cores
 from headrace.streams.dependencies import stages
-from headrace.streams.job_run import JobRun
+from headrace.streams.rebuild import run_of
 from headrace.streams.supervisor import Supervisor
 from headrace.streams.workplace import Workplace
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headrace.streams.app import App
     from headrace.streams.display import Display
     from headrace.streams.job import Job
+    from headrace.streams.job_run import JobRun
+    from headrace.streams.rebuild import Rebuild
 
 TURN_S: Final = 0.2
 PATIENCE_S: Final = 20.0
@@ -92,7 +94,7 @@ class Runner:
                 state=self._order.state,
                 checkpoints=self._order.checkpoints,
             )
-            runs = [JobRun(job, workplace, once=self._order.once) for job in self._jobs]
+            runs = [run_of(job, workplace, once=self._order.once) for job in self._jobs]
             stack.enter_context(self._display)
             return self._run_once(runs) if self._order.once else self._run_on(runs)
 
@@ -102,14 +104,14 @@ class Runner:
             self._hurried.set()
         self._stopped.set()
 
-    def _run_on(self, runs: Sequence[JobRun]) -> int:
+    def _run_on(self, runs: Sequence[JobRun | Rebuild]) -> int:
         self._supervisor.add(runs)
         self._look_after(runs)
         if self._stopped.is_set():
             self._end()
         return FAILED if self._supervisor.failed else DONE
 
-    def _run_once(self, runs: Sequence[JobRun]) -> int:
+    def _run_once(self, runs: Sequence[JobRun | Rebuild]) -> int:
         by_name = {run.name: run for run in runs}
         inputs = {run.name: run.inputs() for run in runs}
         for stage in stages(inputs, {run.name: run.job.into.name for run in runs}):
@@ -122,7 +124,7 @@ class Runner:
                 return FAILED
         return DONE
 
-    def _look_after(self, runs: Sequence[JobRun]) -> None:
+    def _look_after(self, runs: Sequence[JobRun | Rebuild]) -> None:
         """Turn after turn, until no job runs any more or somebody stops it."""
         deadline = None if self._order.seconds is None else time.monotonic() + self._order.seconds
         while not self._stopped.is_set() and self._supervisor.turn():
@@ -146,7 +148,7 @@ class Runner:
             for charge in self._supervisor.charges.values():
                 charge.run.stop()
 
-    def _show(self, runs: Sequence[JobRun]) -> None:
+    def _show(self, runs: Sequence[JobRun | Rebuild]) -> None:
         now_s = time.monotonic()
         charges = self._supervisor.charges
         self._display.show(

@@ -26,6 +26,7 @@ HOPELESS: Final = frozenset(
         "DataLost",
         "DeadLimitReached",
         "JobIsRunning",
+        "JobTakenOver",
         "OffsetsGone",
         "SinkFenced",
     }
