@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
@@ -80,60 +81,76 @@ def test_activity_joins_the_profile_of_its_user(app: App) -> None:
     ]
 
 
-IN_ROME, IN_OSLO = user(1, "Rome", -60), user(1, "Oslo", 3)
-EVENTS = [event(1, 4), event(1, 2)]
+def moves(number: int) -> list[Row]:
+    return [user(number, "Rome", -60), user(number, "Oslo", 3)]
+
+
+def events_of(number: int) -> list[Row]:
+    return [event(number, 4), event(number, 2)]
+
+
 END = event(9, 60)
-ARRIVALS = {
-    "the table first": [{"users": [IN_ROME, IN_OSLO]}, {"activity": [*EVENTS, END]}],
-    "the events first": [{"activity": EVENTS}, {"users": [IN_OSLO, IN_ROME]}, {"activity": [END]}],
-    "all at once": [{"activity": [*EVENTS, END], "users": [IN_OSLO, IN_ROME]}],
-}
 
 
-@pytest.mark.parametrize("arrival", ARRIVALS)
-def test_alice_moves_and_her_events_join_where_she_lived_then(app: App, arrival: str) -> None:
-    rows = run(joined_job(app, wait="5 minutes"), ARRIVALS[arrival])
-    assert [(row["at"], row["city"]) for row in rows] == [(at(2), "Rome"), (at(4), "Oslo")]
-    assert rows[0] == event(1, 2) | {"name": "Alice", "city": "Rome", "since": at(-60)}
+def test_alice_moves_and_her_events_join_where_she_lived_then(app: App) -> None:
+    """Whatever comes first: 1 has her table first, 2 her events, 3 both at once; and a batch is repeated."""
+    parts = [
+        {"users": moves(1), "activity": events_of(2)},
+        {"users": moves(2)[::-1], "activity": events_of(1)},
+        {"users": moves(3), "activity": [*events_of(3), END]},
+    ]
+    rows = run(joined_job(app, wait="5 minutes"), parts, crash=("computed", 2))
+    assert len(rows) == 6
+    for number in (1, 2, 3):
+        found = [(row["at"], row["city"]) for row in rows if row["user"] == number]
+        assert found == [(at(2), "Rome"), (at(4), "Oslo")]
+    assert event(1, 2) | {"name": "Alice", "city": "Rome", "since": at(-60)} in rows
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_at_any_step_changes_nothing(app: App, step: str) -> None:
-    parts = [{"users": [IN_ROME], "activity": EVENTS}, {"users": [IN_OSLO], "activity": [END]}]
+    parts = [{"users": moves(1)[:1], "activity": events_of(1)}, {"users": moves(1)[1:], "activity": [END]}]
     rows = run(joined_job(app, wait="5 minutes"), parts, crash=(step, 2))
     assert [(row["at"], row["city"]) for row in rows] == [(at(2), "Rome"), (at(4), "Oslo")]
 
 
 def test_without_waiting_an_event_sees_what_is_there_when_it_comes(app: App) -> None:
+    """And with the latest it sees the newest row, which an inner join leaves out where there is none."""
+    activity = app.stream("activity", ACTIVITY, event_time="at", lateness="1 hour")
+    users = app.table("users", USERS, key="id", valid_from="since")
+
+    @app.job(into=app.topic("joined"))
+    def joined() -> DataFrame:
+        then = activity.join(users, on={"user": "id"}).df.withColumn("as_of", F.lit("event"))
+        now = activity.join(users, on={"user": "id"}, as_of="latest", how="inner").df
+        return then.union(now.withColumn("as_of", F.lit("latest")))
+
     parts = [
         {"activity": [event(1, 2)], "users": [user(1, "Rome", 0), b"garbled", user(2, "Lima", 0)]},
-        {"activity": [event(1, 9), event(1, 2), event(None, 2), event(3, 2)], "users": [user(1, "Oslo", 1)]},
-        {"activity": [event(1, 10), event(2, 8)], "users": [("1", None, at(10)), ("2", None, at(9))]},
+        {
+            "activity": [event(1, 9), event(1, 2), event(None, 2), event(3, 2), event(2, 8), event(2, 9)],
+            "users": [user(1, "Oslo", 1), ("2", None, at(9)), user(1, "Bern", 30)],
+        },
     ]
-    rows = run(joined_job(app), parts)
-    found = [(row["user"], row["at"], row["city"]) for row in rows]
-    assert in_order(found) == in_order(
+    rows = run(joined, parts, crash=("written", 2))
+
+    def seen(as_of: str) -> list[Any]:
+        return in_order([(row["user"], row["at"], row["city"]) for row in rows if row["as_of"] == as_of])
+
+    assert seen("event") == in_order(
         [
             (1, at(2), "Rome"),
             (1, at(9), "Oslo"),
             (1, at(2), "Oslo"),
             (None, at(2), None),
             (3, at(2), None),
-            (1, at(10), None),
             (2, at(8), "Lima"),
+            (2, at(9), None),
         ]
     )
+    assert seen("latest") == in_order([(1, at(2), "Rome"), (1, at(9), "Bern"), (1, at(2), "Bern")])
     assert rows.dead == []
-
-
-def test_an_inner_join_with_the_latest_leaves_out_what_the_table_does_not_have(app: App) -> None:
-    parts = [
-        {"activity": [event(1, 2), event(2, 2), event(None, 2)], "users": [user(1, "Rome", 50)]},
-        {"activity": [event(1, 3)], "users": [user(1, "Oslo", 55)]},
-        {"activity": [event(1, 4)], "users": [("1", None)]},
-    ]
-    rows = run(joined_job(app, as_of="latest", how="inner"), parts)
-    assert [(row["at"], row["city"]) for row in rows] == [(at(2), "Rome"), (at(3), "Oslo")]
 
 
 def test_keys_can_be_texts_decimals_times_and_several_columns(app: App) -> None:
@@ -171,7 +188,7 @@ def test_keys_can_be_texts_decimals_times_and_several_columns(app: App) -> None:
         {"code": "b", "price": "2.000", "day": at(1), "n": 2},
         {"code": "ä", "price": "1.501", "day": at(2), "n": 1.5},
     ]
-    rows = run(joined, [tables, {"events": inputs}])
+    rows = run(joined, tables | {"events": inputs})
     none = {
         "name": None,
         "label": None,
@@ -214,10 +231,8 @@ changes = st.lists(
 arrivals = st.lists(st.tuples(st.integers(1, 6), minutes), min_size=10, max_size=40)
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
-@given(moves=changes, events=arrivals, cuts=st.tuples(st.integers(0, 40), st.integers(0, 25)), data=st.data())
-def test_events_that_wait_join_as_the_reference_says(
-    spark: SparkSession, moves: list[Any], events: list[Any], cuts: tuple[int, int], data: st.DataObject
+def check_against_the_reference(
+    moves: list[Any], events: list[Any], cuts: tuple[int, int], crash: tuple[str, int] | None
 ) -> None:
     table = [_change(*move) for move in moves]
     stream = [event(number, minute) for number, minute in events]
@@ -225,7 +240,6 @@ def test_events_that_wait_join_as_the_reference_says(
         {"activity": stream[: cuts[0]], "users": table[: cuts[1]]},
         {"activity": [*stream[cuts[0] :], event(9, 300)], "users": table[cuts[1] :]},
     ]
-    crash = data.draw(st.one_of(st.none(), st.sampled_from([(step, 1) for step in STEPS])))
     rows = run(joined_job(App("shop"), wait="1 hour"), parts, crash=crash)
     versions = [
         Version(number, at(minute), None if city is None else user(number, city, minute))
@@ -233,6 +247,31 @@ def test_events_that_wait_join_as_the_reference_says(
     ]
     expected = join_as_of(stream, versions, key="user", time="at", columns=["name", "city", "since"])
     assert in_order(rows) == in_order(expected)
+
+
+def test_events_that_wait_join_as_the_reference_says(spark: SparkSession) -> None:
+    chance = Random(1)
+    known = [(number, minute) for number in range(1, 9) for minute in range(31)]
+    moves = [(*each, chance.choice(["Rome", "Oslo", None])) for each in chance.sample(known, 120)]
+    events = [(chance.randint(1, 10), chance.randint(0, 30)) for _ in range(300)]
+    check_against_the_reference(
+        [(number, city, minute) for number, minute, city in moves], events, (150, 60), ("committed", 1)
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    moves=changes,
+    events=arrivals,
+    cuts=st.tuples(st.integers(0, 40), st.integers(0, 25)),
+    crash=st.one_of(st.none(), st.sampled_from([(step, 1) for step in STEPS])),
+)
+def test_many_events_that_wait_join_as_the_reference_says(
+    spark: SparkSession, moves: list[Any], events: list[Any], cuts: tuple[int, int], crash: Any
+) -> None:
+    check_against_the_reference(moves, events, cuts, crash)
 
 
 def _change(number: int, city: str | None, minute: int) -> Any:
