@@ -13,11 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.keyed import Outcome, Times, key_codes
+from headrace.columns.keyed import Outcome, key_codes
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from headrace.columns.keyed import Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +30,9 @@ class FirstRowsKernel:
     time: str
     arrival: str
     within_us: int
-    behind_us: int = 0
-    """How far rows may be behind the watermark without being late: those that a join held back."""
 
     def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> Outcome:
         """The rows that pass, and what they are remembered by."""
-        times = Times(times.late_us - self.behind_us, times.watermark_us - self.behind_us)
         # Arrow's sorting leaves rows of one number in their order.
         rows = rows.sort_by(self.arrival).drop_columns([self.arrival])
         late = self._is_late(rows, times)

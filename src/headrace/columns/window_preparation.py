@@ -1,9 +1,10 @@
-"""The compiled loops of windows, made before they are needed."""
+"""The compiled loops of keyed stages, made before they are needed."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
+from headrace.columns.first_rows import FirstRowsKernel
 from headrace.columns.keyed import Times
 from headrace.columns.measures import Measure
 from headrace.columns.panes import Hops, PanesKernel, PaneSums
@@ -32,3 +33,4 @@ def prepare_windows() -> None:
     panes = pa.Table.from_batches(list(sums(rows.to_batches())))
     windows = pa.schema([("start", pa.int64()), ("end", pa.int64()), *output])
     PanesKernel(keys=(), measures=MEASURES, hops=hops, output=windows)(panes, None, times)
+    FirstRowsKernel(keys=("whole",), time="at", arrival="decimal", within_us=1)(rows, None, times)

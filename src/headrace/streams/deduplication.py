@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.errors import Misuse
 from headrace.streams.columns import listed, quoted
 from headrace.streams.durations import milliseconds_of
-from headrace.streams.event_time import mark_event_time, timed_frame
+from headrace.streams.event_time import keep_event_time, timed_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,13 +42,11 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
     frame = timed_frame(rows, "deduplicate()")
     _check(frame, columns)
     assert rows.event_time is not None
-    assert rows.lateness is not None
     kernel = FirstRowsKernel(
         keys=tuple(columns),
         time=rows.event_time,
         arrival=READ_BY,
         within_us=1000 * milliseconds_of(within, "within"),
-        behind_us=1000 * rows.behind_ms,
     )
     numbered = frame.withColumn(READ_BY, F.spark_partition_id())
     kept = staged(
@@ -57,10 +55,10 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
         keys=tuple(columns),
         kernel=kernel,
         schema=frame.schema,
+        behind_ms=rows.behind_ms,
         outline=f"rows that passed, by {frame.select(*map(quoted, columns)).schema.simpleString()}",
     )
-    delay_ms = milliseconds_of(rows.lateness, "lateness")
-    return replace(rows, frame=mark_event_time(kept, rows.event_time, delay_ms))
+    return replace(rows, frame=keep_event_time(kept, replace(rows, frame=frame)))
 
 
 def _check(frame: DataFrame, columns: Sequence[str]) -> None:

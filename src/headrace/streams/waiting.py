@@ -37,6 +37,7 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], wait: str) -> Rows:
         kernel=HoldRows(time=rows.event_time, wait_us=milliseconds_of(wait, "wait") * 1000),
         schema=frame.schema,
         outline=_outline(keys, frame.schema),
+        behind_ms=rows.behind_ms,
     )
     note = read_note(local_folder(stage.folder))
     if note is not None and note.outline != stage.outline:
