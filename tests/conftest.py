@@ -2,7 +2,9 @@
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,9 +23,22 @@ settings.register_profile("random", derandomize=False, deadline=None)
 settings.load_profile("steady")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("numprocesses") or hasattr(config, "workerinput"):  # workers need Hypothesis
+        _hide_hypothesis(config)
     # A suite that was started in the background ignores Ctrl-C, and so would every process that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _hide_hypothesis(config: pytest.Config) -> None:
+    """Keep it from the processes that tests start: their users would not have it.
+
+    kio loads Hypothesis wherever it is installed, and a process that starts takes twice as long with it.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="headrace-tests-")
+    config.add_cleanup(folder.cleanup)
+    Path(folder.name, "hypothesis.py").write_text("raise ImportError")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder.name, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,17 +65,11 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+def spark() -> "Iterator[SparkSession]":
     """The one Spark session of all tests; `format("headrace")` is known to it."""
     from headrace.spark.session import local_session
 
-    # kio loads Hypothesis where there is one. The Python processes that Spark starts for each query take
-    # twice as long with it, and do not test.
-    folder = tmp_path_factory.mktemp("python_path")
-    (folder / "hypothesis.py").write_text("raise ImportError")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-        session = local_session("tests", cores=2)
+    session = local_session("tests", cores=2)
     yield session
     session.stop()
 

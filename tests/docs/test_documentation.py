@@ -20,6 +20,8 @@ JOBS = [block for block in PYTHON if re.search(r"headrace\.testing import .*\bru
 PROGRAMS = [block for block in PYTHON if block not in JOBS]
 OTHER = [block for block in BLOCKS if block.language not in ("console", "python")]
 
+PYTEST = ["-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:hypothesispytest"]
+
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -51,7 +53,9 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) 
 def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
     example = block.write_into(tmp_path)
     is_test = "def test_" in block.text
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly"] if is_test else [sys.executable]
+    command = (
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest"] if is_test else [sys.executable]
+    )
     done = subprocess.run(
         [*command, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
