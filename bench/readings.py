@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,6 +57,15 @@ class Readings:
         measures = dict.fromkeys(measure for measure, _, _ in rows)
         for measure in measures:
             yield measure, [(cell, unit) for named, cell, unit in rows if named == measure]
+
+    def with_others(self, others: Iterable[Mapping[str, Any]]) -> "Readings":
+        """These, and those of `others`, as `as_json` gives them, that are not among them."""
+        both = Readings()
+        for other in others:
+            key = (other["measure"], other["cell"], other["unit"], other["system"])
+            both._values[key] = list(other["values"])
+        both._values.update(self._values)
+        return both
 
     def as_json(self) -> list[dict[str, Any]]:
         """The readings as plain data, with median and spread."""

@@ -1,0 +1,91 @@
+"""The program of one system, as a process of its own that is told its work and writes into a topic."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from bench.processes import cpu_seconds
+from bench.streams.systems import System
+
+STOP_SECONDS = 20
+COMPLAINT_CHARACTERS = 3_000
+REST_SECONDS = 1.0
+AT_REST = 0.6
+"""Cores: those that wait for records take some too."""
+BATCH = '{"batch": '
+
+
+class Running:
+    """A program that works until it is stopped; what it writes to its outputs is kept."""
+
+    def __init__(self, system: System, task: dict[str, Any]) -> None:
+        self._output = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  it lives as long as the process
+        self._began_s = time.time()
+        # In a session of its own, so that all of its processes can be ended.
+        self._process = subprocess.Popen(
+            [*system.command, json.dumps(task)],
+            env=dict(system.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def began_s(self) -> float:
+        """When it was started."""
+        return self._began_s
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def come_to_rest(self, deadline_s: float) -> None:
+        """Return when it computes nothing more, or when time is up: a table may still be loading."""
+        deadline = time.monotonic() + deadline_s
+        before = cpu_seconds(self._process.pid)
+        while self.is_alive() and time.monotonic() < deadline:
+            time.sleep(REST_SECONDS)
+            now = cpu_seconds(self._process.pid)
+            if now - before < AT_REST * REST_SECONDS:
+                return
+            before = now
+
+    def stop(self) -> None:
+        """Ask it to end, and then end all that it has started."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def batches(self) -> list[dict[str, Any]]:
+        """The micro-batches that it told of, if it did: `batch`, `rows`, `ms` and `at_s`."""
+        return [json.loads(line) for line in self._lines() if line.startswith(BATCH)]
+
+    def complaints(self) -> str:
+        """The end of what it wrote."""
+        told = [line for line in self._lines() if not line.startswith(BATCH)]
+        return "\n".join(told)[-COMPLAINT_CHARACTERS:]
+
+    def _lines(self) -> list[str]:
+        self._output.seek(0)
+        return self._output.read().splitlines()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._output.close()

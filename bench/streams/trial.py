@@ -1,0 +1,143 @@
+"""One trial: a program of one system is given events, and is watched until all results are there.
+
+The topic holds a first part, which warms the program up. When its results are there, a second part is written
+behind a gate, which is opened; what counts is the time from there to the last result.
+"""
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from bench.page_cache import settle
+from bench.streams.gate import Gate, Writer
+from bench.streams.inputs import Inputs, Part
+from bench.streams.plan import Plan
+from bench.streams.results import Contents
+from bench.streams.running import Running
+from bench.streams.stage import Stage
+from bench.streams.systems import System
+from bench.streams.works import Work
+
+WARM, WHOLE, BATCHES = "events/s", "events/s, whole run", "events/s, in micro-batches"
+QUIET_SECONDS = 2.0
+FULL_BATCH = 0.4
+"""Of the largest micro-batch: what is smaller is a rest."""
+
+
+def try_events(stage: Stage, system: System, work: Work) -> None:
+    """Measure a work over a stream of events."""
+    inputs = inputs_of(stage.plan, system.name, work)
+    topics = stage.make_topics(*inputs.roles, "output", "late")
+    with ExitStack() as stack:
+        stack.callback(stage.delete_topics, topics)
+        writer = Writer(stage.bootstrap)
+        for messages in inputs.table():
+            writer.write(topics["table"], messages)
+        _write(writer, inputs.first, topics)
+        settle()
+        program = stack.enter_context(Running(system, task_of(stage, work, topics)))
+        gate = Gate(stage.bootstrap)
+        stack.callback(gate.close)
+        _measure(stage, system, work, Trial(inputs=inputs, topics=topics, gate=gate, program=program))
+
+
+def task_of(stage: Stage, work: Work, topics: dict[str, str]) -> dict[str, Any]:
+    """What a program is told."""
+    plain = {"work": work.as_json(), "bootstrap": stage.bootstrap, "cores": stage.cores}
+    return {**plain, "max_records": stage.plan.max_records, **topics}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a trial consists of."""
+
+    inputs: Inputs
+    topics: dict[str, str]
+    gate: Gate
+    program: Running
+
+
+def inputs_of(plan: Plan, system: str, work: Work) -> Inputs:
+    """The events that a system is given for a work."""
+    is_thin = work.kind == "hopping" and system in plan.shares
+    share = work.share * (plan.shares[system] if is_thin else 1)
+    thin = plan.thin if is_thin else 1
+    return Inputs(
+        replace(work, keys=work.keys // thin),
+        first=int(plan.first[system] * share),
+        then=int(plan.then[system] * share),
+        rate=plan.rate // thin,
+        table_rows=int(work.table_rows * plan.table_share),
+    )
+
+
+def _write(writer: Writer, part: Part, topics: dict[str, str]) -> None:
+    for events in (part.events, part.closing):
+        for role, some in events.items():
+            writer.write_events(topics[role], some)
+    writer.settle()
+
+
+def _measure(stage: Stage, system: System, work: Work, trial: Trial) -> None:
+    plan, program, inputs = stage.plan, trial.program, trial.inputs
+    results = stage.results(trial.topics["output"])
+    wait = partial(results.wait, quiet_s=QUIET_SECONDS, deadline_s=plan.deadline_s, is_alive=program.is_alive)
+    warmed_up, is_done = wait(inputs.rows_of_first())
+    if not is_done:
+        _say_why(stage, system, work, program, f"{warmed_up.end} of {inputs.rows_of_first()} first rows")
+        return
+    _write(trial.gate, inputs.then, trial.topics)
+    settle()
+    program.come_to_rest(plan.deadline_s)
+    opened_s = time.time()
+    trial.gate.open()
+    last, is_done = wait(inputs.rows_of_all()[0])
+    seconds = last.at_s - opened_s
+    program.stop()
+    contents = results.read(counts=inputs.counted() is not None, misses=work.kind == "table")
+    if not is_done:
+        _say_why(stage, system, work, program, f"{contents.rows} of {inputs.rows_of_all()[0]} rows")
+        return
+    whole_s = seconds + warmed_up.at_s - program.began_s
+    rates = {WARM: inputs.then.count / seconds, WHOLE: (inputs.first.count + inputs.then.count) / whole_s}
+    stage.read(system.name, work, {**rates, **_in_batches(program, opened_s)})
+    for problem in _problems(stage, work, trial, contents):
+        stage.note(system.name, work, problem)
+
+
+def _in_batches(program: Running, opened_s: float) -> dict[str, float]:
+    """The rate within the micro-batches that were full, where a program tells of them."""
+    told = [one for one in program.batches() if one["at_s"] - one["ms"] / 1000 >= opened_s and one["rows"]]
+    largest = max((one["rows"] for one in told), default=0)
+    full = [one for one in told if one["rows"] >= FULL_BATCH * largest]
+    if not full:
+        return {}
+    return {BATCHES: 1000 * sum(one["rows"] for one in full) / sum(one["ms"] for one in full)}
+
+
+def _problems(stage: Stage, work: Work, trial: Trial, contents: Contents) -> list[str]:
+    """What is wrong with the rows that were written."""
+    problems = []
+    fewest, most = trial.inputs.rows_of_all()
+    if not work.late_share and not fewest <= contents.rows <= most:
+        problems.append(f"{contents.rows:,} rows instead of {fewest:,}")
+    if (bounds := trial.inputs.counted()) is not None:
+        late = stage.results(trial.topics["late"]).read(counts=False, misses=False).rows
+        counted = contents.counted + late
+        if work.late_share and not work.routes_late:
+            problems.append(f"{bounds[0] - counted:,} late events were dropped")
+        elif not bounds[0] <= counted <= bounds[1]:
+            problems.append(f"the windows hold {counted:,} events instead of {bounds[0]:,}")
+    # Where a table is read beside the events, the first of them find it empty.
+    unmatched = contents.unmatched - trial.inputs.first.count
+    if unmatched > 0:
+        problems.append(f"at least {unmatched:,} rows have no match")
+    return problems
+
+
+def _say_why(stage: Stage, system: System, work: Work, program: Running, had: str) -> None:
+    state = "it did not get there in time" if program.is_alive() else "it ended"
+    program.stop()
+    stage.note(system.name, work, f"no figure: {had} were there when {state}\n{program.complaints()}")

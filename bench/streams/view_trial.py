@@ -1,0 +1,100 @@
+"""A view over two tables: how long a thousand changes take until all of its rows are there."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+from bench.page_cache import settle
+from bench.streams.gate import Gate, Writer
+from bench.streams.inputs import BEGIN_MS, PIECE, Message
+from bench.streams.running import Running
+from bench.streams.stage import Stage
+from bench.streams.systems import System
+from bench.streams.trial import QUIET_SECONDS, task_of
+from bench.streams.works import Work
+
+SECONDS = "s"
+IN_EACH = 100
+"""People in a department."""
+MOVES, RENAMES = 990, 10
+
+
+def try_view(stage: Stage, system: System, work: Work) -> None:
+    """Measure a view over tables, which are there already, while they change."""
+    people = int(work.table_rows * stage.plan.table_share)
+    topics = stage.make_topics("events", "table", "output")
+    with ExitStack() as stack:
+        stack.callback(stage.delete_topics, topics)
+        gate = Gate(stage.bootstrap)
+        stack.callback(gate.close)
+        writer = Writer(stage.bootstrap)
+        writer.write(topics["table"], (department(one, 0) for one in range(people // IN_EACH)))
+        for begin in range(0, people, PIECE):
+            end = min(begin + PIECE, people)
+            writer.write(topics["events"], (person(one, one, people) for one in range(begin, end)))
+        writer.settle()
+        settle()
+        program = stack.enter_context(Running(system, task_of(stage, work, topics)))
+        _measure(stage, system, work, gate, program, topics, people)
+
+
+def _measure(
+    stage: Stage,
+    system: System,
+    work: Work,
+    gate: Gate,
+    program: Running,
+    topics: dict[str, str],
+    people: int,
+) -> None:
+    results = stage.results(topics["output"])
+    wait = partial(
+        results.wait,
+        quiet_s=2 * QUIET_SECONDS,
+        deadline_s=stage.plan.deadline_s,
+        is_alive=program.is_alive,
+    )
+    seen, is_done = wait(people)
+    program.come_to_rest(stage.plan.deadline_s)
+    departments = people // IN_EACH
+    moves, renames = min(MOVES, departments // 2), min(RENAMES, departments // 4)
+    for number in range(stage.plan.view_rounds):
+        if not is_done:
+            program.stop()
+            stage.note(system.name, work, f"no figure in round {number}\n{program.complaints()}")
+            return
+        gate.write(topics["events"], moved(number, moves, people))
+        gate.write(topics["table"], renamed(number, renames, people))
+        gate.settle()
+        before = results.end()
+        opened_s = time.time()
+        gate.open()
+        seen, is_done = wait(before + moves + renames * IN_EACH)
+        if number and is_done:
+            stage.read(system.name, work, {SECONDS: seen.at_s - opened_s})
+
+
+def person(one: int, dept: int, people: int) -> Message:
+    """Somebody in a department, of which there are a hundredth as many."""
+    value = f'{{"id":{one},"name":"name of {one}","dept":{dept % (people // IN_EACH)}}}'
+    return {"key": str(one), "value": value, "timestamp": BEGIN_MS}
+
+
+def department(one: int, version: int) -> Message:
+    """A department under its newest title."""
+    return {
+        "key": str(one),
+        "value": f'{{"id":{one},"title":"department {one}.{version}"}}',
+        "timestamp": BEGIN_MS,
+    }
+
+
+def moved(number: int, moves: int, people: int) -> Iterator[Message]:
+    """The first so many people change to the next department."""
+    return (person(one, one + number + 1, people) for one in range(moves))
+
+
+def renamed(number: int, renames: int, people: int) -> Iterator[Message]:
+    """The last departments get a new title: nobody who moves is in them."""
+    return (department(people // IN_EACH - 1 - one, number + 1) for one in range(renames))
