@@ -68,17 +68,6 @@ def test_an_error_of_the_function_is_one_sentence_with_its_line(app: App, readin
         run(out, {"readings": [reading("press", 1, 0)]})
     assert explain(caught.value).startswith("ValueError: too hot (test_functions.py, line ")
 
-    @app.job(into=app.topic("other"))
-    def other() -> Rows:
-        return readings.map_arrow(lambda batch: batch.num_rows, "x int")
-
-    with pytest.raises(Exception, match="map_arrow") as caught:
-        run(other, {"readings": [reading("press", 1, 0)]})
-    assert explain(caught.value) == (
-        "the function given to map_arrow returned int: it has to return a pyarrow.RecordBatch or a "
-        "pyarrow.Table."
-    )
-
 
 WANTED = pa.schema([("x", pa.int32()), ("y", pa.string())])
 
@@ -92,6 +81,8 @@ def test_results_are_brought_into_the_order_and_types_of_the_schema() -> None:
 
 
 def test_results_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(Misuse, match=r"returned int: it has to return a pyarrow.RecordBatch or"):
+        _fitted(1, WANTED)
     with pytest.raises(Misuse, match="returned the columns 'x', and its schema says 'x', 'y'"):
         _fitted(pa.table({"x": [1]}), WANTED)
     with pytest.raises(Misuse, match="returned x string, y int64, which cannot become the x int32, y string"):
