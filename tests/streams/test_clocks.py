@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, clock_skew, correct_clock
 from headrace.errors import Misuse
@@ -91,21 +90,8 @@ def test_received_is_the_time_of_the_record_unless_told(app: App) -> None:
     }
 
 
-def test_windows_are_of_the_true_time(app: App) -> None:
-    clock = correct_clock("occurred", "sent", "received")
-    readings = app.stream("readings", SCHEMA, event_time=clock, lateness="1 minute")
-
-    @app.job(into=app.topic("per_minute"))
-    def per_minute() -> DataFrame:
-        counts = readings.df.groupBy(F.window("event_time", "1 minute")).count()
-        return counts.select(F.col("window.start").alias("start"), "count")
-
-    later = event("right", at("10:09:00"), at("10:09:00"), at("10:09:00"))
-    rows = run(per_minute, {"readings": [*EVENTS[:3], later]})
-    assert rows == [{"start": at("10:00:00"), "count": 3}]
-
-
 def test_the_skew_of_a_device_is_its_smallest_offset_for_delay_only_adds(app: App) -> None:
+    """By windows of the true time."""
     clock = correct_clock("occurred", "sent", "received")
     readings = app.stream("readings", SCHEMA, event_time=clock, lateness="0 seconds")
 
