@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ RESULTS = Path("bench/results/streams.json")
 def main() -> None:
     """Run the benchmark that the command line asks for."""
     options = _parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # and so are the programs
     machine, progress = machine_facts(), make_progress()
     warn_when_busy(progress, machine)
     try:

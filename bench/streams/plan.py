@@ -30,6 +30,10 @@ class Plan:
     """Of a micro-batch."""
     deadline_s: float
     """For each part of a trial."""
+    rest_s: float
+    """How long a program may take to come to rest before it is measured: it may be loading a table."""
+    stall_s: float
+    """After so long without a result, the rows that are missing are taken for lost."""
 
 
 # A peer gets what it does in about ten seconds: rates do not change with more.
@@ -44,6 +48,8 @@ FULL = Plan(
     view_rounds=6,
     max_records=500_000,
     deadline_s=120,
+    rest_s=60,
+    stall_s=20,
 )
 
 _SMALL = 20_000
@@ -58,4 +64,6 @@ QUICK = Plan(
     view_rounds=2,
     max_records=20_000,
     deadline_s=300,
+    rest_s=20,
+    stall_s=60,
 )

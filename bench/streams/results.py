@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
@@ -42,15 +42,17 @@ class Results:
         self._partitions = [Partition(topic, number) for number in range(partitions)]
 
     def wait(
-        self, rows: int, *, quiet_s: float, deadline_s: float, is_alive: Callable[[], bool]
+        self, rows: int, *, quiet_s: float, stall_s: float, deadline_s: float, is_alive: Callable[[], bool]
     ) -> tuple[Seen, bool]:
-        """The moment of the last result, and whether there were enough before time was up.
+        """The moment of the last result, and whether there were enough.
+
+        There are not when time is up, the program has ended, or nothing came for `stall_s` after something.
 
         Markers of transactions count among the offsets, so that enough is known only when nothing more comes
         for a while.
         """
         began = time.time()
-        seen = Seen(self.end(), began)
+        first = seen = Seen(self.end(), began)
         while True:
             time.sleep(POLL_SECONDS)
             end, now = self.end(), time.time()
@@ -58,45 +60,50 @@ class Results:
                 seen = Seen(end, now)
             if seen.end >= rows and now - seen.at_s >= quiet_s:
                 return seen, True
-            if now - began > deadline_s or not is_alive():
+            is_stalled = seen.end > first.end and now - seen.at_s >= stall_s
+            if is_stalled or now - began > deadline_s or not is_alive():
                 return seen, False
 
     def end(self) -> int:
         """The sum of the end offsets that readers of committed records see."""
         return sum(list_offsets(self._cluster, dict.fromkeys(self._partitions, LATEST)).values())
 
-    def read(self, *, counts: bool, misses: bool) -> Contents:
+    def read(self, *, counts: bool = False, misses: bool = False) -> Contents:
         """Read all of it; `counts` adds up the field `n` of each, and `misses` looks for nulls."""
+        rows = counted = unmatched = 0
+        for value in self._values():
+            # One system takes back what it has written before, by a row with the same content.
+            sign = -1 if TAKEN_BACK in value else 1
+            rows += sign
+            if counts:
+                counted += sign * int(json.loads(value)["n"])
+            if misses:
+                unmatched += sign * (b"null" in value)
+        return Contents(rows, counted, unmatched)
+
+    def count(self, text: str) -> int:
+        """How many rows have a text in them."""
+        sought = text.encode()
+        return sum(-1 if TAKEN_BACK in value else 1 for value in self._values() if sought in value)
+
+    def _values(self) -> Iterator[bytes]:
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
                 "group.id": f"{self._topic}-check",
                 "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.queue.backoff.ms": 1,
             }
         )
         consumer.assign([TopicPartition(part.topic, part.partition, 0) for part in self._partitions])
+        ended, deadline = 0, time.monotonic() + READ_SECONDS
         try:
-            return self._count(consumer, counts=counts, misses=misses)
+            while ended < len(self._partitions) and time.monotonic() < deadline:
+                for message in consumer.consume(TAKEN, timeout=0.2):
+                    if message.error() is not None:
+                        ended += 1
+                    else:
+                        yield message.value() or b""
         finally:
             consumer.close()
-
-    def _count(self, consumer: Consumer, *, counts: bool, misses: bool) -> Contents:
-        rows = counted = unmatched = ended = 0
-        deadline = time.monotonic() + READ_SECONDS
-        while ended < len(self._partitions) and time.monotonic() < deadline:
-            for message in consumer.consume(TAKEN, timeout=0.2):
-                value = message.value() or b""
-                if message.error() is not None:
-                    ended += 1
-                    continue
-                # One system takes back what it has written before, by a row with the same content.
-                sign = -1 if TAKEN_BACK in value else 1
-                rows += sign
-                if counts:
-                    counted += sign * int(json.loads(value)["n"])
-                if misses:
-                    unmatched += sign * (b"null" in value)
-        return Contents(rows, counted, unmatched)

@@ -10,11 +10,15 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from bench.processes import cpu_seconds
 from bench.streams.systems import System
 
 STOP_SECONDS = 20
-COMPLAINT_CHARACTERS = 3_000
+COMPLAINTS = 8
+STEPS = ("\tat ", "        at ", "    ", "  File ")
+"""What lines of a stack begin with."""
 REST_SECONDS = 1.0
 AT_REST = 0.6
 """Cores: those that wait for records take some too."""
@@ -49,13 +53,19 @@ class Running:
     def come_to_rest(self, deadline_s: float) -> None:
         """Return when it computes nothing more, or when time is up: a table may still be loading."""
         deadline = time.monotonic() + deadline_s
-        before = cpu_seconds(self._process.pid)
-        while self.is_alive() and time.monotonic() < deadline:
+        before = self._cpu_seconds()
+        while time.monotonic() < deadline:
             time.sleep(REST_SECONDS)
-            now = cpu_seconds(self._process.pid)
+            now = self._cpu_seconds()
             if now - before < AT_REST * REST_SECONDS:
                 return
             before = now
+
+    def _cpu_seconds(self) -> float:
+        try:
+            return cpu_seconds(self._process.pid)
+        except psutil.NoSuchProcess:
+            return 0.0
 
     def stop(self) -> None:
         """Ask it to end, and then end all that it has started."""
@@ -73,9 +83,9 @@ class Running:
         return [json.loads(line) for line in self._lines() if line.startswith(BATCH)]
 
     def complaints(self) -> str:
-        """The end of what it wrote."""
-        told = [line for line in self._lines() if not line.startswith(BATCH)]
-        return "\n".join(told)[-COMPLAINT_CHARACTERS:]
+        """The last lines that it wrote, without stacks."""
+        told = [line for line in self._lines() if not line.startswith((BATCH, *STEPS))]
+        return "\n".join(told[-COMPLAINTS:])
 
     def _lines(self) -> list[str]:
         self._output.seek(0)

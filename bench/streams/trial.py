@@ -5,6 +5,7 @@ behind a gate, which is opened; what counts is the time from there to the last r
 """
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from bench.page_cache import settle
 from bench.streams.gate import Gate, Writer
 from bench.streams.inputs import Inputs, Part
 from bench.streams.plan import Plan
-from bench.streams.results import Contents
+from bench.streams.results import Contents, Results, Seen
 from bench.streams.running import Running
 from bench.streams.stage import Stage
 from bench.streams.systems import System
@@ -81,30 +82,44 @@ def _write(writer: Writer, part: Part, topics: dict[str, str]) -> None:
 
 
 def _measure(stage: Stage, system: System, work: Work, trial: Trial) -> None:
-    plan, program, inputs = stage.plan, trial.program, trial.inputs
-    results = stage.results(trial.topics["output"])
-    wait = partial(results.wait, quiet_s=QUIET_SECONDS, deadline_s=plan.deadline_s, is_alive=program.is_alive)
+    program, inputs, results = trial.program, trial.inputs, stage.results(trial.topics["output"])
+    wait = waiting(stage, results, program, quiet_s=QUIET_SECONDS)
     warmed_up, is_done = wait(inputs.rows_of_first())
     if not is_done:
-        _say_why(stage, system, work, program, f"{warmed_up.end} of {inputs.rows_of_first()} first rows")
+        had = f"{results.end()} of {inputs.rows_of_first()} first rows"
+        stage.note(system.name, work, f"no figure: {had} were there.\n{program.complaints()}")
         return
     _write(trial.gate, inputs.then, trial.topics)
     settle()
-    program.come_to_rest(plan.deadline_s)
+    program.come_to_rest(stage.plan.rest_s)
     opened_s = time.time()
     trial.gate.open()
-    last, is_done = wait(inputs.rows_of_all()[0])
-    seconds = last.at_s - opened_s
+    last, _ = wait(inputs.rows_of_all()[0])
+    was_alive = program.is_alive()
     program.stop()
-    contents = results.read(counts=inputs.counted() is not None, misses=work.kind == "table")
-    if not is_done:
-        _say_why(stage, system, work, program, f"{contents.rows} of {inputs.rows_of_all()[0]} rows")
+    if last.at_s <= opened_s or not was_alive:
+        stage.note(system.name, work, f"no figure: it ended, or gave nothing.\n{program.complaints()}")
         return
+    seconds = last.at_s - opened_s
     whole_s = seconds + warmed_up.at_s - program.began_s
     rates = {WARM: inputs.then.count / seconds, WHOLE: (inputs.first.count + inputs.then.count) / whole_s}
     stage.read(system.name, work, {**rates, **_in_batches(program, opened_s)})
+    contents = results.read(counts=inputs.counted() is not None, misses=work.kind == "table")
     for problem in _problems(stage, work, trial, contents):
         stage.note(system.name, work, problem)
+
+
+def waiting(
+    stage: Stage, results: Results, program: Running, *, quiet_s: float
+) -> Callable[[int], tuple[Seen, bool]]:
+    """What waits for so many rows of a program."""
+    return partial(
+        results.wait,
+        quiet_s=quiet_s,
+        stall_s=stage.plan.stall_s,
+        deadline_s=stage.plan.deadline_s,
+        is_alive=program.is_alive,
+    )
 
 
 def _in_batches(program: Running, opened_s: float) -> dict[str, float]:
@@ -124,20 +139,15 @@ def _problems(stage: Stage, work: Work, trial: Trial, contents: Contents) -> lis
     if not work.late_share and not fewest <= contents.rows <= most:
         problems.append(f"{contents.rows:,} rows instead of {fewest:,}")
     if (bounds := trial.inputs.counted()) is not None:
-        late = stage.results(trial.topics["late"]).read(counts=False, misses=False).rows
+        late = stage.results(trial.topics["late"]).read().rows
         counted = contents.counted + late
         if work.late_share and not work.routes_late:
             problems.append(f"{bounds[0] - counted:,} late events were dropped")
         elif not bounds[0] <= counted <= bounds[1]:
             problems.append(f"the windows hold {counted:,} events instead of {bounds[0]:,}")
     # Where a table is read beside the events, the first of them find it empty.
-    unmatched = contents.unmatched - trial.inputs.first.count
+    first = trial.inputs.first
+    unmatched = contents.unmatched - first.count - sum(map(len, first.closing.values()))
     if unmatched > 0:
         problems.append(f"at least {unmatched:,} rows have no match")
     return problems
-
-
-def _say_why(stage: Stage, system: System, work: Work, program: Running, had: str) -> None:
-    state = "it did not get there in time" if program.is_alive() else "it ended"
-    program.stop()
-    stage.note(system.name, work, f"no figure: {had} were there when {state}\n{program.complaints()}")

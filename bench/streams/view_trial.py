@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 
 from bench.page_cache import settle
 from bench.streams.gate import Gate, Writer
@@ -11,7 +10,7 @@ from bench.streams.inputs import BEGIN_MS, PIECE, Message
 from bench.streams.running import Running
 from bench.streams.stage import Stage
 from bench.streams.systems import System
-from bench.streams.trial import QUIET_SECONDS, task_of
+from bench.streams.trial import QUIET_SECONDS, task_of, waiting
 from bench.streams.works import Work
 
 SECONDS = "s"
@@ -49,14 +48,10 @@ def _measure(
     people: int,
 ) -> None:
     results = stage.results(topics["output"])
-    wait = partial(
-        results.wait,
-        quiet_s=2 * QUIET_SECONDS,
-        deadline_s=stage.plan.deadline_s,
-        is_alive=program.is_alive,
-    )
+    wait = waiting(stage, results, program, quiet_s=2 * QUIET_SECONDS)
     seen, is_done = wait(people)
-    program.come_to_rest(stage.plan.deadline_s)
+    if is_done:
+        program.come_to_rest(stage.plan.rest_s)
     departments = people // IN_EACH
     moves, renames = min(MOVES, departments // 2), min(RENAMES, departments // 4)
     for number in range(stage.plan.view_rounds):
@@ -73,6 +68,10 @@ def _measure(
         seen, is_done = wait(before + moves + renames * IN_EACH)
         if number and is_done:
             stage.read(system.name, work, {SECONDS: seen.at_s - opened_s})
+    # The last titles have the number of their round behind a dot, and nothing else has a dot.
+    shown = results.count(f'.{stage.plan.view_rounds}"')
+    if shown != renames * IN_EACH:
+        stage.note(system.name, work, f"{shown:,} rows have a new title instead of {renames * IN_EACH:,}")
 
 
 def person(one: int, dept: int, people: int) -> Message:

@@ -136,7 +136,7 @@ def _view(tables: TableEnvironment, task: dict[str, Any]) -> tuple[str, str]:
     tables.execute_sql(_table("table", task, "k_id STRING, id BIGINT, title STRING", keyed=True))
     text = (
         "SELECT e.k_id, e.id, e.name, e.dept, d.title FROM events AS e "
-        "LEFT JOIN `table` AS d ON CAST(e.dept AS STRING) = d.k_id"
+        "LEFT JOIN `table` AS d ON CAST(e.dept AS STRING) = d.k_id ON CONFLICT DO DEDUPLICATE"
     )
     return text, f"{people}, title STRING"
 
