@@ -42,8 +42,8 @@ TURN_S: Final = 0.03
 DELIVERY_S: Final = 30.0
 
 Part = Mapping[str, "Sequence[Any]"]
-"""Rows by topic. A row is a dict, written as JSON; bytes, text or None are written as they are; a pair is a key
-and such a row, and a third part beside them is the time of the record."""
+"""Rows by topic. A row is a dict, written as JSON; bytes, text or None are written as they are; a pair is a
+key and such a row, and a third part beside them is the time of the record."""
 
 
 class Crash(Fenced):
@@ -131,9 +131,9 @@ class _Bench:
         producer = Producer({"bootstrap.servers": self._workplace.bootstrap})
         for topic, rows in part.items():
             for row in rows:
-                key, value, *moments = row if isinstance(row, tuple) else (None, row)
-                times = {"timestamp": round(moment.timestamp() * 1000) for moment in moments}
-                producer.produce(topic, key=key, value=_encoded(value), partition=0, **times)
+                key, value, *moment = row if isinstance(row, tuple) else (None, row)
+                time_ms = round(moment[0].timestamp() * 1000) if moment else 0  # 0: now
+                producer.produce(topic, key=key, value=_encoded(value), partition=0, timestamp=time_ms)
         if producer.flush(DELIVERY_S):
             raise HeadraceError("the broker of the test did not take all rows in time")
 
