@@ -40,14 +40,14 @@ class Plan:
 FULL = Plan(
     name="full",
     rate=5_000,
-    first={"headrace": 1_500_000, "flink": 1_000_000, "pathway": 200_000, "bytewax": 100_000, "quix": 50_000},
-    then={"headrace": 3_000_000, "flink": 2_000_000, "pathway": 900_000, "bytewax": 600_000, "quix": 150_000},
+    first={"headrace": 1_200_000, "flink": 600_000, "pathway": 200_000, "bytewax": 100_000, "quix": 30_000},
+    then={"headrace": 3_000_000, "flink": 2_000_000, "pathway": 900_000, "bytewax": 600_000, "quix": 100_000},
     thin=10,
     shares={"pathway": 0.2, "bytewax": 0.2, "quix": 0.2},
     table_share=1.0,
-    view_rounds=6,
+    view_rounds=5,
     max_records=500_000,
-    deadline_s=120,
+    deadline_s=180,
     rest_s=60,
     stall_s=20,
 )

@@ -58,8 +58,10 @@ class Results:
             end, now = self.end(), time.time()
             if end != seen.end:
                 seen = Seen(end, now)
-            if seen.end >= rows and now - seen.at_s >= quiet_s:
-                return seen, True
+            if seen.end >= rows:
+                if now - seen.at_s >= quiet_s:
+                    return seen, True
+                continue
             is_stalled = seen.end > first.end and now - seen.at_s >= stall_s
             if is_stalled or now - began > deadline_s or not is_alive():
                 return seen, False
