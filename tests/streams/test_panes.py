@@ -1,4 +1,4 @@
-"""Hopping windows from panes: the same rows as Spark's own windows give."""
+"""Hopping windows from panes: the rows are those of windows that are computed each by itself."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.streams.building import Building
 from headrace.streams.job import Job
-from headrace.streams.native_windows import aggregate_natively
 from headrace.streams.panes import hop_by_panes
 from headrace.streams.rows import Rows
 from headrace.streams.windows import Hopping, hopping, tumbling
@@ -34,15 +33,12 @@ ALL = [
 ]
 
 
-def job_of(app: App, window: Hopping, *columns: str, native: bool = False) -> Job:
+def job_of(app: App, window: Hopping, *columns: str) -> Job:
     orders = app.stream("orders", SCHEMA, event_time="at", lateness="3 minutes")
 
     @app.job(into=app.topic("revenue", key=["window_start", "product"]))
     def revenue() -> Rows:
-        aggregates = list(map(F.expr, columns))
-        if native:
-            return aggregate_natively(orders.rows, window, ("product",), aggregates)
-        made = hop_by_panes(orders.rows, window, ("product",), aggregates)
+        made = hop_by_panes(orders.rows, window, ("product",), list(map(F.expr, columns)))
         assert made is not None
         return made
 
@@ -92,25 +88,38 @@ def random_parts(random: Random, newest: Sequence[int]) -> list[dict[str, list[d
     return [{"orders": part} for part in [*parts[:-1], [*parts[-1], order(1000, 0)]]]
 
 
-def test_the_rows_are_those_of_lists(app: App) -> None:
-    window = hopping("5 minutes", every="1 minute")
+def test_all_aggregates_are_those_of_lists(app: App) -> None:
+    window = hopping("10 minutes", every="90 seconds", offset="30 seconds")
     parts = random_parts(Random(1), (8, 16, 25))
     rows = run(job_of(app, window, *ALL), parts, crash=("written", 2))
-    expected = run_reference(window, [as_events(part["orders"]) for part in parts], 3 * MINUTE_MS)
-    found = [
-        (round(row["window_start"].timestamp() * 1000), row["product"], row["orders"], row["total"] or 0)
-        for row in rows
+    # The reference sums up: with a bit for each order it says which of them are in a window.
+    orders = [row for part in parts for row in part["orders"]]
+    bits = iter(range(len(orders)))
+    marked = [
+        [event._replace(amount=1 << next(bits)) for event in as_events(part["orders"])] for part in parts
     ]
-    assert sorted(found) == sorted((span.start_ms, key, *sums) for span, key, *sums in expected.results)
-    assert expected.late
+    outcome = run_reference(window, marked, 3 * MINUTE_MS)
+    expected = [
+        (datetime.fromtimestamp(span.start_ms / 1000, UTC), key, *aggregates(members))
+        for span, key, _, mask in outcome.results
+        for members in [[row for bit, row in enumerate(orders) if mask >> bit & 1]]
+    ]
+    found = [(row["window_start"], row["product"], *list(row.values())[3:]) for row in rows]
+    assert sorted(map(repr, map(plain, found))) == sorted(map(repr, map(plain, expected)))
+    assert outcome.late
 
 
-def test_the_rows_are_those_of_sparks_own_window(app: App) -> None:
-    window = hopping("10 minutes", every="90 seconds", offset="30 seconds")
-    parts = random_parts(Random(2), (8, 25))
-    rows = run(job_of(app, window, *ALL), parts)
-    native = run(job_of(App("native"), window, *ALL, native=True), parts)
-    assert sorted(map(repr, rows)) == sorted(map(repr, native))
+def plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (row[0].timestamp(), *row[1:])
+
+
+def aggregates(orders: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """What `ALL` comes to."""
+    amounts = [row["amount"] for row in orders if row["amount"] is not None]
+    prices = [row["price"] for row in orders if row["price"] is not None]
+    mean = sum(prices) / len(prices) if prices else None
+    least, most = min(prices, default=None), max(amounts, default=None)
+    return len(orders), sum(amounts) if amounts else None, len(prices), mean, least, most
 
 
 def test_little_overlap_and_other_aggregates_are_left_to_spark(spark: SparkSession) -> None:
