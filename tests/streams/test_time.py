@@ -163,6 +163,19 @@ def test_a_union_does_not_wait_for_a_stream_that_is_idle(app: App) -> None:
     assert minutes(run(counts, {"orders": [order(0), order(9)], "returns": []})) == {0: 1}
 
 
+def test_time_can_be_that_of_the_fastest_stream(app: App) -> None:
+    orders = orders_of(app)
+    returns = app.stream("returns", SCHEMA, event_time="at", lateness="1 minute")
+    parts = [{"orders": [order(0), order(10)], "returns": [order(0)]}, {"returns": [order(5)]}]
+
+    @app.job(into=app.topic("counts"), time="fastest")
+    def fastest() -> DataFrame:
+        return counted(orders.df.unionByName(returns.df))
+
+    rows = run(fastest, parts)
+    assert (minutes(rows), rows.dropped) == ({0: 2}, 1)  # an order at 10 closes what the returns are at
+
+
 def test_a_quiet_stream_closes_its_windows_by_the_clock(app: App) -> None:
     orders = app.stream("orders", SCHEMA, event_time="at", lateness="0 seconds", idle_after="1 ms")
 

@@ -32,8 +32,6 @@ def settings(cores: int | None = None) -> dict[str, str]:
     """What every session of ours sets, by Spark's names; `cores` is how many tasks run at once."""
     fixed = {
         "spark.sql.adaptive.enabled": "false",
-        # A stage of ours has something to give when time moves on, and runs in batches that bring it no rows.
-        "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         # Over TCP each Python task waits twice for a delayed acknowledgement: 80 ms.

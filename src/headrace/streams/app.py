@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.feeds.feed import ChangeFeed
+    from headrace.streams.job import Time
     from headrace.streams.late import Late
     from headrace.streams.rows import Mode, Operators, Rows
     from headrace.streams.stream import Format
@@ -180,12 +181,15 @@ class App:
         dead: str = "",
         dead_limit: float | None = None,
         late: Late | None = None,
+        time: Time = "slowest",
     ) -> Callable[[Callable[[], Any]], Job]:
         """A decorator that makes a job of a function, under the function's name unless another is given.
 
         Rows that do not parse go to the topic `dead`, or `<job>.dead`; `dead_limit` is how many of them
         (below 1: which share) stop the job. Rows that are late for a window are dropped and counted; with
-        `late="a.topic"` they go there, and with `late=correct("1 hour")` they correct the result.
+        `late="a.topic"` they go there, and with `late=correct("1 hour")` they correct the result. Where a
+        job reads several streams, time is that of the `slowest`, for nothing of it is to be late; `fastest`
+        does not wait.
         """
         if not isinstance(into, Topic):
             raise Misuse(f"into={into!r}: a job writes into a topic: into=app.topic(…).")
@@ -201,6 +205,7 @@ class App:
                 dead=dead,
                 dead_limit=dead_limit,
                 late=late,
+                time=time,
             )
             if job.name in self._jobs:
                 raise Misuse(f"the application {self.name!r} has two jobs named {job.name!r}: rename one.")

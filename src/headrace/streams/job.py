@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headrace.client.topics import NewTopic
 from headrace.errors import Misuse
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.streams.rows import Mode
     from headrace.streams.topic import Topic
 
+Time = Literal["slowest", "fastest"]
 Result = Any
 """What a job's function returns: a DataFrame, rows or a stream. (Any, so that users need not annotate.)"""
 DROP: Final = "drop"
@@ -42,6 +43,8 @@ class Job:
     """The topic of rows that do not parse; otherwise `<job>.dead`."""
     dead_limit: float | None = None
     """How many of them stop the job: a number of rows, or below 1 a share of the rows."""
+    time: Time = "slowest"
+    """Of several streams, the one whose watermark counts."""
     late: Late | None = None
     """What becomes of rows that are late for a window: `drop` (as without it), a topic, or `correct(…)`."""
 
@@ -55,6 +58,8 @@ class Job:
             raise Misuse(
                 f"job {self.name!r}: mode {self.mode!r} is not known: use append, update or complete."
             )
+        if self.time not in get_args(Time):
+            raise Misuse(f"job {self.name!r}: time {self.time!r} is not known: use slowest or fastest.")
         if self.dead_limit is not None and self.dead_limit < 0:
             raise Misuse(
                 f"job {self.name!r}: dead_limit is a number of rows, or a share of them such as 0.01."

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.streams.workplace import Workplace
 
 FIRST_STEP: Final = "begun"
+WATERMARK_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 OPENING_SOURCES: Final = "Initializing sources"
 """The status that Spark gives to a query whose Python processes are being started."""
 
@@ -172,6 +173,8 @@ class JobRun:
             extra_rows=building.plan.extra_rows,
             steps=self._step,
         )
+        # A query takes the settings of the session when it starts.
+        self._workplace.spark.conf.set(WATERMARK_POLICY, "max" if self.job.time == "fastest" else "min")
         return self._sink.start(
             _addressed(self.job.into.records(rows.frame), self.job.into.name),
             checkpoint=self._folder.checkpoint,
