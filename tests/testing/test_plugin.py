@@ -4,6 +4,13 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
+
+@pytest.fixture(autouse=True)
+def _whole_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Hypothesis in it, whose plugin is loaded by every run of pytest here."""
+    monkeypatch.delenv("PYTHONPATH")
+
+
 BROKERS = """
     from confluent_kafka import Consumer, Producer
     from confluent_kafka.admin import AdminClient, NewTopic
