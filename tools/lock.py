@@ -4,9 +4,11 @@ import subprocess
 import sys
 
 LOCKS = {
-    "requirements.lock": ["pyproject.toml", "--group", "build"],
+    "requirements.lock": ["pyproject.toml", "--extra", "demo", "--group", "build"],
     "requirements-dev.lock": [
         "pyproject.toml",
+        "--extra",
+        "demo",
         "--group",
         "build",
         "--group",
@@ -16,6 +18,8 @@ LOCKS = {
     ],
     "bench/requirements.lock": [
         "pyproject.toml",
+        "--extra",
+        "demo",
         "--group",
         "build",
         "--group",
