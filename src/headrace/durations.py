@@ -1,0 +1,63 @@
+"""Durations as users write them: `10 minutes`, `1 hour 30 minutes`, `500 ms`.
+
+All that takes a duration reads it here, so that every place understands the same words and makes the same
+complaint. Months and years are refused: nobody can say how long they are without a calendar.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from headrace.errors import Misuse
+
+_UNITS_MS: Final = {
+    1: ("ms", "millisecond", "milliseconds"),
+    1_000: ("s", "sec", "secs", "second", "seconds"),
+    60_000: ("m", "min", "mins", "minute", "minutes"),
+    3_600_000: ("h", "hour", "hours"),
+    86_400_000: ("d", "day", "days"),
+    604_800_000: ("w", "week", "weeks"),
+}
+_MS_OF: Final = {word: ms for ms, words in _UNITS_MS.items() for word in words}
+_PART: Final = re.compile(r"(\d+)\s*([a-z]+)")
+_WHOLE: Final = re.compile(r"\d+\s*[a-z]+(?:[\s,]*\d+\s*[a-z]+)*")
+_LONGEST_MS: Final = 100 * 366 * 86_400_000
+
+
+def milliseconds_of(text: str, what: str = "the duration") -> int:
+    """The milliseconds in a text; `what` names its place in the complaint, such as `lateness`.
+
+    >>> milliseconds_of("1 hour 30 minutes"), milliseconds_of("500 ms"), milliseconds_of("0 seconds")
+    (5400000, 500, 0)
+    """
+    words = str(text).strip().lower()
+    parts = _PART.findall(words) if _WHOLE.fullmatch(words) else []
+    if not parts or any(unit not in _MS_OF for _, unit in parts):
+        raise Misuse(
+            f"{what} is {text!r}, which is not a duration: write numbers and units, such as "
+            '"10 minutes", "1 hour 30 minutes" or "500 ms". The units are ms, seconds, minutes, hours, '
+            "days and weeks."
+        )
+    total = sum(int(number) * _MS_OF[unit] for number, unit in parts)
+    if total > _LONGEST_MS:
+        raise Misuse(f"{what} is {text!r}, which is more than a hundred years: write a shorter one.")
+    return total
+
+
+def seconds_of(text: str, what: str = "the duration") -> float:
+    """The seconds in a text.
+
+    >>> seconds_of("10 minutes")
+    600.0
+    """
+    return milliseconds_of(text, what) / 1000
+
+
+def interval_of(text: str, what: str = "the duration") -> str:
+    """The duration as Spark's own functions read it, whatever short form the user chose.
+
+    >>> interval_of("1 h 30 min")
+    '5400000 milliseconds'
+    """
+    return f"{milliseconds_of(text, what)} milliseconds"
