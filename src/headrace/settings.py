@@ -7,6 +7,7 @@
 | the state folder | `--state` | `HEADRACE_STATE` | `[jobs]` `state` | `.headrace` beside the file, or here |
 | checkpoints | | `HEADRACE_CHECKPOINTS` | `[jobs]` `checkpoints` | in the state folder |
 | more of Spark | | | `[spark.settings]` | |
+| where outputs go | `url=` | `HEADRACE_POSTGRES`, … | `[postgres]` `url`, … | |
 
 A relative state folder in the file is meant from the file's own folder.
 """
@@ -35,6 +36,7 @@ EXAMPLES: Final = {
     "master": "local[2]",
     "state": "./state",
     "checkpoints": "hdfs:///streams",
+    "url": "postgresql://user@host/database",
 }
 
 
@@ -99,6 +101,11 @@ class Settings:
     def checkpoints(self) -> str | None:
         """Where checkpoints are, if not in the state folder."""
         said = self._find(None, "", "HEADRACE_CHECKPOINTS", "jobs", "checkpoints")
+        return None if said is None else said.text
+
+    def url(self, service: str, argument: str | None = None) -> str | None:
+        """The address of a service that outputs go to, such as `postgres`, if one was named."""
+        said = self._find(argument, "", f"HEADRACE_{service.upper()}", service, "url")
         return None if said is None else said.text
 
     def spark(self) -> dict[str, str]:

@@ -1,0 +1,87 @@
+"""Rows on their way to a target: the last of each key, all but the refused, and as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+_INDEX: Final = "_headrace_index"
+
+
+def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Array:
+    """The indexes of the rows that count, in their order: of several with one key the last.
+
+    >>> last_of_each_key(pa.table({"k": ["a", "b", "a"], "v": [1, 2, 3]}), ["k"]).to_pylist()
+    [1, 2]
+    """
+    everything = pa.array(np.arange(len(rows)))
+    if not key:
+        return everything
+    numbered = rows.select(list(key)).append_column(_INDEX, everything)
+    last = numbered.group_by(list(key), use_threads=False).aggregate([(_INDEX, "max")])[f"{_INDEX}_max"]
+    if len(last) == len(rows):
+        return everything
+    return pc.take(last.combine_chunks(), pc.sort_indices(last))
+
+
+def without(rows: pa.Table, refused: Collection[int]) -> tuple[pa.Table, list[int]]:
+    """The other rows, and the indexes that they had.
+
+    >>> without(pa.table({"k": ["a", "b", "c"]}), {1})[1]
+    [0, 2]
+    """
+    kept = [index for index in range(len(rows)) if index not in refused]
+    return rows.take(pa.array(kept, pa.int64())), kept
+
+
+def json_documents(rows: pa.Table) -> Iterator[str]:
+    """Each row as a JSON document, as topics have it: times in ISO 8601, bytes in base64.
+
+    >>> list(json_documents(pa.table({"k": ["a"], "b": [b"tea"]})))
+    ['{"k": "a", "b": "dGVh"}']
+    """
+    return (json_of(row) for row in rows.to_pylist(maps_as_pydicts="lossy"))
+
+
+def json_of(value: Any) -> str:
+    """A value of Python's, as Arrow gives it, in JSON; what is no number there becomes a text."""
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case timedelta():
+            return value.total_seconds()
+        case _:
+            return str(value)
+
+
+def _finite(value: Any) -> Any:
+    """The value with texts ("NaN", "Infinity") for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
