@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import changes, consume, demo, doctor, group, job, produce, query, run, topic, txn, view
+from headrace.cli import (
+    changes,
+    consume,
+    demo,
+    doctor,
+    group,
+    job,
+    produce,
+    query,
+    run,
+    search,
+    topic,
+    txn,
+    view,
+)
 from headrace.cli.failure import ExplainingGroup
 from headrace.cli.main import run_broker
 from headrace.cli.output import print_line
@@ -27,6 +41,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("changes")(changes.changes)
 app.command("query")(query.query)
+app.command("search")(search.search)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

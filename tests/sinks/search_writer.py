@@ -1,0 +1,34 @@
+"""A process that writes one batch after the other into a search index until it is killed.
+
+Each batch gives all rows the number of the batch, so that two batches cannot be mixed without notice.
+"""
+
+import sys
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.sinks.search import search
+from headrace.sinks.sink import Place
+
+SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "batch": pa.int64()})
+ROWS = 200
+SINK = search("numbers", key="id", text=["name"])
+
+
+def place(folder: Path) -> Place:
+    return Place(job="shop.numbers", generation=1, schema=SCHEMA, folder=folder / "shop" / "numbers" / "own")
+
+
+def main(folder: Path) -> None:
+    target = SINK.open(place(folder))
+    newest = target.newest()
+    for batch in count(0 if newest is None else newest + 1):
+        rows = [{"id": number, "name": f"row {number}", "batch": batch} for number in range(ROWS)]
+        target.write(batch, pa.Table.from_pylist(rows, schema=SCHEMA))
+        print(batch, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

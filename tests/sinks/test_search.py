@@ -1,0 +1,228 @@
+"""A search index on disk: the newest rows by key, found by their words, and never half of a batch."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+from headrace.errors import Misuse
+from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
+from headrace.sinks.search import SearchSink, search
+from headrace.sinks.search_index import NoSuchIndex, SearchIndex, search_index
+from headrace.sinks.sink import Place
+from tests.sinks import search_writer
+
+SCHEMA = pa.schema(
+    {
+        "id": pa.int64(),
+        "name": pa.string(),
+        "city": pa.string(),
+        "price": pa.float64(),
+        "at": pa.timestamp("us", "UTC"),
+        "_deleted": pa.bool_(),
+    }
+)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PRODUCTS = search("products", key="id", text=["name"])
+TEA = {"id": 1, "name": "Green tea", "city": "Oslo", "price": 3.5, "at": NOON}
+CUP = {"id": 2, "name": "Tea cup", "city": "New York", "price": 8.0, "at": NOON}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(
+        job="my.shop.products", generation=1, schema=SCHEMA, folder=tmp_path / "my.shop/products/own"
+    )
+
+
+def write(place: Place, batch: int, *rows: dict[str, Any], sink: SearchSink = PRODUCTS) -> None:
+    target = sink.open(place)
+    try:
+        target.write(batch, pa.Table.from_pylist([{"_deleted": False, **row} for row in rows], place.schema))
+        assert target.newest() == batch
+    finally:
+        target.close()
+
+
+def found(tmp_path: Path, query: str) -> list[int]:
+    return sorted(hit.row["id"] for hit in search_index("products", state=str(tmp_path)).find(query))
+
+
+def test_rows_are_found_by_their_words_and_columns(tmp_path: Path, place: Place) -> None:
+    write(place, 0, TEA, CUP)
+    answers = {
+        "tea": [1, 2],
+        "tea AND cup": [2],
+        '"tea cup"': [2],
+        "tea -cup": [1],
+        'city:"New York"': [2],
+        "city:york": [],  # not one of the texts: it is found as a whole
+        "price:[3 TO 5]": [1],
+        "at:[2026-01-01T00:00:00Z TO 2026-01-02T00:00:00Z]": [1, 2],
+        "*": [1, 2],
+    }
+    assert {query: found(tmp_path, query) for query in answers} == answers
+    (best, second) = search_index("products", state=str(tmp_path)).find("cup tea")
+    assert best.score > second.score
+    assert best.row == CUP | {"at": "2026-01-01T12:00:00+00:00"}
+
+
+def test_english_words_are_found_in_all_their_forms(tmp_path: Path, place: Place) -> None:
+    write(place, 0, CUP, sink=search("products", key="id", text=["name"], words="English"))
+    assert found(tmp_path, "cups") == [2]
+
+
+def test_a_row_takes_the_place_of_the_one_before_and_deletes_go(tmp_path: Path, place: Place) -> None:
+    write(place, 0, TEA, TEA | {"name": "Black tea"}, CUP)
+    reader = search_index("products", state=str(tmp_path))
+    assert [hit.row["name"] for hit in reader.find("name:tea AND city:Oslo")] == ["Black tea"]
+    write(place, 1, TEA | {"name": "Coffee"}, CUP | {"_deleted": True})
+    assert [hit.row["name"] for hit in reader.find("*")] == ["Coffee"]
+    assert reader.count() == 1
+
+
+def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path, place: Place) -> None:
+    write(place, 3, TEA)
+    write(place, 3, CUP)
+    assert found(tmp_path, "*") == [1]
+
+
+def test_a_new_generation_begins_with_nothing_and_ends_the_one_before(tmp_path: Path, place: Place) -> None:
+    write(place, 3, TEA)
+    write(replace(place, generation=2), 0, CUP)
+    with pytest.raises(Superseded, match="later run"):
+        write(place, 4, TEA)
+    assert found(tmp_path, "*") == [1, 2]
+
+
+def test_one_process_writes_at_a_time(place: Place) -> None:
+    target = PRODUCTS.open(place)
+    with pytest.raises(Unavailable, match="another process"):
+        PRODUCTS.open(place)
+    target.close()
+    PRODUCTS.open(place).close()
+
+
+def test_rows_without_a_key_are_refused_and_nothing_is_written(tmp_path: Path, place: Place) -> None:
+    with pytest.raises(Refused) as refused:
+        write(place, 0, TEA, TEA, CUP | {"id": None})
+    assert refused.value.rows == {2: "id is null"}
+    by_name = search("products", key="name")
+    with pytest.raises(Refused, match="longer than"):
+        write(place, 0, TEA | {"name": "x" * 70_000}, sink=replace(by_name, path=tmp_path / "other"))
+    assert found(tmp_path, "*") == []
+
+
+def test_an_index_of_other_columns_is_left_alone(place: Place) -> None:
+    write(place, 0, TEA)
+    with pytest.raises(Unsuitable, match=r"headrace job reset my\.shop\.products"):
+        search("products", key="name", text=["name"]).open(place)
+
+
+@pytest.mark.parametrize(
+    ("sink", "complaint"),
+    [
+        (search("products", key="nr"), "needs nr"),
+        (search("products", key="id", text=["price"]), "no text to search in price"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(place: Place, sink: SearchSink, complaint: str) -> None:
+    with pytest.raises(Unsuitable, match=complaint):
+        sink.open(place)
+
+
+@pytest.mark.parametrize("query", ["(((", "nothing:tea", "price:[a TO b]"])
+def test_a_query_that_is_none_is_explained(tmp_path: Path, place: Place, query: str) -> None:
+    write(place, 0, TEA)
+    with pytest.raises(Misuse, match=r"cannot be read as a query.*name, city, price"):
+        found(tmp_path, query)
+
+
+def test_an_index_that_is_not_there_is_named_with_those_that_are(tmp_path: Path, place: Place) -> None:
+    write(place, 0, TEA)
+    with pytest.raises(NoSuchIndex, match=r"there are: products"):
+        search_index("tea", state=str(tmp_path))
+
+
+def test_the_command_prints_what_is_found(tmp_path: Path, place: Place) -> None:
+    write(place, 0, TEA, CUP)
+    run = CliRunner().invoke(app, ["search", "products", "cup", "--state", str(tmp_path)])
+    score, *row = run.stdout.splitlines()[1].split()
+    assert float(score) > 0
+    assert row == ["2", "Tea", "cup", "New", "York", "8.0", "2026-01-01T12:00:00+00:00"]
+    run = CliRunner().invoke(
+        app, ["search", "products", "tea", "--json", "--limit", "1", "--state", str(tmp_path)]
+    )
+    assert [hit["row"]["name"] for hit in json.loads(run.stdout)] in (["Green tea"], ["Tea cup"])
+    assert "the best 1 of 2 rows" in run.stderr
+    run = CliRunner().invoke(app, ["search", "cups", "tea", "--state", str(tmp_path)])
+    assert (run.exit_code, "there are: products" in run.stderr) == (1, True)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[Any]:
+    """A function that starts the process that writes; it ends with the test at the latest."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", search_writer.__name__, str(tmp_path)]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_kill_in_the_middle_leaves_a_whole_batch(tmp_path: Path, writer: Any) -> None:
+    last = -1
+    for lines in (1, 3, 7):
+        process = writer()
+        for _ in range(lines):
+            last = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+        index = SearchIndex(tmp_path / "search/numbers")
+        batches = {hit.row["batch"] for hit in index.find("*", limit=search_writer.ROWS + 1)}
+        assert index.count() == search_writer.ROWS
+        target = search_writer.SINK.open(search_writer.place(tmp_path))
+        assert batches == {target.newest()}
+        assert target.newest() >= last  # what was said to be done is there
+        target.close()
+
+
+BATCHES = st.lists(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["tea", "cup", "pot"]), st.booleans()), max_size=6),
+    max_size=4,
+)
+
+
+@settings(max_examples=20)
+@given(batches=BATCHES)
+def test_whatever_comes_the_index_has_the_newest_rows(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[int, str, bool]]]
+) -> None:
+    path = tmp_path_factory.mktemp("model")
+    place = Place(job="a.b", generation=1, schema=SCHEMA, folder=path)
+    expected: dict[int, str] = {}
+    for number, batch in enumerate(batches):
+        write(place, number, *({"id": key, "name": name, "_deleted": gone} for key, name, gone in batch))
+        for key, name, gone in batch:
+            expected.pop(key, None)
+            expected |= {} if gone else {key: name}
+    if batches:
+        index = SearchIndex(path / "search/products")
+        assert {hit.row["id"]: hit.row["name"] for hit in index.find("*")} == expected
+        assert index.count("tea") == list(expected.values()).count("tea")
