@@ -75,7 +75,8 @@ def redis(
     `key` has columns in braces. A `hash` has the row's columns as fields (or those of `fields`), a `string`
     is the row as JSON, and in a `zset` the text `member` gets the column `score`. Keys go `expire` after
     their last change, if that is said. A row whose column `_deleted` is true deletes its key, or its member.
-    Without `url` the address is that of HEADRACE_REDIS in the environment, or `redis://127.0.0.1:6379/0`.
+    Without `url` the address is that of HEADRACE_REDIS in the environment or `url` under `[redis]` in
+    `headrace.toml`, or `redis://127.0.0.1:6379/0`.
 
     >>> redis("revenue:{product}", expire="1 day").name
     'redis revenue:{product}'

@@ -7,10 +7,10 @@ the batch. A hash takes the place of the one before as a whole, so that no field
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.settings import Settings
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.redis_commands import command
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from headrace.sinks.sink import Place
 
 USUAL_URL: Final = "redis://127.0.0.1:6379/0"
-VARIABLE: Final = "HEADRACE_REDIS"
-"""The environment variable with the address, where the program names none."""
 TIMEOUT_S: Final = 30.0
 
 
@@ -44,7 +42,7 @@ class RedisTarget:
         self._place = place
         self._commands = commands
         self._mark_key = f"headrace:mark:{place.job}:{name.removeprefix('redis ')}".encode()
-        self._client = _client(name, url or os.environ.get(VARIABLE) or USUAL_URL)
+        self._client = _client(name, Settings.read().url("redis", url) or USUAL_URL)
         # Bytes are sent and answers read one by one, for which redis-py declares no types.
         self._connection: Any = None
         with self._explained():
@@ -137,5 +135,6 @@ def _client(name: str, url: str) -> Redis:
         return Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
     except ValueError:
         raise Unsuitable(
-            f"{name}: the address in url= or {VARIABLE} is none of a Redis: write redis://host:6379/0."
+            f"{name}: the address in url=, HEADRACE_REDIS or headrace.toml is none of a Redis: write "
+            "redis://host:6379/0."
         ) from None

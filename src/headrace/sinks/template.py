@@ -6,11 +6,12 @@ format. Values are written as they are in JSON, texts without quotes; one with a
 
 from __future__ import annotations
 
+import html
 import json
 import string
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
 from headrace.sinks.errors import Unsuitable
@@ -66,14 +67,17 @@ class Template:
                 f"only the columns {', '.join(columns)}: correct the template, or add columns to the rows."
             )
 
-    def text_of(self, row: Mapping[str, Any], *, complete: bool = False) -> str:
-        """The text of a row. Nulls are left out; where the text has to be `complete` they are `Unfit`."""
+    def text_of(self, row: Mapping[str, Any], *, complete: bool = False, is_html: bool = False) -> str:
+        """The text of a row. Nulls are left out; where the text has to be `complete` they are `Unfit`.
+
+        In HTML the values are escaped, and the template is not.
+        """
         if complete:
             for name in self.columns:
                 if row[name] is None:
                     raise Unfit(f"{name} is null, and {self.what}={self.text!r} needs it")
         try:
-            return _FORMATTER.vformat(self.text, (), row)
+            return (_HTML if is_html else _TEXT).vformat(self.text, (), row)
         except (ValueError, TypeError, KeyError, IndexError) as fault:
             raise Unfit(f"{self.what}={self.text!r} fits no such row: {fault}") from None
 
@@ -87,7 +91,13 @@ class _RowFormatter(string.Formatter):
         return text_of(value)
 
 
-_FORMATTER = _RowFormatter()
+class _HtmlFormatter(_RowFormatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return html.escape(super().format_field(value, format_spec))
+
+
+_TEXT: Final = _RowFormatter()
+_HTML: Final = _HtmlFormatter()
 
 
 def text_of(value: Any) -> str:

@@ -1,0 +1,64 @@
+"""A real mail server that keeps what it takes, and behaves as a test says."""
+
+from collections.abc import Callable
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
+from types import TracebackType
+from typing import Any, Self
+
+from aiosmtpd.controller import Controller
+
+from headrace.testing.postgres import free_port
+
+TAKEN = "250 OK"
+
+
+class Mailbox:
+    """Takes mails on a free port; `behave` and `admit` give the answers to a mail and to a recipient."""
+
+    def __init__(
+        self,
+        behave: Callable[[EmailMessage], str] = lambda mail: TAKEN,
+        admit: Callable[[str], str] = lambda recipient: TAKEN,
+    ) -> None:
+        self.behave = behave
+        self.admit = admit
+        self.mails: list[EmailMessage] = []
+        """Those that were taken."""
+        self.ids: list[str] = []
+        """Of all that came."""
+        self._controller = Controller(self, hostname="127.0.0.1", port=free_port(), enable_SMTPUTF8=True)
+
+    @property
+    def url(self) -> str:
+        return f"smtp://127.0.0.1:{self._controller.port}"
+
+    def texts(self) -> list[str]:
+        return sorted(mail.get_content().strip() for mail in self.mails)
+
+    async def handle_RCPT(  # noqa: N802  aiosmtpd's name
+        self, server: Any, session: Any, envelope: Any, address: str, options: Any
+    ) -> str:
+        answer = self.admit(address)
+        if answer == TAKEN:
+            envelope.rcpt_tos.append(address)
+        return answer
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+        mail = message_from_bytes(envelope.content, policy=default)
+        assert isinstance(mail, EmailMessage)
+        self.ids.append(mail["Message-ID"])
+        answer = self.behave(mail)
+        if answer == TAKEN:
+            self.mails.append(mail)
+        return answer
+
+    def __enter__(self) -> Self:
+        self._controller.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._controller.stop()
