@@ -1,0 +1,30 @@
+"""A process that delivers one batch to a webhook or a mail server, as a job does: for tests that kill it."""
+
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.sinks.delivery import Delivery
+from headrace.sinks.email import email
+from headrace.sinks.sink import Place
+from headrace.sinks.webhook import webhook
+
+ROWS = pa.table({"id": [1, 2, 3, 4, 5, 6]})
+
+
+def main(url: str, folder: str) -> None:
+    sink = (
+        webhook(url, at_once=1)
+        if url.startswith("http")
+        else email("ann@example.com", sender="shop@example.com", subject="{id}", body="{id}", smtp=url)
+    )
+    place = Place(job="shop.alerts", generation=1, schema=ROWS.schema, folder=Path(folder))
+    delivery = Delivery(sink, place, tell=print, pause=lambda seconds: bool(time.sleep(seconds)))
+    assert delivery.deliver(0, ROWS) == []
+    delivery.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
