@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from headrace.testing.postgres import PostgresServer
 from tools.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
@@ -62,6 +64,20 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     if request.param == "apache":
         return str(request.getfixturevalue("apache_kafka"))
     return str(request.getfixturevalue("headrace_broker").bootstrap)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL that serves the whole session."""
+    # Not in pytest's own folder: another pytest that starts closes that to the user of the server.
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder, PostgresServer(Path(folder)) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> str:
+    """The address of an empty database of this test's own."""
+    return postgres_server.create_database(f"test_{uuid.uuid4().hex}")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from headrace.sinks.email import email
+    from headrace.sinks.postgres import postgres
+    from headrace.sinks.redis import redis
+    from headrace.sinks.search import search
+    from headrace.sinks.search_index import search_index
+    from headrace.sinks.webhook import webhook
     from headrace.streams.app import App
     from headrace.streams.clocks import clock_skew, correct_clock
     from headrace.streams.correction import correct
@@ -21,28 +27,40 @@ __all__ = [
     "clock_skew",
     "correct",
     "correct_clock",
+    "email",
     "hopping",
+    "postgres",
+    "redis",
+    "search",
+    "search_index",
     "session",
     "sliding",
     "tumbling",
+    "webhook",
 ]
 
 _PLACES: Final = {
-    "App": "app",
-    "Rows": "rows",
-    "clock_skew": "clocks",
-    "correct": "correction",
-    "correct_clock": "clocks",
-    "hopping": "windows",
-    "session": "windows",
-    "sliding": "windows",
-    "tumbling": "windows",
+    "App": "streams.app",
+    "Rows": "streams.rows",
+    "clock_skew": "streams.clocks",
+    "correct": "streams.correction",
+    "correct_clock": "streams.clocks",
+    "email": "sinks.email",
+    "hopping": "streams.windows",
+    "postgres": "sinks.postgres",
+    "redis": "sinks.redis",
+    "search": "sinks.search",
+    "search_index": "sinks.search_index",
+    "session": "streams.windows",
+    "sliding": "streams.windows",
+    "tumbling": "streams.windows",
+    "webhook": "sinks.webhook",
 }
-"""The modules of `headrace.streams` that users' names come from."""
+"""The modules that users' names come from."""
 
 
 def __getattr__(name: str) -> Any:
     """What users import from here, brought when it is asked for: the broker starts without it."""
     if name in _PLACES:
-        return getattr(import_module(f"headrace.streams.{_PLACES[name]}"), name)
+        return getattr(import_module(f"headrace.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")

@@ -14,7 +14,7 @@ def test_jobs_without_ties_run_together() -> None:
 
 def test_a_circle_runs_last_and_together() -> None:
     inputs = {"a": ("orders",), "b": ("c_out", "a_out"), "c": ("b_out",)}
-    assert stages(inputs, {"a": "a_out", "b": "b_out", "c": "c_out"}) == [["a"], ["b", "c"]]
+    assert stages(inputs, {"a": ["a_out"], "b": ["b_out"], "c": ["c_out"]}) == [["a"], ["b", "c"]]
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.lists(TOPICS, max_size=3), TOPICS)))

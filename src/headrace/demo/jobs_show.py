@@ -191,7 +191,7 @@ def _make_topics(bootstrap: str, app: App) -> dict[str, int]:
     """The topics that the demo reads itself, with their partitions; all are made before anything runs."""
     partitions = dict.fromkeys(TOPICS, 4) | {"alerts.dead": 1}
     wanted = dict.fromkeys(INPUTS, 4) | partitions
-    configs = {job.into.name: job.into.config for job in app.jobs}
+    configs = {topic.name: topic.config for job in app.jobs for topic in job.into.topics}
     topics = [
         NewTopic(name=name, partitions=count, configs=configs.get(name, {})) for name, count in wanted.items()
     ]

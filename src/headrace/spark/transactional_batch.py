@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow.compute as pc
 
@@ -36,6 +36,7 @@ from headrace.spark.transactional_writing import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from headrace.spark.transactional_spool import Spool, Spooled
     from headrace.spark.transactional_topics import OutputTopics
 
+Deliver: TypeAlias = "Callable[[DataFrame, Batch], AbstractContextManager[DataFrame | None]]"
+"""Gives the rows of a batch to those who are not topics; in its block, the records for the topics, if any."""
 QUERY_ID: Final = "sql.streaming.queryId"
 """The local property by which Spark names the query on the thread that runs its batches."""
 
@@ -101,6 +104,7 @@ class BatchRunner:
     encode: Callable[[DataFrame], DataFrame]
     before: Callable[[Batch], None] | None
     extra_rows: Callable[[Batch], DataFrame | None] | None
+    deliver: Deliver | None
     steps: Callable[[str, int], None]
     spool: Spool | None
 
@@ -156,7 +160,7 @@ class BatchRunner:
 
     def _fill_transaction(self, encoded: DataFrame, batch: Batch, mark: Mark) -> None:
         records = count_records(batch.start, batch.end)
-        output, size = self._compute(encoded, small=self._forecast.is_small(records))
+        output, size = self._output(encoded, batch, small=self._forecast.is_small(records))
         self._forecast.learn(records, size)
         self.steps("computed", batch.id)
         self._write([*output, *self._compute_extra(batch)], mark)
@@ -164,6 +168,13 @@ class BatchRunner:
         if self.group is not None:
             self.transaction.commit_offsets(self.group, _positions(batch.end))
         self.steps("marked", batch.id)
+
+    def _output(self, rows: DataFrame, batch: Batch, *, small: bool) -> tuple[list[Spooled], int]:
+        if self.deliver is None:
+            return self._compute(rows, small=small)
+        # Before anything is in the transaction: it is not open while a target is waited for.
+        with self.deliver(rows, batch) as records:
+            return ([], 0) if records is None else self._compute(self.encode(records), small=small)
 
     def _compute_extra(self, batch: Batch) -> list[Spooled]:
         extra = None if self.extra_rows is None else self.extra_rows(batch)

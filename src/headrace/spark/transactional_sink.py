@@ -24,7 +24,7 @@ from headrace.spark.checkpoint import Checkpoint
 from headrace.spark.errors import BadColumns
 from headrace.spark.link import Link
 from headrace.spark.progress import create_progress_topic, read_mark
-from headrace.spark.transactional_batch import Batch, BatchRunner
+from headrace.spark.transactional_batch import Batch, BatchRunner, Deliver
 from headrace.spark.transactional_encoding import encode_stage
 from headrace.spark.transactional_spool import Spool
 from headrace.spark.transactional_topics import OutputTopics
@@ -58,9 +58,11 @@ class TransactionalSink:
     `topics` are all topics that may be written to; rows without a column `topic` go to the first. `group` is
     the consumer group that shows the job's progress. `before` is called before a batch is computed, on the
     thread that computes it, and `extra_rows` may add rows to a batch once its own are
-    computed; they are of the same transaction. `spool` says whether driver and tasks share a file system, as
-    they do where Spark runs on one machine. `steps` is told the name of each step when it is done and the
-    number of the batch: begun, computed, written, marked, committed.
+    computed; they are of the same transaction. With `deliver` the rows of the query are any: it is a block to
+    which each computed batch is handed first, and in which the records for the topics are read. `spool` says
+    whether driver and tasks share a file system, as they do where Spark runs on one machine. `steps` is told
+    the name of each step when it is done and the number of the batch: begun, computed, written, marked,
+    committed.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -75,6 +77,7 @@ class TransactionalSink:
         topics: Sequence[str],
         before: Callable[[Batch], None] | None = None,
         extra_rows: Callable[[Batch], DataFrame | None] | None = None,
+        deliver: Deliver | None = None,
         steps: Callable[[str, int], None] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
@@ -89,6 +92,7 @@ class TransactionalSink:
         self._topics = tuple(topics)
         self._before = before
         self._extra_rows = extra_rows
+        self._deliver = deliver
         self._steps = steps or _ignore
         self._compression = compression
         self._inline_bytes = inline_bytes
@@ -114,14 +118,17 @@ class TransactionalSink:
     ) -> StreamingQuery:
         """The running query that writes `rows`, whose columns are value and, at will, those of `COLUMNS`.
 
+        (With `deliver` that is true of what it gives.)
+
         Whoever ran the job until now is fenced, also when the query then fails to start. `trigger` has the
         arguments of Spark's `DataStreamWriter.trigger`.
         """
-        self._check_columns(rows)
+        if self._deliver is None:
+            self._check_columns(rows)
         outputs = OutputTopics(self._cluster, self._topics)
         create_progress_topic(self._cluster)
         self._runner = self._open(Checkpoint(self._spark, checkpoint), outputs)
-        encoded = self._encode(rows, outputs)
+        encoded = self._encode(rows, outputs) if self._deliver is None else rows
         writer = encoded.writeStream.foreachBatch(self._process).outputMode(output_mode)
         writer = writer.option("checkpointLocation", checkpoint)
         if trigger:
@@ -160,6 +167,7 @@ class TransactionalSink:
             encode=lambda extra: self._encode(extra, outputs),
             before=self._before,
             extra_rows=self._extra_rows,
+            deliver=self._deliver,
             steps=self._steps,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )

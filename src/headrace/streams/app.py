@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from headrace.errors import HeadraceError, Misuse
 from headrace.streams.clocks import CORRECTED, Clock
+from headrace.streams.into import Into
 from headrace.streams.job import Job
 from headrace.streams.names import checked_name
 from headrace.streams.stream import MAX_RECORDS, Stream
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.feeds.feed import ChangeFeed
+    from headrace.sinks.sink import Sink
     from headrace.streams.job import Time
     from headrace.streams.late import Late
     from headrace.streams.rows import Mode, Operators, Rows
     from headrace.streams.stream import Format
 
+Output: TypeAlias = "Topic | Sink"
 USUAL_BROKER: Final = "127.0.0.1:9092"
 
 
@@ -174,7 +177,7 @@ class App:
     def job(
         self,
         *,
-        into: Topic,
+        into: Output | Sequence[Output],
         name: str | None = None,
         mode: Mode | None = None,
         every: str | None = None,
@@ -185,21 +188,21 @@ class App:
     ) -> Callable[[Callable[[], Any]], Job]:
         """A decorator that makes a job of a function, under the function's name unless another is given.
 
+        `into` is a topic, a view, a sink such as `postgres("revenue", key="product")`, or a list of them.
         Rows that do not parse go to the topic `dead`, or `<job>.dead`; `dead_limit` is how many of them
         (below 1: which share) stop the job. Rows that are late for a window are dropped and counted; with
         `late="a.topic"` they go there, and with `late=correct("1 hour")` they correct the result. Where a
         job reads several streams, time is that of the `slowest`, for nothing of it is to be late; `fastest`
         does not wait.
         """
-        if not isinstance(into, Topic):
-            raise Misuse(f"into={into!r}: a job writes into a topic: into=app.topic(…).")
+        outputs = Into.of(into)
 
         def decorate(function: Callable[[], Any]) -> Job:
             job = Job(
                 app=self.name,
                 name=name or function.__name__,
                 function=function,
-                into=into,
+                into=outputs,
                 mode=mode,
                 every=every,
                 dead=dead,

@@ -1,4 +1,4 @@
-"""A job: a function of the user's whose rows go to a topic, batch by batch, each exactly once."""
+"""A job: a function of the user's whose rows go to its outputs, batch by batch, each exactly once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from headrace.client.topics import NewTopic
 from headrace.errors import Misuse
 from headrace.streams.names import checked_name
 from headrace.streams.rows import Operators, Rows
-from headrace.streams.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.streams.batch_plan import BatchPlan
     from headrace.streams.building import Building
+    from headrace.streams.into import Into
     from headrace.streams.late import Late
     from headrace.streams.rows import Mode
-    from headrace.streams.topic import Topic
 
 Time = Literal["slowest", "fastest"]
 Result = Any
@@ -34,7 +33,7 @@ class Job:
     app: str
     name: str
     function: Callable[[], Result]
-    into: Topic
+    into: Into
     mode: Mode | None = None
     """How rows are written; otherwise as the rows ask for it, and appended where they do not."""
     every: str | None = None
@@ -117,11 +116,12 @@ class Job:
         return replace(rows, mode=mode, every=self.every or rows.every)
 
     def _check_key(self, rows: Rows) -> None:
-        if rows.key and isinstance(self.into, View) and set(self.into.key) != set(rows.key):
-            raise Misuse(
-                f"job {self.name!r}: its rows replace one another by {', '.join(rows.key)}, and the view "
-                f"{self.into.name!r} has the key {', '.join(self.into.key)}: give the view the same key."
-            )
+        for view in self.into.views:
+            if rows.key and set(view.key) != set(rows.key):
+                raise Misuse(
+                    f"job {self.name!r}: its rows replace one another by {', '.join(rows.key)}, and the view "
+                    f"{view.name!r} has the key {', '.join(view.key)}: give the view the same key."
+                )
 
     def _say_what_is_late(self, plan: BatchPlan) -> None:
         plan.late = None if self.late == DROP else self.late

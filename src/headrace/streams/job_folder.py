@@ -5,6 +5,7 @@
     lock            held by the process that runs the job
     job.json        the description of the query that the checkpoint belongs to
     beginning.json  after a reset: the number of the checkpoint, and where it begins
+    outputs-1/      for each sink, the rows that its target refused; of the checkpoint with that number
     checkpoint-1/   Spark's; a reset begins checkpoint-2, and leaves this one as it is
     wanted          written by a process that waits for the job, so that the one that has it ends
 <state>/<application>/<job>.rebuild/
@@ -79,6 +80,11 @@ class JobFolder:
     def checkpoint(self) -> str:
         """The place of the checkpoint that counts."""
         return f"{self._checkpoints or self.path}/checkpoint-{self.beginning().generation}"
+
+    @property
+    def outputs(self) -> Path:
+        """What the job keeps for its outputs besides topics; it belongs to the checkpoint that counts."""
+        return self.path / f"outputs-{self.beginning().generation}"
 
     @property
     def beside(self) -> JobFolder:

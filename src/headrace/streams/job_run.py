@@ -14,15 +14,14 @@ from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
 from headrace.streams.job_folder import JobTakenOver
 from headrace.streams.late import LateRows, dropped_rows, left_out
+from headrace.streams.outputs import Outputs
 from headrace.streams.plan import input_topics, stateful_operators
 from headrace.streams.report import Tally
-from headrace.streams.view import View
 from headrace.streams.workplace import PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
@@ -66,6 +65,7 @@ class JobRun:
         self._is_taken_over = False
         self._query: StreamingQuery | None = None
         self._sink: TransactionalSink | None = None
+        self._outputs: Outputs | None = None
         self._execution: Any = None
         self._seen = -1
 
@@ -87,7 +87,7 @@ class JobRun:
 
     def output_schema(self) -> StructType:
         """The columns of the job's rows."""
-        return self.job.into.shown(self.job.build(self._building()).frame).schema
+        return self.job.into.topics[0].shown(self.job.build(self._building()).frame).schema
 
     def start(self) -> None:
         """Compare the job with its checkpoint, make the topics that are missing, and start the query."""
@@ -95,8 +95,8 @@ class JobRun:
         try:
             building, rows = self._build()
             self._folder.accept(self._describe(rows))
-            if isinstance(self.job.into, View) and self._is_known:
-                self.job.into.remember(self._workplace.cluster, rows.frame, self.job.full_name)
+            for view in self.job.into.views if self._is_known else ():
+                view.remember(self._workplace.cluster, rows.frame, self.job.full_name)
             self._stopping.clear()
             self._seen = -1
             self._query = self._start(building, rows)
@@ -136,9 +136,8 @@ class JobRun:
         )
 
     def _provide(self, building: Building) -> None:
-        into = self.job.into
         topics = [NewTopic(name=stream.topic, partitions=PARTITIONS) for stream in building.streams]
-        topics.append(NewTopic(name=into.name, partitions=into.partitions or PARTITIONS, configs=into.config))
+        topics += self.job.into.new_topics()
         topics.append(NewTopic(name=self.job.dead_topic, partitions=1))
         topics += [*building.plan.outputs.values(), *building.plan.followed.values()]
         self._workplace.provide({topic.name: topic for topic in topics}.values())
@@ -156,31 +155,47 @@ class JobRun:
     def _start(self, building: Building, rows: Rows) -> StreamingQuery:
         from headrace.spark.transactional_sink import TransactionalSink
 
+        into_topics = [topic.name for topic in self.job.into.topics]
         letters = DeadLetters(self.job, building.streams, self._workplace, self._observed)
         building.plan.add_rows(letters.of_batch)
         building.plan.add_rows(lambda batch: self._count_left_out(building.state, batch))
         if self.job.late_topic is not None:
             late = LateRows(self.job, building, lambda: dropped_rows(self._last_execution()))
             building.plan.add_rows(late.of_batch)
+        if not self.job.into.is_one_topic:
+            self._outputs = self._open_outputs(rows.frame.schema)
+            building.plan.add_rows(self._outputs.letters)
         self._execution = None
         self._sink = TransactionalSink(
             self._workplace.spark,
             self._workplace.bootstrap,
             job=self.job.full_name,
             group=self.job.full_name,
-            topics=[self.job.into.name, self.job.dead_topic, *building.plan.outputs],
+            topics=[*into_topics, self.job.dead_topic, *building.plan.outputs],
             before=building.plan.prepare,
             extra_rows=building.plan.extra_rows,
+            deliver=None if self._outputs is None else self._outputs.deliver,
             steps=self._step,
         )
         # A query takes the settings of the session when it starts.
         self._workplace.spark.conf.set(WATERMARK_POLICY, "max" if self.job.time == "fastest" else "min")
         return self._sink.start(
-            _addressed(self.job.into.records(rows.frame), self.job.into.name),
+            self.job.into.records(rows.frame) if self._outputs is None else rows.frame,
             checkpoint=self._folder.checkpoint,
             trigger=self._trigger(rows),
             query_name=self.job.full_name,
             output_mode=rows.mode or "append",
+        )
+
+    def _open_outputs(self, schema: StructType) -> Outputs:
+        return Outputs(
+            self.job,
+            self._workplace.spark,
+            schema,
+            folder=self._folder.outputs,
+            tally=self.tally,
+            pause=self._stopping.wait,
+            steps=self._step,
         )
 
     def _trigger(self, rows: Rows) -> dict[str, Any]:
@@ -258,6 +273,9 @@ class JobRun:
         if self._sink is not None:
             self._sink.close()
             self._sink = None
+        if self._outputs is not None:
+            self._outputs.close()
+            self._outputs = None
         self._folder.release()
 
     def _take_progress(self) -> None:
@@ -272,10 +290,3 @@ class JobRun:
         for progress in reversed(fresh):
             self._seen = max(self._seen, progress.batchId())
             self.tally.add(json.loads(progress.json()), now_s=time.monotonic())
-
-
-def _addressed(records: DataFrame, topic: str) -> DataFrame:
-    """Records with the topic that each goes to."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return records.withColumn("topic", F.lit(topic))

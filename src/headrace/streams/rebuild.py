@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from headrace.errors import HeadraceError, Misuse
 from headrace.feeds.log import ViewLog
 from headrace.streams.building import is_local
+from headrace.streams.into import Into
 from headrace.streams.job_folder import REBUILD, JobIsRunning
 from headrace.streams.job_run import JobRun
-from headrace.streams.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
     from headrace.streams.report import Tally
+    from headrace.streams.view import View
     from headrace.streams.workplace import Workplace
 
 NEARLY_S: Final = 30.0
@@ -133,7 +134,7 @@ class Rebuild:
         return replace(
             self.job,
             name=f"{self.job.name}.{REBUILD}",
-            into=replace(self._view, name=self._topic, partitions=self._partitions()),
+            into=Into((replace(self._view, name=self._topic, partitions=self._partitions()),)),
             dead=f"{self.job.dead_topic}.{REBUILD}",
             late=f"{late}.{REBUILD}" if late is not None and late == self.job.late else self.job.late,
         )
@@ -252,14 +253,17 @@ def _delete_topics(bootstrap: str, names: set[str]) -> None:
 
 
 def _checked_view(job: Job, folder: JobFolder) -> View:
-    if not isinstance(job.into, View):
+    if not job.into.is_one_topic or not job.into.views:
+        problem = "a topic that is no view: its rows do not replace one another"
+        if not job.into.is_one_topic:
+            problem = f"{job.into.name}, and not a view alone"
         raise Misuse(
-            f"job {job.name!r} writes a topic that is no view: its rows do not replace one another, so it "
-            f"cannot be rebuilt beside it. Delete {folder.beside.path}, and reset the job without --beside."
+            f"job {job.name!r} writes {problem}, so it cannot be rebuilt beside it. Delete "
+            f"{folder.beside.path}, and reset the job without --beside."
         )
     if not is_local(folder.checkpoint):
         raise Misuse(
             f"job {job.name!r} has its checkpoint in {folder.checkpoint}: only one in a folder can be "
             "exchanged for one that was made aside. Reset the job without --beside."
         )
-    return job.into
+    return job.into.views[0]

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RATE_WINDOW_S: Final = 5.0
+HELD_UP: Final = "held up"
+"""The state of a job that runs, but waits for one of its targets."""
 BEGINNING: Final = "1970-01-01T00:00:00.000Z"
 """What Spark reports as the watermark as long as there is none."""
 
@@ -46,6 +48,10 @@ class Tally:
     left_out: int = 0
     """Late rows that Spark does not know of: those of our own stages. Another thread counts them."""
     dead: int = 0
+    refused: int = 0
+    """Rows that a target did not take: they are dead letters too. Another thread counts them."""
+    held_up: str = ""
+    """Which target the job waits for, and why. Another thread says so."""
     lag: int | None = None
     watermark: str | None = None
     batch_ms: int | None = None
@@ -79,8 +85,8 @@ class Tally:
         return Report(
             job=job,
             into=into,
-            state=state,
-            reason=reason,
+            state=HELD_UP if self.held_up and not reason else state,
+            reason=reason or self.held_up,
             batches=self.batches,
             rows=self.rows,
             rows_per_second=round(self.rows_per_second(now_s=now_s), 1),
@@ -89,7 +95,7 @@ class Tally:
             batch_ms=self.batch_ms,
             state_rows=self.state_rows,
             late=self.late + self.left_out,
-            dead=self.dead,
+            dead=self.dead + self.refused,
         )
 
 

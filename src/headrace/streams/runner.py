@@ -114,7 +114,8 @@ class Runner:
     def _run_once(self, runs: Sequence[JobRun | Rebuild]) -> int:
         by_name = {run.name: run for run in runs}
         inputs = {run.name: run.inputs() for run in runs}
-        for stage in stages(inputs, {run.name: run.job.into.name for run in runs}):
+        outputs = {run.name: [topic.name for topic in run.job.into.topics] for run in runs}
+        for stage in stages(inputs, outputs):
             self._supervisor.add([by_name[name] for name in stage], limit=ONCE_ATTEMPTS)
             self._look_after(runs)
             if self._stopped.is_set():

@@ -29,6 +29,8 @@ HOPELESS: Final = frozenset(
         "JobTakenOver",
         "OffsetsGone",
         "SinkFenced",
+        "Superseded",
+        "Unsuitable",
     }
 )
 """Errors of ours that a restart would only repeat: the user has to decide."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from headrace.errors import Misuse
 from headrace.feeds.catalogue import ViewEntry, remember_view
+from headrace.sinks.sink import DELETED
 from headrace.streams.durations import milliseconds_of
 from headrace.streams.topic import JSON_OPTIONS, Topic, quoted
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
     from headrace.streams.rows import Mode
 
-DELETED: Final = "_deleted"
-"""The boolean column that says of a row that its key is to go; it is no column of the view."""
 DAY_MS: Final = 86_400_000
 SEGMENT_BYTES: Final = 64 << 20
 """Compaction looks at closed segments only: with Kafka's gigabyte, most views would never be compacted."""
@@ -76,10 +75,7 @@ class View(Topic):
 
         Windows give a result when they are closed, unless they were told otherwise (`emit="change"`).
         """
-        from headrace.streams.plan import groups_by_event_time, stateful_operators
-
-        kinds = [operator.kind for operator in stateful_operators(rows)]
-        return "update" if kinds == ["aggregation"] and not groups_by_event_time(rows) else "append"
+        return mode_of_replacing_rows(rows)
 
     def remember(self, cluster: Cluster, rows: DataFrame, job: str) -> None:
         """Write down what the view looks like, for its readers."""
@@ -111,3 +107,11 @@ class View(Topic):
         key = self._key(rows)
         binary = rows.schema[self.key[0]].dataType.typeName() == "binary"
         return F.coalesce(key, document.cast("binary") if binary else document)
+
+
+def mode_of_replacing_rows(rows: DataFrame) -> Mode:
+    """How rows are written where the newest of each key counts, if they do not say it themselves."""
+    from headrace.streams.plan import groups_by_event_time, stateful_operators
+
+    kinds = [operator.kind for operator in stateful_operators(rows)]
+    return "update" if kinds == ["aggregation"] and not groups_by_event_time(rows) else "append"

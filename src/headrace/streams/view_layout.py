@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import Misuse
+from headrace.sinks.sink import DELETED
 from headrace.streams.columns import key_pairs, listed, names_beside
-from headrace.streams.view import DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

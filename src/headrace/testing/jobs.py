@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from headrace.streams.job_run import JobRun
     from headrace.streams.workplace import Workplace
 
-STEPS: Final = ("begun", "computed", "written", "marked", "committed")
-"""The steps of a micro-batch after which a job can be made to crash."""
+STEPS: Final = ("begun", "collected", "delivered", "computed", "written", "marked", "committed")
+"""The steps of a micro-batch after which a job can be made to crash. The rows are `collected` and then
+`delivered` where they go to targets besides topics."""
 TURN_S: Final = 0.03
 DELIVERY_S: Final = 30.0
 
@@ -51,7 +52,7 @@ class Crash(Fenced):
 
 
 class Rows(list[dict[str, Any]]):
-    """The rows that a job wrote, in the order of the log; and those that did not parse or came late."""
+    """The rows that a job wrote into its first topic, in the log's order; and those that it could not."""
 
     def __init__(
         self,
@@ -67,7 +68,8 @@ class Rows(list[dict[str, Any]]):
         self.dropped = dropped
         """How many rows, or sums of rows of a window and key, were reported as late."""
         self.dead = list(dead)
-        """What is among the dead letters: `value` (the bytes), `reason`, `topic`, `partition`, `offset`."""
+        """What is among the dead letters: `value` (the bytes) and `reason`; of rows that did not parse their
+        `topic`, `partition` and `offset`, of rows that a target did not take its name and the `batch`."""
 
 
 def run(
@@ -125,7 +127,7 @@ class _Bench:
         """Put the rows into their topics; each has one partition, so that their order is the log's."""
         from confluent_kafka import Producer
 
-        topics = {*part, self._job.into.name}
+        topics = {*part, *(topic.name for topic in self._job.into.topics)}
         # The first time, the job's function is called to find out what it reads besides.
         self._provide(topics if self._provided else topics | {*self._run().inputs()})
         producer = Producer({"bootstrap.servers": self._workplace.bootstrap})
@@ -184,11 +186,14 @@ class _Bench:
         return Rows(self._written(), dead=self._dead(), late=self._late(), dropped=self._dropped)
 
     def _written(self) -> list[dict[str, Any]]:
+        if not self._job.into.topics:
+            return []  # targets are there to be asked
+        topic = self._job.into.topics[0]
         typed = {}
-        if self._job.into.format == "json":
+        if topic.format == "json":
             schema = self._run().output_schema().json()
             typed = {"valueFormat": "json", "valueSchema": schema}
-        rows = self._read(self._job.into.name, typed)
+        rows = self._read(topic.name, typed)
         if not typed:
             return [{"key": row["key"], "value": row["value"]} for row in rows]
         return [row["value"] for row in rows]
@@ -212,8 +217,12 @@ class _Bench:
             return []
         letters = []
         for row in self._read(self._job.dead_topic, {"includeHeaders": "true"}):
-            headers = {header["key"]: header["value"].decode() for header in row["headers"]}
-            numbers = {name: int(headers[name]) for name in ("partition", "offset")}
+            headers = {
+                header["key"]: header["value"].decode() for header in row["headers"] if header["key"] != "row"
+            }
+            numbers = {
+                name: int(headers[name]) for name in ("partition", "offset", "batch") if name in headers
+            }
             letters.append({"value": row["value"], **headers, **numbers})
         return letters
 

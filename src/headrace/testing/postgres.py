@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -81,7 +82,7 @@ class PostgresServer:
 
     def stop(self) -> None:
         """Stop at once but cleanly: connections are ended."""
-        self._end("fast")
+        self._end(signal.SIGINT)
 
     def kill(self) -> None:
         """End the server and all its processes with SIGKILL, as a power cut would, but for what is cached."""
@@ -130,19 +131,18 @@ class PostgresServer:
                 raise ServerDidNotStart(f"PostgreSQL did not start; its last words: {log[-1000:]}")
             time.sleep(0.02)
 
-    def _end(self, mode: str) -> None:
-        if self._process is None:
-            return
-        stop = [_program("pg_ctl"), "stop", "-D", str(self._data), "-m", mode, "-s"]
-        subprocess.run(stop, check=False, **_as_unprivileged())
-        self._process.wait()
-        self._process = None
+    def _end(self, number: signal.Signals) -> None:
+        """Send PostgreSQL the signal for a way to end: by itself, for `pg_ctl` may not reach the folder."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait()
+            self._process = None
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        self._end("immediate")
+        self._end(signal.SIGQUIT)
 
 
 def _program(name: str) -> str:

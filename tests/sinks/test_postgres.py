@@ -1,0 +1,258 @@
+"""Tables of a real PostgreSQL: what they hold after batches, and what they refuse."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from headrace.errors import Misuse
+from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
+from headrace.sinks.postgres import postgres
+from headrace.sinks.sink import Place, Sink, Target
+from headrace.testing.postgres import PostgresServer, free_port
+
+Places = Callable[..., Place]
+SALES = pa.table({"product": ["tea", "cup"], "revenue": [3.5, 9.0]})
+
+
+@contextmanager
+def opened(sink: Sink, place: Place) -> Iterator[Target]:
+    with closing(sink.open(place)) as target:
+        yield target
+
+
+def asked(database: str, query: str) -> list[Any]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        cursor = connection.execute(query)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_a_table_is_made_for_the_rows_and_each_row_replaces_the_one_with_its_key(
+    database: str, place: Places
+) -> None:
+    with opened(postgres("revenue", key="product", url=database), place(SALES)) as target:
+        assert target.newest() is None
+        target.write(0, SALES)
+        target.write(1, pa.table({"product": ["tea", "pot", "tea"], "revenue": [4.0, 1.0, 5.0]}))
+        assert target.newest() == 1
+    assert asked(database, "SELECT product, revenue FROM revenue ORDER BY 1") == [
+        ("cup", 9.0),
+        ("pot", 1.0),
+        ("tea", 5.0),
+    ]
+
+
+def test_a_batch_that_is_there_is_not_written_again(database: str, place: Places) -> None:
+    with opened(postgres("sales", url=database), place(SALES)) as target:
+        target.write(0, SALES)
+        target.write(0, SALES)
+    with opened(postgres("sales", url=database), place(SALES)) as target:
+        assert target.newest() == 0
+    assert asked(database, "SELECT count(*) FROM sales") == [(2,)]
+
+
+def test_a_new_series_of_batches_begins_at_nothing_and_shuts_the_old_one_out(
+    database: str, place: Places
+) -> None:
+    sink = postgres("sales", url=database)
+    with opened(sink, place(SALES)) as old, opened(sink, place(SALES, generation=2)) as new:
+        old.write(7, SALES)
+        assert new.newest() is None
+        new.write(0, SALES)
+        with pytest.raises(Superseded, match=r"a later run of the job 'shop\.revenue'"):
+            old.write(8, SALES)
+    assert asked(database, "SELECT count(*) FROM sales") == [(4,)]
+
+
+def test_two_jobs_that_write_one_table_have_marks_of_their_own(database: str, place: Places) -> None:
+    sink = postgres("sales", url=database)
+    with opened(sink, place(SALES)) as one, opened(sink, place(SALES, job="shop.other")) as other:
+        one.write(3, SALES)
+        assert other.newest() is None
+        other.write(0, SALES)
+        assert (one.newest(), other.newest()) == (3, 0)
+
+
+def test_mirror_deletes_upsert_leaves_and_append_writes_what_is_deleted(database: str, place: Places) -> None:
+    changes = pa.table(
+        {"product": ["tea", "cup", "pot"], "revenue": [None, 2.0, 1.0], "_deleted": [True, False, None]}
+    )
+    for mode in ("mirror", "upsert"):
+        with opened(postgres(mode, key="product", mode=mode, url=database), place(changes)) as target:
+            target.write(0, SALES.append_column("_deleted", pa.array([False, None], pa.bool_())))
+            target.write(1, changes)
+    with opened(postgres("log", url=database), place(changes)) as target:
+        target.write(0, changes)
+    assert asked(database, "SELECT * FROM mirror ORDER BY 1") == [("cup", 2.0), ("pot", 1.0)]
+    assert asked(database, "SELECT * FROM upsert ORDER BY 1") == [("cup", 2.0), ("pot", 1.0), ("tea", 3.5)]
+    assert asked(database, "SELECT product, _deleted FROM log ORDER BY 1")[2] == ("tea", True)
+
+
+def test_every_type_arrives_as_it_was(database: str, place: Places) -> None:
+    rows = pa.table(
+        {
+            "text": ['a"b,\n\\', "", None],
+            "small": pa.array([1, -(2**15), None], pa.int16()),
+            "large": pa.array([2**63 - 1, 0, None], pa.int64()),
+            "real": pa.array([1.5, float("-inf"), None], pa.float64()),
+            "exact": pa.array([Decimal("1.10"), Decimal("-0.01"), None], pa.decimal128(10, 2)),
+            "flag": [True, False, None],
+            "day": [date(2026, 2, 28), date(1, 1, 1), None],
+            "at": pa.array([datetime(2026, 1, 1, 12, 0, 0, 5, UTC), datetime(1969, 1, 1, tzinfo=UTC), None]),
+            "local": pa.array([1_767_225_600_000_000, -1, None], pa.timestamp("us")),
+            "span": pa.array([timedelta(seconds=1.5), timedelta(days=-1), None], pa.duration("us")),
+            "bytes": [b"\x00tea", b"", None],
+            "names": [["a", 'b"'], [], None],
+            "parts": [{"x": 1, "y": None}, {"x": 2, "y": "z"}, None],
+        }
+    )
+    with opened(postgres("types", url=database), place(rows)) as target:
+        target.write(0, rows)
+        target.write(1, rows.slice(1, 1))
+    found = asked(database, "SELECT * FROM types")
+    assert [dict(zip(rows.column_names, row, strict=True)) for row in found] == [
+        *rows.to_pylist(),
+        rows.to_pylist()[1],
+    ]
+
+
+def test_rows_that_the_table_does_not_take_are_named_and_nothing_is_written(
+    database: str, place: Places
+) -> None:
+    asked(database, "CREATE TABLE stock (item text PRIMARY KEY, n int CHECK (n >= 0))")
+    rows = pa.table({"item": [f"i{n}" for n in range(40)], "n": range(40)})
+    bad = rows.set_column(1, "n", pa.array([-1 if n in (7, 30) else n for n in range(40)]))
+    bad = bad.set_column(0, "item", pa.array(["a\0b" if n == 12 else f"i{n}" for n in range(40)]))
+    with opened(postgres("stock", key="item", url=database), place(rows)) as target:
+        with pytest.raises(Refused, match="3 rows were refused") as refusal:
+            target.write(0, bad)
+        assert sorted(refusal.value.rows) == [7, 12, 30]
+        assert 'violates check constraint "stock_n_check"' in refusal.value.rows[7]
+        assert refusal.value.final
+        assert asked(database, "SELECT count(*) FROM stock") == [(0,)]
+        assert target.newest() is None
+        target.write(0, rows)
+    assert asked(database, "SELECT count(*) FROM stock") == [(40,)]
+
+
+def test_a_row_whose_foreign_key_is_on_its_way_may_be_taken_later(database: str, place: Places) -> None:
+    asked(database, "CREATE TABLE product (name text PRIMARY KEY)")
+    asked(database, "CREATE TABLE sold (product text PRIMARY KEY REFERENCES product, revenue float8)")
+    with opened(postgres("sold", key="product", url=database), place(SALES)) as target:
+        with pytest.raises(Refused, match="foreign key") as refusal:
+            target.write(0, SALES)
+        assert not refusal.value.final
+
+
+def test_columns_that_the_table_lacks_are_added(database: str, place: Places) -> None:
+    with opened(postgres("revenue", key="product", url=database), place(SALES)) as target:
+        target.write(0, SALES)
+    more = SALES.append_column("city", pa.array(["Oslo", None]))
+    with opened(postgres("revenue", key="product", url=database), place(more)) as target:
+        target.write(1, more)
+    assert asked(database, "SELECT city FROM revenue ORDER BY product") == [(None,), ("Oslo",)]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("product text PRIMARY KEY, revenue boolean", "column revenue is of type boolean, and the rows have"),
+        ("product int PRIMARY KEY, revenue float8", "column product is of type integer"),
+        ("product text PRIMARY KEY, city text NOT NULL", "city must not be null and has no default"),
+        ("product text, revenue float8", r"CREATE UNIQUE INDEX ON revenue \(product\)"),
+        ("name text PRIMARY KEY, revenue float8", "its key has no column product"),
+    ],
+)
+def test_a_table_that_is_another_one_is_refused_before_anything_is_written(
+    database: str, place: Places, table: str, message: str
+) -> None:
+    asked(database, f"CREATE TABLE revenue ({table})")
+    with pytest.raises(Unsuitable, match=message):
+        postgres("revenue", key="product", url=database).open(place(SALES))
+    assert asked(database, "SELECT to_regclass('headrace_marks')") == [(None,)]
+
+
+def test_a_table_of_other_but_fitting_types_is_taken_as_it_is(database: str, place: Places) -> None:
+    asked(database, "CREATE SCHEMA shop")
+    asked(
+        database,
+        "CREATE TABLE shop.revenue (id serial, product varchar(10) UNIQUE, revenue numeric(8, 1), "
+        "at timestamp(3) with time zone DEFAULT now())",
+    )
+    rows = SALES.append_column("at", pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * 2))
+    with opened(postgres("shop.revenue", key="product", url=database), place(rows)) as target:
+        target.write(0, rows)
+    assert asked(database, "SELECT id, product, revenue FROM shop.revenue ORDER BY 1") == [
+        (1, "tea", Decimal("3.5")),
+        (2, "cup", Decimal("9.0")),
+    ]
+    assert asked(database, "SELECT batch FROM shop.headrace_marks") == [(0,)]
+
+
+def test_a_server_that_is_not_there_or_goes_away_is_unavailable(
+    postgres_server: PostgresServer, database: str, place: Places
+) -> None:
+    away = f"postgresql://postgres@127.0.0.1:{free_port()}/shop"
+    with pytest.raises(Unavailable, match=r"^postgres sales: .*refused"):
+        postgres("sales", url=away).open(place(SALES))
+    with opened(postgres("sales", url=database), place(SALES)) as target:
+        asked(
+            database,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'headrace shop.revenue' AND datname = current_database()",
+        )
+        with pytest.raises(Unavailable, match=r"terminat|closed|lost"):
+            target.write(0, SALES)
+
+
+def test_nothing_that_is_shown_holds_the_password(place: Places) -> None:
+    sink = postgres("sales", url="postgresql://joe:s3cret@127.0.0.1:1/shop")
+    assert "s3cret" not in repr(sink) + sink.name
+    with pytest.raises(Unavailable) as fault:
+        sink.open(place(SALES))
+    assert "s3cret" not in str(fault.value)
+    with pytest.raises(Unsuitable) as wrong:
+        postgres("sales", url="postgresql://joe:s3cret@[host/shop").open(place(SALES))
+    assert "s3cret" not in str(wrong.value)
+    assert wrong.value.__cause__ is None
+
+
+def test_the_address_comes_from_the_environment(
+    database: str, place: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_POSTGRES", raising=False)
+    with pytest.raises(Misuse, match="set HEADRACE_POSTGRES in the environment"):
+        postgres("sales").open(place(SALES))
+    monkeypatch.setenv("HEADRACE_POSTGRES", database)
+    with opened(postgres("sales"), place(SALES)) as target:
+        target.write(0, SALES)
+    assert asked(database, "SELECT count(*) FROM sales") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"table": "a.b.c"}, "write the table's name"),
+        ({"table": "t", "mode": "mirror"}, 'needs a key: name its columns, for example key="id"'),
+        ({"table": "t", "mode": "merge"}, "use upsert, append or mirror"),
+        ({"table": "t", "key": ["a", "a"]}, "name each column of the key once"),
+        ({"table": "t", "tries": 0}, "tries is at least 1"),
+    ],
+)
+def test_an_output_that_makes_no_sense_is_refused_when_it_is_declared(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Misuse, match=message):
+        postgres(**arguments)
+
+
+def test_a_key_that_the_rows_do_not_have_is_named(database: str, place: Places) -> None:
+    with pytest.raises(
+        Unsuitable, match="keyed by id, but the job's rows have only the columns product, rev"
+    ):
+        postgres("sales", key="id", url=database).open(place(SALES))

@@ -1,0 +1,72 @@
+"""Jobs with outputs besides topics: each row once, whatever happens."""
+
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from headrace import App, postgres
+from headrace.errors import Misuse
+from headrace.testing import run
+
+ORDERS = "product string, amount double"
+
+
+def asked(database: str, query: str) -> list[Any]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        cursor = connection.execute(query)
+        return cursor.fetchall() if cursor.description else []
+
+
+def orders(*amounts: float | None) -> dict[str, list[dict[str, Any]]]:
+    return {"orders": [{"product": f"p{n % 3}", "amount": amount} for n, amount in enumerate(amounts)]}
+
+
+def test_a_running_sum_is_kept_in_a_table(app: App, database: str) -> None:
+    stream = app.stream("orders", ORDERS)
+
+    @app.job(into=postgres("revenue", key="product", url=database))
+    def revenue():
+        return stream.df.groupBy("product").agg(F.sum("amount").alias("revenue"))
+
+    assert run(revenue, [orders(1, 2, 3), orders(10, 20)]) == []
+    assert asked(database, "SELECT product, revenue FROM revenue ORDER BY 1") == [
+        ("p0", 11.0),
+        ("p1", 22.0),
+        ("p2", 3.0),
+    ]
+
+
+SELDOM = [pytest.param(step, marks=pytest.mark.soak) for step in ("begun", "written", "marked", "committed")]
+
+
+@pytest.mark.parametrize("step", ["collected", "delivered", *SELDOM])
+def test_a_crash_after_any_step_leaves_each_row_once_in_every_output(
+    app: App, database: str, step: str
+) -> None:
+    asked(database, "CREATE TABLE log (product text, amount float8 CHECK (amount <> 4))")
+    stream = app.stream("orders", ORDERS)
+
+    @app.job(into=[app.topic("copy"), postgres("log", url=database), app.view("newest", key="product")])
+    def copied():
+        return stream.df
+
+    result = run(copied, [orders(1, 2, 3), orders(4, 5)], crash=(step, 1))
+    assert [row["amount"] for row in result] == [1, 2, 3, 4, 5]
+    assert asked(database, "SELECT amount FROM log ORDER BY 1") == [(1,), (2,), (3,), (5,)]
+    (letter,) = result.dead
+    assert letter["target"] == "postgres log"
+    assert letter["value"] == b'{"product": "p0", "amount": 4.0}'
+    assert 'violates check constraint "log_amount_check"' in letter["reason"]
+
+
+def test_outputs_that_make_no_sense_are_refused_when_the_job_is_defined(app: App) -> None:
+    for into, message in [
+        ("revenue", "a job writes into a topic, a view or a sink, or a list of them"),
+        ([], "a job writes into a topic, a view or a sink"),
+        ([app.topic("a"), "b"], "into='b': a job writes"),
+        ([app.topic("a"), app.view("a", key="x")], "'a' is there twice"),
+    ]:
+        with pytest.raises(Misuse, match=message):
+            app.job(into=into)  # type: ignore[arg-type]  what is wrong with it
