@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.sinks.redis import redis
     from headrace.sinks.search import search
     from headrace.sinks.search_index import search_index
+    from headrace.sinks.sqlite import sqlite
     from headrace.sinks.webhook import webhook
     from headrace.streams.app import App
     from headrace.streams.clocks import clock_skew, correct_clock
@@ -35,6 +36,7 @@ __all__ = [
     "search_index",
     "session",
     "sliding",
+    "sqlite",
     "tumbling",
     "webhook",
 ]
@@ -53,6 +55,7 @@ _PLACES: Final = {
     "search_index": "sinks.search_index",
     "session": "streams.windows",
     "sliding": "streams.windows",
+    "sqlite": "sinks.sqlite",
     "tumbling": "streams.windows",
     "webhook": "sinks.webhook",
 }

@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
+from headrace.streams.report import HELD_UP
 from headrace.streams.supervisor import State
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 HEADINGS: Final = ("job", "rows/s", "lag", "watermark", "batch ms", "state", "late", "dead")
 LINE_EVERY_S: Final = 10.0
 PICTURES_PER_SECOND: Final = 4
+STYLES: Final = {State.RUNNING: "", State.FAILED: "red", HELD_UP: "yellow"}
 
 
 class Display(Protocol):
@@ -48,6 +50,7 @@ class Lines:
         self._every_s = every_s
         self._last_s = time.monotonic()
         self._shown: dict[str, int] = {}
+        self._held_up: dict[str, str] = {}
         self._reports: Sequence[Report] = ()
 
     def say(self, text: str) -> None:
@@ -60,11 +63,22 @@ class Lines:
         self.say(sentence(news))
 
     def show(self, reports: Sequence[Report]) -> None:
-        """Print a line for each job that went on since the last time, when the time has come."""
+        """Print a line for each job that went on since the last time, when the time has come.
+
+        What holds a job up is said at once.
+        """
         self._reports = reports
+        for report in reports:
+            self._say_what_holds_up(report)
         if time.monotonic() - self._last_s >= self._every_s:
             self._last_s = time.monotonic()
             self._print()
+
+    def _say_what_holds_up(self, report: Report) -> None:
+        reason = report.reason if report.state == HELD_UP else ""
+        if reason != self._held_up.get(report.job, ""):
+            self.say(f"job {report.job} waits for {reason}" if reason else f"job {report.job} goes on")
+        self._held_up[report.job] = reason
 
     def _print(self) -> None:
         for report in self._reports:
@@ -142,7 +156,11 @@ class Board:
         self._reports = reports
 
     def _picture(self) -> RenderableType:
-        return table(self._reports)
+        from rich.console import Group
+        from rich.text import Text
+
+        held_up = [f"{each.job} waits for {each.reason}" for each in self._reports if each.state == HELD_UP]
+        return Group(table(self._reports), *(Text(line, style="yellow") for line in held_up))
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -164,8 +182,7 @@ def table(reports: Sequence[Report]) -> RenderableType:
             heading, justify="left" if heading in ("job", "watermark") else "right", no_wrap=True
         )
     for report in reports:
-        style = "red" if report.state == State.FAILED else "dim" if report.state != State.RUNNING else ""
-        picture.add_row(*_cells(report), style=style)
+        picture.add_row(*_cells(report), style=STYLES.get(report.state, "dim"))
     return picture
 
 
