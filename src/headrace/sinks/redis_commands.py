@@ -45,7 +45,7 @@ def command(*parts: bytes) -> bytes:
     >>> command(b"GET", b"tea")
     b'*2\r\n$3\r\nGET\r\n$3\r\ntea\r\n'
     """
-    return b"".join([b"*%d\r\n" % len(parts), *(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)])
+    return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
 
 
 def write_hashes(hashes: Mapping[str, Sequence[str]], expire_ms: int) -> Iterator[bytes]:

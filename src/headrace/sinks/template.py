@@ -58,6 +58,18 @@ class Template:
         fields = (field for _, field, _, _ in string.Formatter().parse(self.text) if field)
         return tuple(dict.fromkeys(field.partition("[")[0] for field in fields))
 
+    @cached_property
+    def parts(self) -> tuple[tuple[str, str | None], ...] | None:
+        """Texts, each with the column behind it; None where columns have formats or indexes.
+
+        >>> Template("revenue:{product}!", "key").parts
+        (('revenue:', 'product'), ('!', None))
+        """
+        parts = list(string.Formatter().parse(self.text))
+        if any(spec or conversion or "[" in (name or "") for _, name, spec, conversion in parts):
+            return None
+        return tuple((text, name) for text, name, _, _ in parts)
+
     def check(self, columns: Collection[str], *, beside: Collection[str] = ()) -> None:
         """Refuse columns that rows do not have; `beside` are words that it can use besides."""
         missing = [name for name in self.columns if name not in columns and name not in beside]
