@@ -1,5 +1,6 @@
 """Jobs with outputs besides topics: each row once, whatever happens."""
 
+import json
 from typing import Any
 
 import psycopg
@@ -9,6 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from headrace import App, postgres
 from headrace.errors import Misuse
 from headrace.testing import run
+from headrace.testing.postgres import PostgresServer
+from tests.cli.terminal import wait_until
+from tests.streams.workshop import Workshop
 
 ORDERS = "product string, amount double"
 
@@ -59,6 +63,42 @@ def test_a_crash_after_any_step_leaves_each_row_once_in_every_output(
     assert letter["target"] == "postgres log"
     assert letter["value"] == b'{"product": "p0", "amount": 4.0}'
     assert 'violates check constraint "log_amount_check"' in letter["reason"]
+
+
+@pytest.mark.timeout(240)
+def test_a_server_that_is_killed_is_waited_for_and_a_stop_does_not_wait(
+    workshop: Workshop, postgres_server: PostgresServer, database: str
+) -> None:
+    app = App("shop")
+    numbers = app.stream("numbers", "n int")
+    log = postgres("log", url=database)
+    app.job(into=[log, app.topic("copy", partitions=1)], name="copied")(lambda: numbers.df)
+
+    def held() -> list[int]:
+        return sorted(n for (n,) in asked(database, "SELECT n FROM log"))
+
+    def waits() -> bool:
+        return any(report.state == "held up" for report in workshop.recorder.reports)
+
+    workshop.write("numbers", {"n": 1})
+    with workshop.running(app):
+        wait_until(lambda: bool(workshop.read("copy")), "the first row", deadline_s=100)
+        postgres_server.kill()
+        workshop.write("numbers", {"n": 2})
+        wait_until(waits, "the job to wait", deadline_s=60)
+        (report,) = workshop.recorder.reports
+        assert report.reason.startswith("postgres log: ")
+        assert "; next try in " in report.reason
+        postgres_server.start()
+        wait_until(lambda: held() == [1, 2], "the second row", deadline_s=60)
+        wait_until(lambda: not waits(), "the job to go on", deadline_s=60)
+        postgres_server.kill()
+        workshop.write("numbers", {"n": 3})
+        wait_until(waits, "the job to wait again", deadline_s=60)
+    postgres_server.start()
+    assert workshop.run_once(app) == 0
+    assert held() == [1, 2, 3]
+    assert sorted(json.loads(value)["n"] for value in workshop.read("copy")) == [1, 2, 3]
 
 
 def test_outputs_that_make_no_sense_are_refused_when_the_job_is_defined(app: App) -> None:

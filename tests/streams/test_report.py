@@ -75,6 +75,20 @@ def test_lines_are_printed_when_something_happened() -> None:
     ]
 
 
+def test_what_holds_a_job_up_is_said_once_and_when_it_goes_on() -> None:
+    out = io.StringIO()
+    with Lines(out, every_s=60) as lines:
+        for reason in ("postgres revenue: connection refused; next try in 4 s", "", ""):
+            tally = Tally(held_up=reason)
+            line = tally.report(job="revenue", into="revenue", state="running", reason="", now_s=0.0)
+            lines.show([line])
+            lines.show([line])
+    assert out.getvalue().splitlines() == [
+        "job revenue waits for postgres revenue: connection refused; next try in 4 s",
+        "job revenue goes on",
+    ]
+
+
 def test_json_has_a_document_in_each_line() -> None:
     out = io.StringIO()
     with JsonLines(out) as lines:

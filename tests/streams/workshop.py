@@ -1,0 +1,91 @@
+"""A broker and a state folder for applications, run as `headrace run` does."""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headrace import App
+from headrace.streams.report import Report
+from headrace.streams.runner import Order, Runner
+from headrace.streams.supervisor import News
+
+
+class Recorder:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.news: list[News] = []
+        self.reports: Sequence[Report] = ()
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def tell(self, news: News) -> None:
+        self.news.append(news)
+
+    def show(self, reports: Sequence[Report]) -> None:
+        self.reports = reports
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Workshop:
+    """A broker and a state folder for applications."""
+
+    def __init__(self, bootstrap: str, state: Path) -> None:
+        self.bootstrap = bootstrap
+        self.state = state
+        self.recorder = Recorder()
+
+    def write(self, topic: str, *values: dict[str, Any] | bytes) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for value in values:
+            producer.produce(topic, value if isinstance(value, bytes) else json.dumps(value).encode())
+        assert producer.flush(30) == 0
+
+    def read(self, topic: str) -> list[bytes]:
+        """All committed records of a topic."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "test", "enable.partition.eof": True}
+        )
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        values, ended = [], 0
+        while ended < len(partitions):
+            message = consumer.poll(10)
+            assert message is not None, f"waited in vain for records of {topic}"
+            if message.error():
+                ended += 1
+            else:
+                values.append(message.value() or b"")
+        consumer.close()
+        return values
+
+    def run_once(self, app: App) -> int:
+        self.recorder = Recorder()
+        order = Order(app=app, once=True, broker=self.bootstrap, state=self.state)
+        return Runner(order, self.recorder).run()
+
+    @contextmanager
+    def running(self, app: App) -> Iterator[Runner]:
+        """A run in a thread of its own, stopped cleanly at the end."""
+        self.recorder = Recorder()
+        runner = Runner(Order(app=app, broker=self.bootstrap, state=self.state), self.recorder)
+        codes: list[int] = []
+        thread = threading.Thread(target=lambda: codes.append(runner.run()))
+        thread.start()
+        try:
+            yield runner
+        finally:
+            runner.stop()
+            thread.join(60)
+        assert codes == [0]
