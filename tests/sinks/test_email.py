@@ -1,5 +1,6 @@
 """Rows as mails to a real mail server: each once, grouped, limited, and never to a stranger."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,8 +14,9 @@ from headrace.errors import Misuse
 from headrace.sinks.email import EmailSink, email
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.rate import Rate, read_rate
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import Place, Sink
 from headrace.testing.postgres import free_port
+from headrace.testing.sinks import SinkContract
 from tests.sinks.mailbox import TAKEN, Mailbox
 
 SCHEMA = pa.schema(
@@ -47,6 +49,24 @@ def write(sink: EmailSink, place: Place, batch: int, *orders: dict[str, Any]) ->
         return target.newest()
     finally:
         target.close()
+
+
+class TestTheContract(SinkContract):
+    replaces = False
+    is_atomic = False
+
+    @pytest.fixture(autouse=True)
+    def _own_mailbox(self) -> Iterator[None]:
+        with Mailbox() as self._mailbox:
+            yield
+
+    def sink(self) -> Sink:
+        template = "{product} {revenue}"
+        return email(ANN, sender="s@example.com", subject="x", body=template, smtp=self._mailbox.url)
+
+    def read(self) -> list[dict[str, Any]]:
+        words = [text.split() for text in self._mailbox.texts()]
+        return [{"product": product, "revenue": float(revenue)} for product, revenue in words]
 
 
 def test_a_row_becomes_a_mail(place: Place) -> None:

@@ -15,8 +15,9 @@ from redis import Redis
 from headrace.errors import Misuse
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.redis import RedisSink, redis
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import Place, Sink
 from headrace.testing.redis import RedisServer
+from headrace.testing.sinks import SinkContract
 
 SCHEMA = pa.schema({"product": pa.string(), "revenue": pa.float64(), "_deleted": pa.bool_()})
 
@@ -37,6 +38,21 @@ def client(server: RedisServer) -> Iterator["Redis"]:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(job="shop.revenue", generation=1, schema=SCHEMA, folder=tmp_path)
+
+
+class TestTheContract(SinkContract):
+    deletes = True
+
+    @pytest.fixture(autouse=True)
+    def _own_keys(self, server: RedisServer, client: Any) -> None:
+        self._url, self._client = server.url, client
+
+    def sink(self) -> Sink:
+        return redis("revenue:{product}", url=self._url)
+
+    def read(self) -> list[dict[str, Any]]:
+        found = [self._client.hgetall(key) for key in self._client.scan_iter("revenue:*", count=10_000)]
+        return [row | {"revenue": float(row["revenue"])} for row in found]
 
 
 def rows(*given: tuple[str | None, float | None, bool]) -> pa.Table:

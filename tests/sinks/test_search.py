@@ -20,7 +20,9 @@ from headrace.errors import Misuse
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.search import SearchSink, search
 from headrace.sinks.search_index import NoSuchIndex, SearchIndex, search_index
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import Place, Sink
+from headrace.testing.sinks import SinkContract
+from headrace.testing.sinks import rows as sold
 from tests.sinks import search_writer
 
 SCHEMA = pa.schema(
@@ -53,6 +55,27 @@ def write(place: Place, batch: int, *rows: dict[str, Any], sink: SearchSink = PR
         assert target.newest() == batch
     finally:
         target.close()
+
+
+class TestTheContract(SinkContract):
+    deletes = True
+
+    def sink(self) -> Sink:
+        return search("sales", key="product", path=str(self.folder / "sales"))
+
+    def read(self) -> list[dict[str, Any]]:
+        return [hit.row for hit in SearchIndex(self.folder / "sales").find("*", limit=1_000_000)]
+
+    def test_jobs_do_not_know_of_one_another(self) -> None:
+        """One after the other: an index has one writer at a time."""
+        with self._opened() as one:
+            one.write(7, sold(("tea", 1.0)))
+        with self._opened(job="shop.other") as other:
+            assert other.newest() is None
+            other.write(0, sold(("cup", 2.0)))
+        with self._opened() as one:
+            assert one.newest() == 7
+        assert self._held() == [("cup", 2.0), ("tea", 1.0)]
 
 
 def found(tmp_path: Path, query: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from headrace.errors import Misuse
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.signature import BadSignature, sign, verify
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import Place, Sink
 from headrace.sinks.webhook import WebhookSink, webhook
 from headrace.testing.postgres import free_port
+from headrace.testing.sinks import SinkContract
 from tests.sinks.receiver import Receiver
 
 SCHEMA = pa.schema({"id": pa.int64(), "product": pa.string(), "at": pa.timestamp("us", "UTC")})
@@ -38,6 +40,22 @@ def write(sink: WebhookSink, place: Place, batch: int, table: pa.Table) -> int |
         return target.newest()
     finally:
         target.close()
+
+
+class TestTheContract(SinkContract):
+    replaces = False
+    is_atomic = False
+
+    @pytest.fixture(autouse=True)
+    def _own_receiver(self) -> Iterator[None]:
+        with Receiver() as self._receiver:
+            yield
+
+    def sink(self) -> Sink:
+        return webhook(self._receiver.url)
+
+    def read(self) -> list[dict[str, Any]]:
+        return [request.row for request in self._receiver.requests]
 
 
 def test_a_row_arrives_as_a_signed_event(place: Place) -> None:

@@ -1,0 +1,16 @@
+"""The examples in the docstrings of outputs."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+from headrace import sinks
+
+MODULES = [f"{sinks.__name__}.{module.name}" for module in pkgutil.iter_modules(sinks.__path__)]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_an_example_says_what_is_so(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
