@@ -9,6 +9,7 @@ import typer
 from headrace.cli import (
     changes,
     consume,
+    dead,
     demo,
     doctor,
     group,
@@ -37,6 +38,7 @@ app.add_typer(group.commands, name="group")
 app.add_typer(txn.commands, name="txn")
 app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")
+app.add_typer(dead.commands, name="dead")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("changes")(changes.changes)

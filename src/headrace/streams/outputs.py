@@ -106,7 +106,12 @@ def _places(job: Job, schema: StructType, folder: Path) -> list[tuple[Sink, Plac
     place = Place(
         job=job.full_name, generation=generation_of(folder), schema=_arrow_schema(schema), folder=folder
     )
-    return [(sink, replace(place, folder=folder / _folder_name(sink.name))) for sink in job.into.sinks]
+    return [(sink, replace(place, folder=folder_of(folder, sink))) for sink in job.into.sinks]
+
+
+def folder_of(folder: Path, sink: Sink) -> Path:
+    """The folder of one sink in that of a job's outputs."""
+    return folder / _folder_name(sink.name)
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

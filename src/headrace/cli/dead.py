@@ -1,0 +1,150 @@
+"""`headrace dead`: what jobs could not read, or targets did not take; and how to send it again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003  typer reads annotations when it runs
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.output import confirm, note, print_json, print_line, print_table
+from headrace.cli.session import connect
+
+if TYPE_CHECKING:
+    from headrace.streams.letter import DeadLetter
+
+commands = typer.Typer(no_args_is_help=True, help="List and show dead letters, and send them again.")
+
+Name = Annotated[
+    str, typer.Argument(metavar="JOB", help="The job, or its topic of dead letters.", show_default=False)
+]
+
+
+@commands.command("list")
+def list_(*, as_json: options.Json = False, broker: options.Broker = None) -> None:
+    """List the topics of dead letters, with how many there are and how many wait to be sent again.
+
+    Example: headrace dead list
+    """
+    from headrace.cli.letters import SUFFIX, read_letters, sent_again
+    from headrace.cli.topic_admin import topic_names
+
+    found = []
+    with connect(broker) as session:
+        for topic in (name for name in topic_names(session) if name.endswith(SUFFIX)):
+            again = sent_again(session, topic)
+            letters = list(read_letters(session, topic))
+            waiting = sum(letter.offset >= again[letter.partition] for letter in letters)
+            newest = letters[-1] if letters else None
+            found.append((topic, len(letters), waiting, newest.reason if newest else None))
+    if as_json:
+        names = ("topic", "letters", "waiting", "newest_reason")
+        print_json([dict(zip(names, row, strict=True)) for row in found])
+    elif not found:
+        note("there are no topics of dead letters: none ends in .dead")
+    else:
+        print_table(["topic", "letters", "waiting", "newest reason"], found)
+
+
+@commands.command()
+def show(
+    *,
+    name: Name,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="At most so many, the newest.")] = 10,
+    as_json: options.Json = False,
+    broker: options.Broker = None,
+) -> None:
+    """Show dead letters: where each comes from, why it is there, and what is in it.
+
+    Example: headrace dead show revenue -n 3
+    """
+    from collections import deque
+
+    from headrace.cli.letters import dead_topic, read_letters
+
+    with connect(broker) as session:
+        topic = dead_topic(session, name)
+        letters = deque(read_letters(session, topic), maxlen=count)
+    if as_json:
+        print_json([_fields(letter) for letter in letters])
+        return
+    if not letters:
+        note(f"there are no letters in {topic}")
+    for letter in letters:
+        print_line(f"{letter.offset}  {_time(letter)}  {letter.origin}")
+        print_line(f"    {letter.reason}")
+        print_line(f"    {_text(letter.value)}")
+
+
+@commands.command()
+def redrive(
+    *,
+    name: Name,
+    pipeline: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PIPELINE]",
+            help="The Python file that defines the job: needed for rows that a target did not take.",
+            show_default=False,
+        ),
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="DIR", help="The state folder of the job.")
+    ] = None,
+    yes: options.Yes = False,
+    broker: options.Broker = None,
+) -> None:
+    """Send the dead letters of a job again that were not sent before.
+
+    Records that did not parse go back to the topic that they came from, and the job reads them as new ones.
+    Rows that a target did not take are given to the target once more; they take the place of what it has
+    under their keys now, however new that is. What fails again becomes a dead letter again.
+
+    Example: headrace dead redrive revenue pipeline.py
+    """
+    from headrace.cli.letters import dead_topic, read_letters, sent_again
+    from headrace.settings import Settings
+    from headrace.streams.pipeline import load_app
+    from headrace.streams.redrive import redrive as send_again
+
+    with connect(broker) as session:
+        topic = dead_topic(session, name)
+        letters = list(read_letters(session, topic, begin=sent_again(session, topic)))
+        if not letters:
+            note(f"no letter in {topic} waits to be sent again")
+            return
+        number = "1 letter" if len(letters) == 1 else f"{len(letters)} letters"
+        confirm(f"Send {number} of {topic} again?", yes=yes)
+        outcome = send_again(
+            letters,
+            topic,
+            config=session.client_config(),
+            app=None if pipeline is None else load_app(pipeline),
+            state=Settings.read().state(state),
+        )
+    for place, count in sorted(outcome.sent.items()):
+        print_line(f"{place}: {count} sent again")
+    for letter, reason in outcome.refused:
+        print_line(f"{letter.target}: refused again: {reason}")
+
+
+def _fields(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "time": _time(letter),
+        "origin": letter.origin,
+        "reason": letter.reason,
+        "key": None if letter.key is None else _text(letter.key),
+        "value": _text(letter.value),
+    }
+
+
+def _time(letter: DeadLetter) -> str:
+    return datetime.fromtimestamp(letter.time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode(errors="replace")
