@@ -1,0 +1,15 @@
+"""What outputs aim at, as data: the one place to change an aim."""
+
+from bench.aims import Aim
+
+MEASURE = "upserts"
+UNIT = "rows/s"
+POSTGRES = "PostgreSQL"
+REDIS = "Redis, hashes"
+
+AIMS = (
+    Aim(measure=MEASURE, cell=POSTGRES, unit=UNIT, at_least=50_000),
+    Aim(measure=MEASURE, cell=POSTGRES, unit=UNIT, against="jdbc", at_least=3),
+    Aim(measure=MEASURE, cell=POSTGRES, unit=UNIT, against="driver", at_least=3),
+    Aim(measure=MEASURE, cell=REDIS, unit=UNIT, against="driver", at_least=3),
+)

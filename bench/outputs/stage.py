@@ -1,0 +1,142 @@
+"""What a trial works with: Spark, a broker with the records, and both targets."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from bench.brokers import started_broker
+from bench.outputs.aims import MEASURE, UNIT
+from bench.outputs.plan import Plan
+from bench.readings import Readings, round_to
+from headrace.client.cluster import Cluster
+from headrace.client.topics import NewTopic, create_topics
+from headrace.spark.session import open_session
+from headrace.testing.postgres import PostgresServer
+from headrace.testing.redis import RedisServer
+from tools.maven import Artifact, fetch
+
+TOPIC = "sales"
+SCHEMA = "product string, revenue double, orders long, at timestamp"
+PARTITIONS = 2
+PRIME = 7_919
+DRIVER = Artifact("org.postgresql", "postgresql", "42.7.8", alone=True)
+QUEUED = 200_000
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Everything is there before the first trial; each trial has a database or an empty Redis of its own."""
+
+    plan: Plan
+    spark: SparkSession
+    bootstrap: str
+    cluster: Cluster
+    folder: Path
+    postgres: PostgresServer
+    redis: RedisServer
+    readings: Readings
+    progress: Console
+
+    def database(self) -> str:
+        """The address of a new database."""
+        return self.postgres.create_database(f"trial_{next(_numbers)}")
+
+    def new_folder(self) -> Path:
+        """A folder for checkpoints."""
+        return self.folder / f"state-{next(_numbers)}"
+
+    def stream(self) -> DataFrame:
+        """The records as typed rows, read by our own source whoever writes them."""
+        rows = (
+            self.spark.readStream.format("headrace")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("subscribe", TOPIC)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", str(self.plan.rows))
+            .option("valueFormat", "json")
+            .option("valueSchema", SCHEMA)
+            .option("columns", "value")
+        )
+        return rows.load().select("value.*")
+
+    def for_each_batch(self, write: Callable[[DataFrame], None]) -> list[float]:
+        """When each batch of a query was written, by a function of the user's."""
+        ends: list[float] = []
+
+        def write_one(rows: DataFrame, _: int) -> None:
+            write(rows)
+            ends.append(time.perf_counter())
+
+        query = (
+            self.stream()
+            .writeStream.foreachBatch(write_one)
+            .option("checkpointLocation", str(self.new_folder()))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return ends
+
+    def note(self, cell: str, system: str, ends: list[float]) -> None:
+        """Note the rows of a second: of all batches but the first, from the end of that to the end of all."""
+        assert len(ends) == self.plan.batches, f"{system} had {len(ends)} batches"
+        value = self.plan.rows * (len(ends) - 1) / (ends[-1] - ends[0])
+        self.readings.add(measure=MEASURE, cell=cell, unit=UNIT, system=system, value=value)
+        self.progress.log(f"{cell} · {system}: {round_to(value):,g} {UNIT}")
+
+
+@contextmanager
+def opened_stage(plan: Plan, folder: Path, progress: Console, cores: int) -> Iterator[Stage]:
+    """A stage whose servers end with the block."""
+    jars = fetch(f"postgresql-jdbc-{DRIVER.version}", [DRIVER])
+    with ExitStack() as stack:
+        bootstrap = stack.enter_context(started_broker("headrace", folder / "broker"))
+        spark = open_session("bench-outputs", cores=cores, more={"spark.jars": str(jars / DRIVER.file)})
+        stack.callback(spark.stop)
+        stage = Stage(
+            plan=plan,
+            spark=spark,
+            bootstrap=bootstrap,
+            cluster=stack.enter_context(Cluster.of(bootstrap)),
+            folder=folder,
+            postgres=stack.enter_context(PostgresServer(folder, fsync=True)),
+            redis=stack.enter_context(RedisServer(folder / "redis")),
+            readings=Readings(),
+            progress=progress,
+        )
+        _fill(stage)
+        yield stage
+
+
+def _fill(stage: Stage) -> None:
+    create_topics(stage.cluster, [NewTopic(name=TOPIC, partitions=PARTITIONS)])
+    producer = Producer(
+        {
+            "bootstrap.servers": stage.bootstrap,
+            "linger.ms": 50,
+            "queue.buffering.max.messages": QUEUED,
+            "delivery.report.only.error": True,
+        }
+    )
+    for number in range(stage.plan.records):
+        key = number * PRIME % stage.plan.keys
+        value = (
+            f'{{"product":"product-{key}","revenue":{number % 9973}.25,"orders":{number},'
+            f'"at":"2026-01-01T{number % 24:02}:{number % 60:02}:00Z"}}'
+        )
+        while True:
+            try:
+                producer.produce(TOPIC, value, partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0

@@ -1,0 +1,134 @@
+"""The systems: a job of Headrace's, Spark's JDBC writer with a merge, and a loop over a Python driver."""
+
+import time
+
+import psycopg
+import redis as redis_driver
+from pyspark.sql import DataFrame
+
+from bench.outputs.aims import POSTGRES, REDIS
+from bench.outputs.stage import SCHEMA, TOPIC, Stage
+from headrace import App, postgres, redis
+from headrace.sinks.sink import Sink
+from headrace.streams.job_run import JobRun
+from headrace.streams.workplace import Workplace
+
+COLUMNS = ("product", "revenue", "orders", "at")
+TABLE = "product text PRIMARY KEY, revenue double precision, orders bigint, at timestamptz"
+UPSERT = (
+    "ON CONFLICT (product) DO UPDATE SET revenue = excluded.revenue, orders = excluded.orders, "
+    "at = excluded.at"
+)
+MERGE = f"INSERT INTO sales ({', '.join(COLUMNS)}) SELECT {', '.join(COLUMNS)} FROM staging {UPSERT}"
+INSERT = f"INSERT INTO sales ({', '.join(COLUMNS)}) VALUES (%s, %s, %s, %s) {UPSERT}"
+
+
+def _job(stage: Stage, sink: Sink) -> list[float]:
+    """When each batch of a job was committed, in its target and in the log."""
+    app = App("bench")
+    sales = app.stream(TOPIC, SCHEMA, max_records=stage.plan.rows)
+    job = app.job(into=sink, name="upserts")(lambda: sales.df)
+    ends: list[float] = []
+
+    def step(name: str, _: int) -> None:
+        if name == "committed":
+            ends.append(time.perf_counter())
+
+    workplace = Workplace(
+        spark=stage.spark, bootstrap=stage.bootstrap, cluster=stage.cluster, state=stage.new_folder()
+    )
+    run = JobRun(job, workplace, once=True, steps=step)
+    run.start()
+    while run.is_active():
+        time.sleep(0.05)
+    return ends
+
+
+def postgres_by_headrace(stage: Stage) -> None:
+    """`into=postgres(…)`: exactly once, with a mark."""
+    database = stage.database()
+    stage.note(POSTGRES, "headrace", _job(stage, postgres("sales", key="product", url=database)))
+    _check(stage, database)
+
+
+def postgres_by_jdbc(stage: Stage) -> None:
+    """Spark's JDBC writer into a staging table, by statements of many rows, and a merge."""
+    database = stage.database()
+    place = f"jdbc:postgresql://{database.partition('@')[2]}?user=postgres&reWriteBatchedInserts=true"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE sales ({TABLE})")
+        connection.execute(f"CREATE UNLOGGED TABLE staging ({TABLE.replace(' PRIMARY KEY', '')})")
+
+        def write(rows: DataFrame) -> None:
+            connection.execute("TRUNCATE staging")
+            writer = rows.write.format("jdbc").option("url", place).option("dbtable", "staging")
+            writer.option("batchsize", "10000").option("driver", "org.postgresql.Driver").mode(
+                "append"
+            ).save()
+            connection.execute(MERGE)
+
+        stage.note(POSTGRES, "jdbc", stage.for_each_batch(write))
+    _check(stage, database)
+
+
+def postgres_by_driver(stage: Stage) -> None:
+    """Rows collected, and psycopg's `executemany` in one transaction."""
+    database = stage.database()
+    with psycopg.connect(database) as connection:
+        connection.execute(f"CREATE TABLE sales ({TABLE})")
+        connection.commit()
+
+        def write(rows: DataFrame) -> None:
+            with connection.transaction(), connection.cursor() as cursor:
+                cursor.executemany(INSERT, rows.collect())
+
+        stage.note(POSTGRES, "driver", stage.for_each_batch(write))
+    _check(stage, database)
+
+
+def redis_by_headrace(stage: Stage) -> None:
+    """`into=redis(…)`: exactly once, with a mark."""
+    _empty(stage)
+    stage.note(REDIS, "headrace", _job(stage, redis("sales:{product}", url=stage.redis.url)))
+    _check_redis(stage)
+
+
+def redis_by_driver(stage: Stage) -> None:
+    """Rows collected, and one HSET for each in a pipeline of redis-py."""
+    _empty(stage)
+    with redis_driver.Redis.from_url(stage.redis.url) as client:
+
+        def write(rows: DataFrame) -> None:
+            with client.pipeline() as pipeline:
+                for row in rows.collect():
+                    fields = {**row.asDict(), "at": row["at"].isoformat()}
+                    pipeline.hset(f"sales:{row['product']}", mapping=fields)
+                pipeline.execute()
+
+        stage.note(REDIS, "driver", stage.for_each_batch(write))
+    _check_redis(stage)
+
+
+TRIALS = {
+    "headrace": [postgres_by_headrace, redis_by_headrace],
+    "jdbc": [postgres_by_jdbc],
+    "driver": [postgres_by_driver, redis_by_driver],
+}
+TITLES = {"headrace": "Headrace", "jdbc": "Spark's JDBC writer and a merge", "driver": "Python driver loop"}
+
+
+def _check(stage: Stage, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        count = connection.execute("SELECT count(*), max(orders) FROM sales").fetchone()
+    assert count == (min(stage.plan.keys, stage.plan.records), stage.plan.records - 1), count
+
+
+def _empty(stage: Stage) -> None:
+    with redis_driver.Redis.from_url(stage.redis.url) as client:
+        client.flushall()
+
+
+def _check_redis(stage: Stage) -> None:
+    with redis_driver.Redis.from_url(stage.redis.url) as client:
+        count = sum(1 for _ in client.scan_iter("sales:*", count=10_000))
+    assert count == min(stage.plan.keys, stage.plan.records), count
