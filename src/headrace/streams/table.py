@@ -48,6 +48,17 @@ class Table:
 
         return StructType([StructField(field.name, field.dataType) for field in self._declared()])
 
+    @property
+    def changes(self) -> TableView:
+        """What changes in the table, for a job to hand on.
+
+        These are the rows that are new or different, and, with a column `_deleted`, those that are gone.
+        `.signed` has them for sums.
+        """
+        from headrace.streams.table_view import TableView
+
+        return TableView(first=self)
+
     def join(self, other: Table, on: On, *, how: How = "left") -> TableView:
         """A view over both tables, for a job to keep: each row with the row of `other` that it points to.
 

@@ -11,7 +11,7 @@ import itertools
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import urlparse
 
 from headrace.client.topics import NewTopic
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from headrace.streams.rows import On
     from headrace.streams.view_layout import How
     from headrace.tables.view_join import ViewShape
+
+SIGN: Final = "_sign"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,25 +75,46 @@ class TableView(Operators):
     @property
     def rows(self) -> Rows:
         """The changes in each batch: the columns of the view, and `_deleted`."""
+        layout, stream, folder = self._followed(with_images=bool(self.functions))
+        return Rows(frame=self._changes(stream, folder, layout), key=self.first.key)
+
+    @property
+    def signed(self) -> Rows:
+        """The changes for sums: each row that came with `_sign` 1, and each that went with `_sign` -1.
+
+        A row that is different now went as it was, and came as it is. So the sum of `_sign` is the number of
+        rows that there are, and the sum of `_sign * amount` is the sum of their amounts.
+        """
+        from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+        layout, stream, folder = self._followed(with_images=True)
+        went, came = (
+            self._image(stream, folder, layout, is_after=is_after).withColumn(SIGN, F.lit(sign))
+            for is_after, sign in ((False, -1), (True, 1))
+        )
+        return Rows(frame=went.unionAll(came))
+
+    def _followed(self, *, with_images: bool) -> tuple[Layout, DataFrame, ViewFolder]:
         building = current_building("a view over tables")
         layout = Layout.of(self.first, self.links)
         folder = _folder(building)
         _check_outline(building, folder, layout.shape)
-        stream = _followed(building, folder, layout.shape, with_images=bool(self.functions))
-        return Rows(frame=self._changes(stream, folder, layout), key=self.first.key)
+        return layout, _followed(building, folder, layout.shape, with_images=with_images), folder
 
     def _changes(self, stream: DataFrame, folder: ViewFolder, layout: Layout) -> DataFrame:
         from headrace.spark.view_changes import FindChanges
         from headrace.spark.view_stage import ViewStage
 
-        place = str(folder.path)
         if not self.functions:
-            return ViewStage(folder=place).rows(stream, changes_of(layout.columns))
-        before, after = (
-            self._made(ViewStage(folder=place, flagged=flag).rows(stream, layout.columns))
-            for flag in (False, True)
-        )
+            return ViewStage(folder=str(folder.path)).rows(stream, changes_of(layout.columns))
+        before, after = (self._image(stream, folder, layout, is_after=is_after) for is_after in (False, True))
         return FindChanges(key=self.first.key).rows(before, after, changes_of(before.schema))
+
+    def _image(self, stream: DataFrame, folder: ViewFolder, layout: Layout, *, is_after: bool) -> DataFrame:
+        """The rows that a batch changes, as they were or as they are."""
+        from headrace.spark.view_stage import ViewStage
+
+        return self._made(ViewStage(folder=str(folder.path), flagged=is_after).rows(stream, layout.columns))
 
     def _made(self, frame: DataFrame) -> DataFrame:
         for function in self.functions:
