@@ -1,6 +1,7 @@
 """Rows in a real Redis: by key, exactly once, and never half of a batch."""
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from headrace.errors import Misuse
+from headrace.sinks.delivery import Delivery
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.redis import RedisSink, redis
 from headrace.sinks.sink import Place, Sink
@@ -170,6 +172,33 @@ def test_a_redis_that_is_gone_is_waited_for(tmp_path: Path, place: Place) -> Non
         sink.open(place)
     with server:  # each command was synced before it was answered
         assert write(sink, place, 1, rows(("tea", 2.0, False))) == 1
+
+
+def test_a_redis_that_is_killed_again_and_again_has_every_batch_once(tmp_path: Path, place: Place) -> None:
+    batches = 60
+    with RedisServer(tmp_path / "own") as server:
+        sink = redis("revenue:{product}", url=server.url)
+        delivery = Delivery(sink, place, tell=str, pause=lambda seconds: threading.Event().wait(0.01))
+        written = threading.Semaphore(0)
+
+        def deliver() -> None:
+            for batch in range(batches):
+                delivery.deliver(batch, rows(*((f"{batch}-{row}", 1.0, False) for row in range(50))))
+                written.release()
+
+        thread = threading.Thread(target=deliver)
+        thread.start()
+        for _ in range(3):
+            for _ in range(batches // 4):
+                assert written.acquire(timeout=30)
+            server.restart()
+        thread.join(60)
+        with Redis.from_url(server.url) as client:
+            assert len(list(client.scan_iter("revenue:*", count=10_000))) == batches * 50
+        target = sink.open(place)
+        assert target.newest() == batches - 1
+        target.close()
+        delivery.close()
 
 
 def test_a_redis_that_is_full_takes_nothing(server: RedisServer, client: Any, place: Place) -> None:

@@ -11,17 +11,17 @@ import pytest
 from confluent_kafka import Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from redis import Redis
 
 from headrace import App, redis, search, search_index
 from headrace.streams.job import Job
-from headrace.streams.runner import Order, Runner
+from headrace.streams.job_folder import JobFolder
 from headrace.streams.topic import Topic
 from headrace.testing import EmbeddedBroker, run
 from headrace.testing.redis import RedisServer
-from tests.streams.workshop import Recorder
+from tests.streams.workshop import Workshop
 
 SCHEMA = "id long, name string, category string, price decimal(10,2)"
 Product = tuple[str, str, str]
@@ -68,18 +68,18 @@ def sums(state: State) -> dict[str, tuple[int, Decimal]]:
     }
 
 
-def assortment_of(changes: DataFrame) -> DataFrame:
+def assortment_of(changes: DataFrame, price: str = "price") -> DataFrame:
     rows = changes.groupBy("category").agg(
-        F.sum("_sign").alias("products"), F.sum(F.expr("_sign * price")).alias("value")
+        F.sum("_sign").alias("products"), F.sum(F.expr(f"_sign * {price}")).alias("value")
     )
     return rows.withColumn("_deleted", F.col("products") == 0)
 
 
-def assortment(app: App, into: Topic | None = None) -> Job:
+def assortment(app: App, into: Topic | None = None, price: str = "price") -> Job:
     products = app.table("products", SCHEMA, key="id")
     view = into or app.view("assortment", key="category")
     return app.job(into=view, name="assortment", mode="update")(
-        lambda: assortment_of(products.changes.signed.df)
+        lambda: assortment_of(products.changes.signed.df, price)
     )
 
 
@@ -163,33 +163,59 @@ def test_whatever_changes_the_sums_are_those_of_the_table(
     assert run_sums(App("shop"), parts, crash=(step, 0)) == sums(after(*parts))
 
 
+def put(broker: EmbeddedBroker, changes: dict[int, Product | None]) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for key, row in records(changes):
+        producer.produce("products", key=key, value=None if row is None else json.dumps(row))
+    assert producer.flush(30) == 0
+
+
 def test_all_follow_one_table_and_can_be_rebuilt_from_the_log(
     app: App, headrace_broker: EmbeddedBroker, server: RedisServer, cache: Any, tmp_path: Path
 ) -> None:
     catalogue(app, server.url, tmp_path / "index")
     assortment(app)
-    producer = Producer({"bootstrap.servers": headrace_broker.bootstrap})
+    workshop = Workshop(headrace_broker.bootstrap, tmp_path / "state")
 
-    def follow(state: str, changes: dict[int, Product | None]) -> None:
-        for key, row in records(changes):
-            producer.produce("products", key=key, value=None if row is None else json.dumps(row))
-        assert producer.flush(30) == 0
-        order = Order(app=app, once=True, broker=headrace_broker.bootstrap, state=tmp_path / state)
-        assert Runner(order, Recorder()).run() == 0
+    def follow(changes: dict[int, Product | None]) -> None:
+        put(headrace_broker, changes)
+        assert workshop.run_once(app) == 0
 
     def derived() -> list[Any]:
         feed = app.changes("assortment", follow=False, broker=headrace_broker.bootstrap)
         rows = [change.row for change in feed if change.row is not None]
         return [indexed(tmp_path / "index"), cached(cache), newest(rows)]
 
-    follow("state", FIRST)
+    follow(FIRST)
     assert derived() == [after(FIRST), after(FIRST), sums(after(FIRST))]
-    follow("state", THEN)
+    follow(THEN)
     table = after(FIRST, THEN)
     assert derived() == [table, table, sums(table)]
 
     cache.flushall()  # everything is lost but the log
     shutil.rmtree(tmp_path / "index")
     shutil.rmtree(tmp_path / "state")
-    follow("state", {})
+    follow({})
     assert derived() == [table, table, sums(table)]
+
+
+@pytest.mark.soak
+def test_sums_can_be_rebuilt_beside_the_view(
+    spark: SparkSession, headrace_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    workshop = Workshop(headrace_broker.bootstrap, tmp_path)
+
+    def view(price: str) -> dict[str, tuple[int, Decimal]]:
+        app = App("shop")
+        assortment(app, price=price)
+        assert workshop.run_once(app) == 0
+        feed = app.changes("assortment", follow=False, broker=headrace_broker.bootstrap)
+        return newest([change.row for change in feed if change.row is not None])
+
+    put(headrace_broker, FIRST)
+    view("price")
+    put(headrace_broker, THEN)
+    assert view("price") == sums(after(FIRST, THEN))
+    JobFolder.of(tmp_path, "shop", "assortment").beside.reset(kind="start")
+    dearer = {category: (count, 2 * value) for category, (count, value) in sums(after(FIRST, THEN)).items()}
+    assert view("price * 2") == dearer
