@@ -51,6 +51,18 @@ def test_the_environment_wins_over_the_file_and_arguments_over_both(project: Pat
     assert settings.checkpoints() == "s3a://x"
 
 
+def test_the_address_of_a_target_is_named_in_the_environment_or_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text('[postgres]\nurl = "postgresql://a/b"')
+    settings = Settings.read(environment={"HEADRACE_REDIS": "redis://c"}, folder=tmp_path)
+    assert settings.url("postgres") == "postgresql://a/b"
+    assert settings.url("postgres", "postgresql://d") == "postgresql://d"
+    assert settings.url("redis") == "redis://c"
+    assert settings.url("sqlite") is None
+    (tmp_path / "headrace.toml").write_text("[postgres]\nurl = 5432")
+    with pytest.raises(Misuse, match=r'write \[postgres\] and below it url = "'):
+        Settings.read(environment={}, folder=tmp_path).url("postgres")
+
+
 def test_without_anything_it_is_this_machine_and_this_folder(tmp_path: Path) -> None:
     settings = Settings.read(environment={}, folder=tmp_path)
     assert settings.broker() is None

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headrace import App, postgres
 from headrace.errors import Misuse
+from headrace.streams.supervisor import State
 from headrace.testing import run
 from headrace.testing.postgres import PostgresServer
 from tests.cli.terminal import wait_until
@@ -99,6 +100,21 @@ def test_a_server_that_is_killed_is_waited_for_and_a_stop_does_not_wait(
     assert workshop.run_once(app) == 0
     assert held() == [1, 2, 3]
     assert sorted(json.loads(value)["n"] for value in workshop.read("copy")) == [1, 2, 3]
+
+
+def test_a_job_whose_table_cannot_take_its_rows_is_given_up_before_anything_is_written(
+    workshop: Workshop, database: str
+) -> None:
+    asked(database, "CREATE TABLE numbers (n boolean)")
+    app = App("shop")
+    numbers = app.stream("numbers", "n int")
+    app.job(into=[postgres("numbers", url=database), app.topic("copy")], name="copied")(lambda: numbers.df)
+    workshop.write("numbers", {"n": 1})
+    assert workshop.run_once(app) == 1
+    news = workshop.recorder.news[-1]
+    assert (news.state, news.wait_s) == (State.FAILED, None)
+    assert "its column n is of type boolean, and the rows have integer" in news.text
+    assert workshop.read("copy") == []
 
 
 def test_outputs_that_make_no_sense_are_refused_when_the_job_is_defined(app: App) -> None:

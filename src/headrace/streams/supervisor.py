@@ -27,6 +27,7 @@ HOPELESS: Final = frozenset(
         "DeadLimitReached",
         "JobIsRunning",
         "JobTakenOver",
+        "Misuse",
         "OffsetsGone",
         "SinkFenced",
         "Superseded",

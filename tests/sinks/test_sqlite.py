@@ -1,0 +1,152 @@
+"""Tables of SQLite: what they hold after batches, and what they refuse."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import Misuse
+from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
+from headrace.sinks.sink import Place
+from headrace.sinks.sqlite import sqlite
+
+Places = Callable[..., Place]
+SALES = pa.table({"product": ["tea", "cup"], "revenue": [3.5, 9.0]})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def database(file: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        yield connection
+
+
+def test_values_are_stored_as_sqlite_knows_them(
+    file: Path, database: sqlite3.Connection, place: Places
+) -> None:
+    rows = pa.table(
+        {
+            "text": ["tea", None],
+            "number": pa.array([2**62, None], pa.int64()),
+            "flag": [True, None],
+            "real": [1.5, None],
+            "exact": pa.array([Decimal("1.10"), None], pa.decimal128(10, 2)),
+            "at": pa.array([datetime(2026, 1, 1, 12, 0, 0, 5, UTC), None]),
+            "day": [date(2026, 2, 28), None],
+            "span": pa.array([timedelta(seconds=1.5), None], pa.duration("us")),
+            "bytes": [b"\x00tea", None],
+            "parts": [{"names": ["a", "b"], "price": 1.5}, None],
+        }
+    )
+    with closing(sqlite("types", file=file).open(place(rows))) as target:
+        target.write(0, rows)
+    assert database.execute("SELECT * FROM types").fetchall() == [
+        (
+            *("tea", 2**62, 1, 1.5, "1.10", "2026-01-01T12:00:00.000005+00:00", "2026-02-28", 1.5),
+            *(b"\x00tea", '{"names": ["a", "b"], "price": 1.5}'),
+        ),
+        (None,) * 10,
+    ]
+
+
+def test_columns_that_the_table_lacks_are_added(
+    file: Path, database: sqlite3.Connection, place: Places
+) -> None:
+    more = SALES.append_column("city", pa.array(["Oslo", None]))
+    for number, rows in enumerate((SALES, more)):
+        with closing(sqlite("revenue", key="product", file=file).open(place(rows))) as target:
+            target.write(number, rows)
+    assert database.execute("SELECT city FROM revenue ORDER BY product").fetchall() == [(None,), ("Oslo",)]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("product TEXT PRIMARY KEY, revenue TEXT", "column revenue is of type TEXT, and the rows have REAL"),
+        ("product TEXT PRIMARY KEY, city TEXT NOT NULL", "city must not be null and has no default"),
+        ("product TEXT, revenue REAL", r"CREATE UNIQUE INDEX … ON revenue \(product\)"),
+        ("name TEXT PRIMARY KEY, revenue REAL", "its key has no column product"),
+    ],
+)
+def test_a_table_that_is_another_one_is_refused_before_anything_is_written(
+    file: Path, database: sqlite3.Connection, place: Places, table: str, message: str
+) -> None:
+    database.execute(f"CREATE TABLE revenue ({table})")
+    with pytest.raises(Unsuitable, match=message):
+        sqlite("revenue", key="product", file=file).open(place(SALES))
+    assert database.execute("SELECT name FROM sqlite_master WHERE name LIKE 'headrace%'").fetchall() == []
+
+
+def test_a_unique_index_is_as_good_as_a_primary_key(
+    file: Path, database: sqlite3.Connection, place: Places
+) -> None:
+    database.execute("CREATE TABLE revenue (id INTEGER PRIMARY KEY, product VARCHAR UNIQUE, revenue NUMERIC)")
+    with closing(sqlite("revenue", key="product", file=file).open(place(SALES))) as target:
+        target.write(0, SALES)
+    assert database.execute("SELECT product, revenue FROM revenue").fetchall() == [("tea", 3.5), ("cup", 9)]
+
+
+def test_rows_that_the_table_does_not_take_are_named_and_nothing_is_written(
+    file: Path, database: sqlite3.Connection, place: Places
+) -> None:
+    database.execute("CREATE TABLE stock (item TEXT, n INTEGER CHECK (n >= 0))")
+    rows = pa.table(
+        {"item": [f"i{n}" for n in range(20)], "n": [-1 if n in (3, 17) else n for n in range(20)]}
+    )
+    with closing(sqlite("stock", file=file).open(place(rows))) as target:
+        with pytest.raises(Refused, match="2 rows were refused; row 3: CHECK constraint failed") as refusal:
+            target.write(0, rows)
+        assert sorted(refusal.value.rows) == [3, 17]
+        assert refusal.value.final
+        assert target.newest() is None
+    assert database.execute("SELECT count(*) FROM stock").fetchone() == (0,)
+
+
+def test_an_older_series_of_batches_is_shut_out(file: Path, place: Places) -> None:
+    sink = sqlite("sales", file=file)
+    with closing(sink.open(place(SALES))) as old, closing(sink.open(place(SALES, generation=2))) as new:
+        old.write(7, SALES)
+        new.write(0, SALES)
+        with pytest.raises(Superseded, match="one that began anew"):
+            old.write(8, SALES)
+
+
+def test_a_folder_that_is_not_there_is_waited_for(tmp_path: Path, place: Places) -> None:
+    with pytest.raises(Unavailable, match="sqlite sales: unable to open database file"):
+        sqlite("sales", file=tmp_path / "disk" / "shop.db").open(place(SALES))
+
+
+def test_the_file_comes_from_the_environment(
+    file: Path, place: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_SQLITE", raising=False)
+    with pytest.raises(Misuse, match="set HEADRACE_SQLITE in the environment"):
+        sqlite("sales").open(place(SALES))
+    monkeypatch.setenv("HEADRACE_SQLITE", str(file))
+    sqlite("sales").open(place(SALES)).close()
+    assert file.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"table": ""}, "write the table's name"),
+        ({"table": "t", "tries": 0}, "tries is at least 1"),
+        ({"table": "t", "mode": "mirror"}, "needs a key"),
+    ],
+)
+def test_an_output_that_makes_no_sense_is_refused_when_it_is_declared(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Misuse, match=message):
+        sqlite(**arguments)

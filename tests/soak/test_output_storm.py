@@ -1,0 +1,123 @@
+"""A storm over outputs: the job and its database die again and again, and every row arrives once."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+from headrace.testing.postgres import PostgresServer
+from tests.broker.processes import BrokerProcess
+from tests.spark.transactional_pipeline import read_committed
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+
+ROWS = 20_000
+KEYS = 97
+KILLS = 6
+PIPELINE = """
+from pyspark.sql import functions as F
+from headrace import App, postgres
+
+app = App("storm")
+numbers = app.stream("numbers", "n int, k int", max_records=500)
+
+@app.job(into=[postgres("log"), app.topic("copy", partitions=1)])
+def copied():
+    return numbers.df
+
+@app.job(into=postgres("sums", key="k"))
+def summed():
+    return numbers.df.groupBy("k").agg(F.sum("n").alias("sum"), F.count("n").alias("count"))
+"""
+
+
+class Storm:
+    """A pipeline in a process of its own, which can be killed."""
+
+    def __init__(self, folder: Path, broker: str, database: str) -> None:
+        self._folder = folder
+        self._environment = {**os.environ, "HEADRACE_BROKER": broker, "HEADRACE_POSTGRES": database}
+        (folder / "pipeline.py").write_text(PIPELINE)
+
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
+        with (self._folder / "run.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "headrace.cli", "run", "pipeline.py", *more],
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def log(self) -> str:
+        return (self._folder / "run.log").read_text()[-5000:]
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for the job and for the Java process beside it."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def write_slowly(broker: str, ended: threading.Event) -> None:
+    producer = Producer({"bootstrap.servers": broker})
+    for n in range(ROWS):
+        producer.produce("numbers", json.dumps({"n": n, "k": n % KEYS}))
+        if n % 100 == 99:
+            producer.flush()
+            if not ended.is_set():
+                time.sleep(0.5)
+    producer.flush()
+
+
+def test_every_row_arrives_once_though_job_and_database_are_killed(tmp_path: Path) -> None:
+    chance = random.Random(seed := random.randrange(2**32))
+    print("seed", seed)
+    ended = threading.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-") as folder,
+        BrokerProcess(tmp_path / "data") as kafka,
+        PostgresServer(Path(folder)) as server,
+    ):
+        database = server.create_database("storm")
+        storm = Storm(tmp_path, kafka.address, database)
+        writer = threading.Thread(target=write_slowly, args=(kafka.address, ended))
+        writer.start()
+        process = storm.start()
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(12, 25))
+            if chance.random() < 0.5:
+                kill(process)
+                process = storm.start()
+            else:
+                server.kill()
+                time.sleep(chance.uniform(0, 3))
+                server.start()
+        kill(process)
+        ended.set()
+        writer.join()
+        assert storm.start("--once").wait(600) == 0, storm.log()
+        check(database, kafka.address)
+
+
+def check(database: str, broker: str) -> None:
+    with psycopg.connect(database) as connection:
+        log = connection.execute("SELECT n FROM log ORDER BY n").fetchall()
+        sums = connection.execute("SELECT k, sum, count FROM sums ORDER BY k").fetchall()
+    assert [n for (n,) in log] == list(range(ROWS))
+    expected = {k: range(k, ROWS, KEYS) for k in range(KEYS)}
+    assert sums == [(k, sum(numbers), len(numbers)) for k, numbers in expected.items()]
+    (values,) = read_committed(broker, "copy", 1)
+    copied = sorted(json.loads(value)["n"] for value in values)
+    assert copied == list(range(ROWS))
