@@ -17,6 +17,7 @@ from headrace.sinks.rate import Rate, read_rate
 from headrace.sinks.sink import Place, Sink
 from headrace.testing.postgres import free_port
 from headrace.testing.sinks import SinkContract
+from tests.sinks import writing
 from tests.sinks.mailbox import TAKEN, Mailbox
 
 SCHEMA = pa.schema(
@@ -43,12 +44,7 @@ def order(number: int, customer: str | None = ANN, product: str = "tea") -> dict
 
 
 def write(sink: EmailSink, place: Place, batch: int, *orders: dict[str, Any]) -> int | None:
-    target = sink.open(place)
-    try:
-        target.write(batch, pa.Table.from_pylist(list(orders), schema=SCHEMA))
-        return target.newest()
-    finally:
-        target.close()
+    return writing.write(sink, place, batch, pa.Table.from_pylist(list(orders), schema=SCHEMA))
 
 
 class TestTheContract(SinkContract):

@@ -16,10 +16,11 @@ from redis import Redis
 from headrace.errors import Misuse
 from headrace.sinks.delivery import Delivery
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
-from headrace.sinks.redis import RedisSink, redis
+from headrace.sinks.redis import redis
 from headrace.sinks.sink import Place, Sink
 from headrace.testing.redis import RedisServer
 from headrace.testing.sinks import SinkContract
+from tests.sinks.writing import write
 
 SCHEMA = pa.schema({"product": pa.string(), "revenue": pa.float64(), "_deleted": pa.bool_()})
 
@@ -59,15 +60,6 @@ class TestTheContract(SinkContract):
 
 def rows(*given: tuple[str | None, float | None, bool]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in given], schema=SCHEMA)
-
-
-def write(sink: RedisSink, place: Place, batch: int, table: pa.Table) -> int | None:
-    target = sink.open(place)
-    try:
-        target.write(batch, table)
-        return target.newest()
-    finally:
-        target.close()
 
 
 def test_a_hash_is_the_newest_row_of_its_key(server: RedisServer, client: Any, place: Place) -> None:
@@ -230,9 +222,9 @@ def test_what_is_declared_wrongly_is_refused_at_once(arguments: dict[str, str], 
 
 
 def test_columns_that_rows_lack_are_named(place: Place) -> None:
-    with pytest.raises(Unsuitable, match="places for city"):
+    with pytest.raises(Unsuitable, match="needs city"):
         redis("revenue:{city}").open(place)
-    with pytest.raises(Unsuitable, match="writes city"):
+    with pytest.raises(Unsuitable, match="needs city"):
         redis("revenue:{product}", fields=["city"]).open(place)
 
 

@@ -23,7 +23,7 @@ from headrace.sinks.search_index import NoSuchIndex, SearchIndex, search_index
 from headrace.sinks.sink import Place, Sink
 from headrace.testing.sinks import SinkContract
 from headrace.testing.sinks import rows as sold
-from tests.sinks import search_writer
+from tests.sinks import search_writer, writing
 
 SCHEMA = pa.schema(
     {
@@ -49,12 +49,8 @@ def place(tmp_path: Path) -> Place:
 
 
 def write(place: Place, batch: int, *rows: dict[str, Any], sink: SearchSink = PRODUCTS) -> None:
-    target = sink.open(place)
-    try:
-        target.write(batch, pa.Table.from_pylist([{"_deleted": False, **row} for row in rows], place.schema))
-        assert target.newest() == batch
-    finally:
-        target.close()
+    table = pa.Table.from_pylist([{"_deleted": False, **row} for row in rows], place.schema)
+    assert writing.write(sink, place, batch, table) == batch
 
 
 class TestTheContract(SinkContract):

@@ -15,10 +15,11 @@ from headrace.errors import Misuse
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.signature import BadSignature, sign, verify
 from headrace.sinks.sink import Place, Sink
-from headrace.sinks.webhook import WebhookSink, webhook
+from headrace.sinks.webhook import webhook
 from headrace.testing.postgres import free_port
 from headrace.testing.sinks import SinkContract
 from tests.sinks.receiver import Receiver
+from tests.sinks.writing import write
 
 SCHEMA = pa.schema({"id": pa.int64(), "product": pa.string(), "at": pa.timestamp("us", "UTC")})
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -31,15 +32,6 @@ def place(tmp_path: Path) -> Place:
 
 def rows(*ids: int, product: str = "tea") -> pa.Table:
     return pa.Table.from_pylist([{"id": each, "product": product, "at": NOON} for each in ids], schema=SCHEMA)
-
-
-def write(sink: WebhookSink, place: Place, batch: int, table: pa.Table) -> int | None:
-    target = sink.open(place)
-    try:
-        target.write(batch, table)
-        return target.newest()
-    finally:
-        target.close()
 
 
 class TestTheContract(SinkContract):

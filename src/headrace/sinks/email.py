@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.errors import Misuse
 from headrace.settings import Settings
+from headrace.sinks.columns import check_columns
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.mail import COUNT, Letterhead, checked_address
 from headrace.sinks.rate import Rate, read_rate
@@ -44,12 +45,7 @@ class EmailSink:
         names = place.schema.names
         for template in self.letterhead.templates:
             template.check(names, beside=(COUNT,))
-        missing = [name for name in self.letterhead.group_by or () if name not in names]
-        if missing:
-            raise Unsuitable(
-                f"{self.name}: group_by names {', '.join(missing)}, but the job's rows have only the columns "
-                f"{', '.join(names)}: name columns that are there."
-            )
+        check_columns(self.name, self.letterhead.group_by or (), names)
         server = MailServer.of(Settings.read().url("smtp", self.smtp) or USUAL_SERVER)
         if server is None:
             raise Unsuitable(

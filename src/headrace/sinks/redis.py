@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.sinks.errors import Unsuitable
+from headrace.sinks.columns import check_columns
 from headrace.sinks.redis_rows import Kind, RowCommands
 from headrace.sinks.redis_target import RedisTarget
 from headrace.sinks.template import Template
@@ -43,12 +43,7 @@ class RedisSink:
         names = place.schema.names
         for template in filter(None, (self.key, self.member)):
             template.check(names)
-        missing = [name for name in (*self.fields, self.score) if name and name not in names]
-        if missing:
-            raise Unsuitable(
-                f"{self.name} writes {', '.join(missing)}, but the job's rows have only the columns "
-                f"{', '.join(names)}: name columns that are there."
-            )
+        check_columns(self.name, filter(None, (*self.fields, self.score)), names)
         commands = RowCommands(
             key=self.key,
             kind=self.kind,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import Misuse
+from headrace.sinks.columns import check_columns
 from headrace.sinks.errors import Unsuitable
 from headrace.sinks.search_index import FOLDER, IndexDefinition
 from headrace.sinks.table_sink import checked_key
@@ -61,12 +62,7 @@ class SearchSink:
         )
 
     def _check(self, schema: pa.Schema, kinds: dict[str, str], text: Sequence[str]) -> None:
-        missing = [name for name in (*self.key, *text) if name not in schema.names]
-        if missing:
-            raise Unsuitable(
-                f"{self.name} needs {', '.join(missing)}, but the job's rows have only the columns "
-                f"{', '.join(schema.names)}: name columns that are there."
-            )
+        check_columns(self.name, (*self.key, *text), schema.names)
         if not text or any(kinds.get(name) != "word" for name in text):
             raise Unsuitable(
                 f"{self.name} has no text to search in {', '.join(text) or 'its rows'}: name columns of "

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
-from headrace.sinks.errors import Unsuitable
+from headrace.sinks.columns import check_columns
 from headrace.sinks.rows import json_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 
 class Unfit(ValueError):
@@ -70,14 +70,10 @@ class Template:
             return None
         return tuple((text, name) for text, name, _, _ in parts)
 
-    def check(self, columns: Collection[str], *, beside: Collection[str] = ()) -> None:
+    def check(self, columns: Sequence[str], *, beside: Collection[str] = ()) -> None:
         """Refuse columns that rows do not have; `beside` are words that it can use besides."""
-        missing = [name for name in self.columns if name not in columns and name not in beside]
-        if missing:
-            raise Unsuitable(
-                f"{self.what}={self.text!r} has places for {', '.join(missing)}, but the job's rows have "
-                f"only the columns {', '.join(columns)}: correct the template, or add columns to the rows."
-            )
+        needed = (name for name in self.columns if name not in beside)
+        check_columns(f"{self.what}={self.text!r}", needed, columns)
 
     def text_of(self, row: Mapping[str, Any], *, complete: bool = False, is_html: bool = False) -> str:
         """The text of a row. Nulls are left out; where the text has to be `complete` they are `Unfit`.

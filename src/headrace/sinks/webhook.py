@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from headrace.durations import seconds_of
 from headrace.errors import Misuse
+from headrace.sinks.columns import check_columns
 from headrace.sinks.errors import Unsuitable
 from headrace.sinks.template import Template
 
@@ -47,12 +48,7 @@ class WebhookSink:
         names = place.schema.names
         if self.subject is not None:
             self.subject.check(names)
-        missing = [name for name in (*self.order_by, self.time) if name and name not in names]
-        if missing:
-            raise Unsuitable(
-                f"{self.name} needs {', '.join(missing)}, but the job's rows have only the columns "
-                f"{', '.join(names)}: name columns that are there."
-            )
+        check_columns(self.name, filter(None, (*self.order_by, self.time)), names)
         if self.time and not pa.types.is_timestamp(place.schema.field(self.time).type):
             raise Unsuitable(f"{self.name}: time={self.time!r} is no column of timestamps: name one.")
         return WebhookTarget(self, place)
