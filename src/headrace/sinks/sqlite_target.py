@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.sinks.errors import Refused, Superseded, Unavailable
+from headrace.sinks.errors import Refused, Unavailable
 from headrace.sinks.rows import last_of_each_key
 from headrace.sinks.sifting import sift
 from headrace.sinks.sink import DELETED
 from headrace.sinks.sqlite_table import TablePlan, listed, quoted, values_of
-from headrace.sinks.table_sink import written_columns
+from headrace.sinks.table_sink import refuse_if_superseded, written_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,12 +100,7 @@ class SqliteTarget:
         )
         if claimed.rowcount:
             return True
-        mark = self._mark()
-        if mark is not None and mark[0] > self._place.generation:
-            raise Superseded(
-                f"{self._sink.name}: a later run of the job {self._place.job!r}, one that began anew, has "
-                "written to the table. Run each job once, with one state folder."
-            )
+        refuse_if_superseded(self._mark(), self._place, self._sink.name)
         return False
 
     def _mark(self) -> tuple[int, int] | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from headrace.errors import Misuse
-from headrace.sinks.errors import Unsuitable
+from headrace.sinks.errors import Superseded, Unsuitable
 from headrace.sinks.sink import DELETED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
+
+    from headrace.sinks.sink import Place
 
 Mode: TypeAlias = Literal["upsert", "append", "mirror"]
 """`upsert`: a row takes the place of the one with its key; `mirror`: and rows that are `_deleted` go;
@@ -48,3 +50,12 @@ def written_columns(schema: pa.Schema, key: Sequence[str], mode: Mode, what: str
             f"{', '.join(schema.names)}: name others as the key, or add them to the rows."
         )
     return tuple(names)
+
+
+def refuse_if_superseded(mark: tuple[int, int] | None, place: Place, what: str) -> None:
+    """Raise `Superseded` where the mark (generation, batch) is of a later series of batches than ours."""
+    if mark is not None and mark[0] > place.generation:
+        raise Superseded(
+            f"{what}: a later run of the job {place.job!r}, one that began anew, has written to the table. "
+            "Run each job once, with one state folder."
+        )

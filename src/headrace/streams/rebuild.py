@@ -22,7 +22,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.errors import HeadraceError, Misuse
 from headrace.feeds.log import ViewLog
@@ -30,6 +30,7 @@ from headrace.streams.building import is_local
 from headrace.streams.into import Into
 from headrace.streams.job_folder import REBUILD, JobIsRunning
 from headrace.streams.job_run import JobRun
+from headrace.streams.producing import produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,7 +207,7 @@ def write_differences(workplace: Workplace, *, old: str, new: str, writer: str) 
         producer.init_transactions(TRANSACTION_S)
         producer.begin_transaction()
         for partition, key, value in _differences(workplace, old, new):
-            _produce(producer, old, partition=partition, key=key, value=value)
+            produce(producer, old, partition=partition, key=key, value=value)
             count += 1
         producer.commit_transaction(TRANSACTION_S)
     except KafkaException as fault:
@@ -230,18 +231,6 @@ def _differences(
 def _newest(log: ViewLog, partition: int, extent: tuple[int, int]) -> dict[bytes | None, Entry]:
     first, end = extent
     return {entry.key: entry for entry in (log.rows(partition, first, end) if first < end else [])}
-
-
-def _produce(producer: Any, topic: str, **record: Any) -> None:
-    """Hand over a record, waiting while the producer's queue is full."""
-    while True:
-        try:
-            producer.produce(topic, **record)
-        except BufferError:
-            producer.poll(0.1)
-        else:
-            producer.poll(0)
-            return
 
 
 def _delete_topics(bootstrap: str, names: set[str]) -> None:

@@ -19,6 +19,7 @@ from headrace.sinks.errors import Refused
 from headrace.sinks.sink import Place
 from headrace.streams.job_folder import JobFolder
 from headrace.streams.outputs import folder_of
+from headrace.streams.producing import produce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,11 +129,11 @@ def _to_topics(
         producer.begin_transaction()
         for letter in letters:
             if letter.topic is not None:
-                _produce(producer, letter.topic, key=letter.key, value=letter.value)
+                produce(producer, letter.topic, key=letter.key, value=letter.value)
                 outcome.sent[letter.topic] += 1
         for letter, reason in outcome.refused:
             headers = {**letter.headers, "reason": reason.encode()}
-            _produce(producer, topic, key=letter.key, value=letter.value, headers=list(headers.items()))
+            produce(producer, topic, key=letter.key, value=letter.value, headers=list(headers.items()))
         places = [TopicPartition(topic, number, end) for number, end in ends.items()]
         producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), PATIENCE_S)
         producer.commit_transaction(PATIENCE_S)
@@ -140,14 +141,3 @@ def _to_topics(
         raise RedriveFailed(f"the letters of {topic!r} were not sent: {fault.args[0].str()}.") from fault
     finally:
         consumer.close()
-
-
-def _produce(producer: Any, topic: str, **record: Any) -> None:
-    """Hand over a record, waiting while the producer's queue is full."""
-    while True:
-        try:
-            producer.produce(topic, **record)
-        except BufferError:
-            producer.poll(0.1)
-        else:
-            return
