@@ -94,7 +94,7 @@ def test_rows_are_found_by_their_words_and_columns(tmp_path: Path, place: Place)
     assert {query: found(tmp_path, query) for query in answers} == answers
     (best, second) = search_index("products", state=str(tmp_path)).find("cup tea")
     assert best.score > second.score
-    assert best.row == CUP | {"at": "2026-01-01T12:00:00+00:00"}
+    assert best.row == CUP | {"at": "2026-01-01T12:00:00.000000Z"}
 
 
 def test_english_words_are_found_in_all_their_forms(tmp_path: Path, place: Place) -> None:
@@ -179,7 +179,7 @@ def test_the_command_prints_what_is_found(tmp_path: Path, place: Place) -> None:
     run = CliRunner().invoke(app, ["search", "products", "cup", "--state", str(tmp_path)])
     score, *row = run.stdout.splitlines()[1].split()
     assert float(score) > 0
-    assert row == ["2", "Tea", "cup", "New", "York", "8.0", "2026-01-01T12:00:00+00:00"]
+    assert row == ["2", "Tea", "cup", "New", "York", "8.0", "2026-01-01T12:00:00.000000Z"]
     run = CliRunner().invoke(
         app, ["search", "products", "tea", "--json", "--limit", "1", "--state", str(tmp_path)]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,7 +64,10 @@ def json_of(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     match value:
-        case datetime() | date() | time():
+        case datetime():
+            moment = value if value.tzinfo is None else value.astimezone(UTC)
+            return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case date() | time():
             return value.isoformat()
         case Decimal():
             return str(value)

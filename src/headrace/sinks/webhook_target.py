@@ -16,7 +16,7 @@ from headrace.sinks.errors import Refused, Unavailable
 from headrace.sinks.rows import json_documents, json_of
 from headrace.sinks.sent import Sent, identities
 from headrace.sinks.signature import ID, SIGNATURE, TIMESTAMP, sign
-from headrace.sinks.template import Unfit
+from headrace.sinks.template import Unfit, text_of
 from headrace.sinks.webhook_answer import Answer, read_answer, read_fault
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ class WebhookTarget:
             attributes["subject"] = self._sink.subject.text_of(row)
         moment = row[self._sink.time] if self._sink.time else None
         if moment is not None:
-            known = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-            attributes["time"] = known.isoformat()
+            attributes["time"] = text_of(moment.replace(tzinfo=moment.tzinfo or UTC))
         return attributes
 
     def _send_lane(self, batch: int, lane: list[Message], away: Event) -> dict[int, Answer]:
