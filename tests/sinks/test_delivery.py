@@ -115,10 +115,25 @@ def test_letters_outlive_a_crash_between_the_target_and_the_log(place: Places) -
     assert delivery(shelf, place(ROWS)).deliver(9, ROWS) == []
 
 
+def test_letters_of_a_try_that_a_crash_ended_are_forgotten_when_the_rows_are_taken(place: Places) -> None:
+    shelf = Shelf(Refused({2: "too big"}), OSError("a crash"))
+    with pytest.raises(OSError, match="a crash"):
+        delivery(shelf, place(ROWS)).deliver(8, ROWS)
+    assert delivery(shelf, place(ROWS)).deliver(8, ROWS) == []
+    assert delivery(shelf, place(ROWS)).deliver(8, ROWS) == []
+    assert shelf.batches == {8: [1, 2, 3, 4]}
+
+
+def test_letters_outlive_a_connection_that_breaks_behind_them(place: Places) -> None:
+    shelf = Shelf(Refused({2: "too big"}), Unavailable("away"), Lost("the connection broke"))
+    assert [letter.reason for letter in delivery(shelf, place(ROWS)).deliver(8, ROWS)] == ["too big"]
+    assert [letter.reason for letter in delivery(shelf, place(ROWS)).deliver(8, ROWS)] == ["too big"]
+
+
 def test_a_batch_without_rows_leaves_the_target_alone(place: Places) -> None:
     shelf = Shelf()
     assert delivery(shelf, place(ROWS)).deliver(0, ROWS.slice(0, 0)) == []
-    assert (shelf.opened, shelf.batches) == (1, {})
+    assert (shelf.opened, shelf.batches) == (0, {})
 
 
 def test_waits_grow_and_have_a_limit() -> None:

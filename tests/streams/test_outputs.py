@@ -1,6 +1,7 @@
 """Jobs with outputs besides topics: each row once, whatever happens."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -9,7 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headrace import App, postgres
 from headrace.errors import Misuse
+from headrace.streams.rebuild import Rebuild
 from headrace.streams.supervisor import State
+from headrace.streams.workplace import Workplace
 from headrace.testing import run
 from headrace.testing.postgres import PostgresServer
 from tests.cli.terminal import wait_until
@@ -115,6 +118,15 @@ def test_a_job_whose_table_cannot_take_its_rows_is_given_up_before_anything_is_w
     assert (news.state, news.wait_s) == (State.FAILED, None)
     assert "its column n is of type boolean, and the rows have integer" in news.text
     assert workshop.read("copy") == []
+
+
+def test_a_view_that_is_not_the_only_output_cannot_be_rebuilt_beside_it(app: App, tmp_path: Path) -> None:
+    stream = app.stream("orders", ORDERS)
+    into = [app.view("newest", key="product"), postgres("newest", key="product")]
+    job = app.job(into=into, name="newest")(lambda: stream.df)
+    workplace = Workplace(spark=None, bootstrap="", cluster=None, state=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(Misuse, match="writes newest, postgres newest, and not a view alone"):
+        Rebuild(job, workplace, once=True)
 
 
 def test_outputs_that_make_no_sense_are_refused_when_the_job_is_defined(app: App) -> None:

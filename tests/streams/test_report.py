@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.streams.display import JsonLines, Lines, sentence, table
+from headrace.streams.display import Board, JsonLines, Lines, sentence, table
 from headrace.streams.report import Report, Tally
 from headrace.streams.supervisor import News, State
 
@@ -87,6 +87,14 @@ def test_what_holds_a_job_up_is_said_once_and_when_it_goes_on() -> None:
         "job revenue waits for postgres revenue: connection refused; next try in 4 s",
         "job revenue goes on",
     ]
+
+
+def test_the_live_table_says_below_its_rows_what_holds_a_job_up() -> None:
+    out = io.StringIO()
+    with Board(Console(file=out, width=160, force_terminal=True)) as board:
+        board.show([report(), Report(job="sales", state="held up", reason="postgres sales: it is away")])
+    assert "sales (held up)" in out.getvalue()
+    assert "sales waits for postgres sales: it is away" in out.getvalue()
 
 
 def test_json_has_a_document_in_each_line() -> None:

@@ -48,10 +48,16 @@ class Delivery:
         self._pause = pause
         self._journal = Journal(place.folder, sink.name)
         self._target: Target | None = None
+        self._is_new = True
         self._newest = -1
 
     def deliver(self, batch: int, rows: pa.Table) -> list[Letter]:
-        """Return when the target has the batch; the rows of it that it refused, now or before a crash."""
+        """Return when the target has the batch; the rows of it that it refused, now or before a crash.
+
+        A batch without rows leaves the target alone: it is not even asked whether it is there.
+        """
+        if not len(rows):
+            return []
         rest, kept = rows, cast("Sequence[int]", range(len(rows)))
         refused: dict[int, str] = {}
         waits, tries = 0, 0
@@ -95,6 +101,9 @@ class Delivery:
             self._target = self._sink.open(self._place)
             newest = self._target.newest()
             self._newest = -1 if newest is None else newest
+            if self._is_new:
+                self._journal.forget_after(self._newest)
+            self._is_new = False
         return self._target
 
     def _wait(self, fault: HeadraceError, waits: int) -> None:

@@ -51,6 +51,15 @@ class Journal:
         ]
         write_durably(self._path, {"batch": batch, "letters": listed})
 
+    def forget_after(self, batch: int) -> None:
+        """Forget letters of a later batch than the newest that the target has.
+
+        They are of a process that ended before the target had the batch: it is tried anew, as a whole.
+        """
+        kept = _read(self._path)
+        if kept is not None and kept["batch"] > batch:
+            self.write(kept["batch"], [])
+
     def read(self, batch: int) -> list[Letter]:
         """The letters of a batch; none if no row of it was refused."""
         kept = _read(self._path)
