@@ -166,6 +166,17 @@ def test_a_redis_that_is_gone_is_waited_for(tmp_path: Path, place: Place) -> Non
         assert write(sink, place, 1, rows(("tea", 2.0, False))) == 1
 
 
+def test_a_connection_that_was_closed_while_it_was_idle_is_made_anew(
+    server: RedisServer, client: Any, place: Place
+) -> None:
+    target = redis("revenue:{product}", url=server.url).open(place)
+    target.write(0, rows(("tea", 1.0, False)))
+    client.client_kill_filter(_type="normal", skipme=True)
+    target.write(1, rows(("tea", 2.0, False)))
+    assert client.hget("revenue:tea", "revenue") == "2.0"
+    target.close()
+
+
 def test_a_redis_that_is_killed_again_and_again_has_every_batch_once(tmp_path: Path, place: Place) -> None:
     batches = 60
     with RedisServer(tmp_path / "own") as server:

@@ -58,8 +58,8 @@ class RedisTarget:
         """Apply the rows and the mark in one MULTI."""
         commands = self._commands.of(rows)
         with self._explained():
+            self._watch()
             self._check_sets(self._commands.sets(rows))
-            self._ask(b"WATCH", self._mark_key)
             before: bytes | None = self._ask(b"GET", self._mark_key)
             mark = self._mark(before)
             if mark is not None and mark.batch >= batch:
@@ -80,6 +80,16 @@ class RedisTarget:
 
     def _send(self, commands: list[bytes]) -> None:
         self._connection.send_packed_command(commands, check_health=False)
+
+    def _watch(self) -> None:
+        """Watch the mark; a connection that the server has closed, for it was idle, is made anew."""
+        from redis.exceptions import ConnectionError as ConnectionLost
+
+        try:
+            self._ask(b"WATCH", self._mark_key)
+        except ConnectionLost:
+            self._connection.disconnect()
+            self._ask(b"WATCH", self._mark_key)
 
     def _mark(self, value: bytes | None) -> Mark | None:
         """The mark, if it is one of this series of batches."""
