@@ -187,9 +187,9 @@ def test_a_table_of_other_but_fitting_types_is_taken_as_it_is(database: str, pla
     rows = SALES.append_column("at", pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * 2))
     with opened(postgres("shop.revenue", key="product", url=database), place(rows)) as target:
         target.write(0, rows)
-    assert asked(database, "SELECT id, product, revenue FROM shop.revenue ORDER BY 1") == [
-        (1, "tea", Decimal("3.5")),
-        (2, "cup", Decimal("9.0")),
+    assert asked(database, "SELECT product, revenue FROM shop.revenue ORDER BY product") == [
+        ("cup", Decimal("9.0")),
+        ("tea", Decimal("3.5")),
     ]
     assert asked(database, "SELECT batch FROM shop.headrace_marks") == [(0,)]
 

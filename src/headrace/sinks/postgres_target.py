@@ -3,11 +3,13 @@
 ```text
  BEGIN
    mark (job, batch)     takes the row of the job's mark: whoever else writes for the job waits, or is late
-   COPY … staging        a temporary table of this connection, with the columns of the rows
+   COPY … staging        a temporary table of this connection, in the order of the key
    DELETE … USING staging             (mirror)
    INSERT … SELECT … ON CONFLICT …    one statement for all rows
  COMMIT
 ```
+
+Rows that are only added are copied into the table itself.
 
 When PostgreSQL refuses the rows, they are tried again in halves, each under a savepoint, until those are
 found that it does not take. Then all is rolled back, and the caller is told.
@@ -26,7 +28,7 @@ from psycopg import sql
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.postgres_table import TablePlan, listed
 from headrace.sinks.postgres_types import csv_of
-from headrace.sinks.rows import last_of_each_key
+from headrace.sinks.rows import in_order_of_key, last_of_each_key
 from headrace.sinks.sifting import sift
 from headrace.sinks.sink import DELETED
 from headrace.sinks.table_sink import refuse_if_superseded, written_columns
@@ -69,7 +71,8 @@ def open_target(sink: PostgresSink, url: str, place: Place) -> PostgresTarget:
             connection.execute(SESSION)
             plan.prepare(connection)
             target = PostgresTarget(connection, sink, plan, place)
-            target.make_staging()
+            if sink.mode != "append":
+                target.make_staging()
         except BaseException:
             connection.close()
             raise
@@ -101,8 +104,12 @@ class PostgresTarget:
         self._place = place
         self._deletes = sink.mode == "mirror" and DELETED in place.schema.names
         self._staged = [*plan.columns, *([DELETED] if self._deletes else [])]
-        self._copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(STAGING, listed(self._staged))
-        self._merge = [self._deletion()] * self._deletes + [self._insertion()]
+        is_merged = sink.mode != "append"
+        place_of_copy = STAGING if is_merged else plan.name
+        self._copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
+            place_of_copy, listed(self._staged)
+        )
+        self._merge = [self._deletion()] * self._deletes + [self._insertion()] * is_merged
 
     def make_staging(self) -> None:
         """Make the table that rows are copied to; it goes with the connection."""
@@ -157,14 +164,14 @@ class PostgresTarget:
     def _counting(self, rows: pa.Table) -> pa.Array:
         """The indexes of the rows that are to be written."""
         indexes = last_of_each_key(rows, self._plan.key)
-        if self._sink.mode != "upsert" or DELETED not in rows.column_names:
-            return indexes
-        gone = pc.fill_null(rows[DELETED].combine_chunks().take(indexes), fill_value=False)
-        return indexes.filter(pc.invert(gone))
+        if self._sink.mode == "upsert" and DELETED in rows.column_names:
+            gone = pc.fill_null(rows[DELETED].combine_chunks().take(indexes), fill_value=False)
+            indexes = indexes.filter(pc.invert(gone))
+        return in_order_of_key(rows, self._plan.key, indexes)
 
     def _apply(self, indexes: pa.Array, rows: pa.Table) -> None:
         counting = rows.select(self._staged)
-        if len(indexes) != len(rows):
+        if self._plan.key:
             counting = counting.take(indexes)
         codes: set[str] = set()
 
@@ -190,7 +197,7 @@ class PostgresTarget:
                 copy.write(memoryview(csv_of(rows)))
             for statement in self._merge:
                 cursor.execute(statement)
-            if not once:
+            if not once and self._merge:
                 cursor.execute(sql.SQL("TRUNCATE {}").format(STAGING))
 
     def _deletion(self) -> sql.Composed:
@@ -209,8 +216,6 @@ class PostgresTarget:
         statement = sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {}{}").format(
             self._plan.name, STAGING, kept, columns=listed(names)
         )
-        if not self._plan.key:
-            return statement
         others = [name for name in names if name not in self._plan.key]
         changes = sql.SQL(", ").join(
             sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others

@@ -83,6 +83,9 @@ def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return _texts(column, lambda value: f"{value.total_seconds():f} seconds")
     if pa.types.is_nested(kind):
         return _texts(column, json_of)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # The session's zone is UTC. Arrow takes ten times as long to write a time with its zone.
+        return column.cast(pa.timestamp(kind.unit))
     return column.cast(pa.string()) if pa.types.is_null(kind) else column
 
 

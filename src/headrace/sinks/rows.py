@@ -35,6 +35,18 @@ def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Array:
     return pc.take(last.combine_chunks(), pc.sort_indices(last))
 
 
+def in_order_of_key(rows: pa.Table, key: Sequence[str], indexes: pa.Array) -> pa.Array:
+    """The indexes in the order of the rows' keys: an index of the target is then walked, not jumped about in.
+
+    >>> in_order_of_key(pa.table({"k": ["c", "a", "b"]}), ["k"], pa.array([0, 1])).to_pylist()
+    [1, 0]
+    """
+    if not key or any(pa.types.is_nested(rows.schema.field(name).type) for name in key):
+        return indexes
+    keys = rows.select(list(key)).take(indexes)
+    return indexes.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key]))
+
+
 def without(rows: pa.Table, refused: Collection[int]) -> tuple[pa.Table, list[int]]:
     """The other rows, and the indexes that they had.
 
