@@ -4,6 +4,8 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,34 @@ def test_a_hash_is_the_newest_row_of_its_key(server: RedisServer, client: Any, p
     write(sink, place, 1, rows(("tea", None, False), ("cup", 5.0, True)))
     assert client.hgetall("revenue:tea") == {"product": "tea"}  # nothing is left over of the row before
     assert not client.exists("revenue:cup")
+
+
+def test_values_of_all_types_are_texts_as_in_json(server: RedisServer, client: Any, place: Place) -> None:
+    table = pa.table(
+        {
+            "id": pa.array([7, 8], pa.int32()),
+            "big": [1e20, None],
+            "whole": [3.0, float("nan")],
+            "yes": [True, None],
+            "at": pa.array([datetime(2026, 1, 1, 12, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+            "price": [Decimal("1.50"), None],
+            "tags": [["a", "ß"], None],
+            "naïve": ["☕\r\n", ""],
+        }
+    )
+    sink = redis("all:{id}", url=server.url)
+    write(sink, replace(place, schema=table.schema), 0, table)
+    assert client.hgetall("all:7") == {
+        "id": "7",
+        "big": "1e+20",
+        "whole": "3.0",
+        "yes": "true",
+        "at": "2026-01-01T12:00:00.000000Z",
+        "price": "1.50",
+        "tags": '["a", "ß"]',
+        "naïve": "☕\r\n",
+    }
+    assert client.hgetall("all:8") == {"id": "8", "whole": "NaN", "naïve": ""}
 
 
 def test_a_string_is_the_row_as_json_and_expires(server: RedisServer, client: Any, place: Place) -> None:

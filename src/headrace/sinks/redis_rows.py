@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.sinks.errors import Refused
 from headrace.sinks.redis_commands import (
@@ -17,16 +17,18 @@ from headrace.sinks.redis_commands import (
     write_hashes,
     write_strings,
 )
-from headrace.sinks.rows import json_of
+from headrace.sinks.redis_parts import joined
+from headrace.sinks.rows import json_documents, last_of_each_key
 from headrace.sinks.sink import DELETED
 from headrace.sinks.template import Template, Unfit, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from headrace.sinks.redis_commands import Member
 
 Kind = Literal["hash", "string", "zset"]
+KEY: Final = "key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,34 +44,36 @@ class RowCommands:
 
     def of(self, rows: pa.Table) -> list[bytes]:
         """The commands that apply the rows; `Refused` where rows cannot be applied."""
+        if not len(rows):
+            return []
         deleted = rows[DELETED].to_pylist() if DELETED in rows.column_names else [False] * len(rows)
         if self.member is not None:
             return self._sorted_sets(rows, self.member, deleted)
-        last = {key: index for index, key in enumerate(_texts(self.key, rows))}
-        kept = {key: index for key, index in last.items() if not deleted[index]}
-        gone = delete_keys(key for key in last if key not in kept)
+        keys = _texts(self.key, rows)
+        last = last_of_each_key(pa.table({KEY: keys}), [KEY])
+        is_gone = pa.array(deleted, pa.bool_()).fill_null(False).take(last)
+        gone, kept = last.filter(is_gone), last.filter(pc.invert(is_gone))
         columns = self.fields or tuple(name for name in rows.column_names if name != DELETED)
         write = self._strings if self.kind == "string" else self._hashes
-        return [*gone, *write(rows.select(list(columns)), kept)]
+        return [
+            *delete_keys(keys.take(gone).to_pylist()),
+            *write(keys.take(kept), rows.select(list(columns)).take(kept)),
+        ]
 
     def sets(self, rows: pa.Table) -> dict[int, str]:
         """The sorted set of each row, where rows go to sorted sets."""
-        return {} if self.member is None else dict(enumerate(_texts(self.key, rows)))
+        return {} if self.member is None else dict(enumerate(_texts(self.key, rows).to_pylist()))
 
-    def _hashes(self, rows: pa.Table, kept: Mapping[str, int]) -> list[bytes]:
-        fields = [(name, _values(rows[name])) for name in rows.column_names]
-        hashes = {
-            key: [part for name, texts in fields for part in _pair(name, texts[index])]
-            for key, index in kept.items()
-        }
-        return list(write_hashes(hashes, self.expire_ms))
+    def _hashes(self, keys: pa.Array, rows: pa.Table) -> Iterable[bytes]:
+        fields = {name: _values(rows[name]) for name in rows.column_names}
+        return write_hashes(keys, fields, self.expire_ms)
 
-    def _strings(self, rows: pa.Table, kept: Mapping[str, int]) -> list[bytes]:
-        documents = rows.to_pylist(maps_as_pydicts="lossy")
-        return list(write_strings({key: json_of(documents[at]) for key, at in kept.items()}, self.expire_ms))
+    def _strings(self, keys: pa.Array, rows: pa.Table) -> Iterable[bytes]:
+        documents = pa.array(json_documents(rows), pa.large_string(), size=len(rows))
+        return write_strings(keys, documents, self.expire_ms)
 
     def _sorted_sets(self, rows: pa.Table, member: Template, deleted: list[bool]) -> list[bytes]:
-        names = zip(_texts(self.key, rows), _texts(member, rows), strict=True)
+        names = zip(_texts(self.key, rows).to_pylist(), _texts(member, rows).to_pylist(), strict=True)
         last = {name: index for index, name in enumerate(names)}
         values = rows[self.score].to_pylist()
         kept: dict[Member, int] = {name: index for name, index in last.items() if not deleted[index]}
@@ -84,11 +88,12 @@ class RowCommands:
         return [*gone, *add_members({name: float(values[at]) for name, at in kept.items()}, self.expire_ms)]
 
 
-def _texts(template: Template, rows: pa.Table) -> list[str]:
+def _texts(template: Template, rows: pa.Table) -> pa.Array:
     """The text of each row; those of which none can be made are refused."""
     names = list(template.columns)
-    if template.parts and not any(rows[name].null_count for name in names):
-        return _joined(template.parts, rows)
+    if template.parts and names and not any(rows[name].null_count for name in names):
+        # What most templates are: Arrow puts the texts together.
+        return joined([piece for text, name in template.parts for piece in (text, *_column(rows, name))])
     texts, refused = [], {}
     documents = rows.select(names).to_pylist() if names else [{}] * len(rows)
     for index, row in enumerate(documents):
@@ -98,37 +103,32 @@ def _texts(template: Template, rows: pa.Table) -> list[str]:
             refused[index] = str(unfit)
     if refused:
         raise Refused(refused)
-    return texts
+    return pa.array(texts, pa.large_string())
 
 
-def _joined(parts: tuple[tuple[str, str | None], ...], rows: pa.Table) -> list[str]:
-    """The same, column by column: what most templates are, and three times as fast."""
-    pieces: list[Iterable[str]] = []
-    for text, name in parts:
-        pieces.append(repeat(text, len(rows)))
-        if name is not None:
-            pieces.append(value or "" for value in _values(rows[name]))
-    return ["".join(piece) for piece in zip(*pieces, strict=True)]
+def _column(rows: pa.Table, name: str | None) -> list[pa.Array]:
+    return [] if name is None else [_values(rows[name])]
 
 
-def _values(column: pa.ChunkedArray) -> list[str | None]:
-    values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
-    # Most columns are of these types, and their texts are those of JSON without the way through it.
-    if pa.types.is_string(column.type):
-        return values
-    if pa.types.is_integer(column.type):
-        return [None if value is None else str(value) for value in values]
-    if pa.types.is_floating(column.type):
-        return [None if value is None else _number(value) for value in values]
-    return [None if value is None else text_of(value) for value in values]
+def _values(column: pa.ChunkedArray) -> pa.Array:
+    """The values as texts; those of most types by Arrow."""
+    if len(column) == 0:
+        return pa.array([], pa.large_string())
+    if (
+        pa.types.is_string(column.type)
+        or pa.types.is_integer(column.type)
+        or pa.types.is_boolean(column.type)
+    ):
+        return pa.concat_arrays(column.cast(pa.large_string()).chunks)
+    values = column.to_pylist(maps_as_pydicts="lossy")
+    as_text = _number if pa.types.is_floating(column.type) else text_of
+    texts = [None if value is None else as_text(value) for value in values]
+    return pa.array(texts, pa.large_string())
 
 
 def _number(value: float) -> str:
+    """A number as JSON has it, which Arrow writes otherwise: 1.0, not 1."""
     return repr(value) if math.isfinite(value) else text_of(value)
-
-
-def _pair(name: str, text: str | None) -> tuple[str, ...]:
-    return () if text is None else (name, text)
 
 
 def _is_score(value: Any) -> bool:
