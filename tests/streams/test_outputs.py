@@ -75,7 +75,7 @@ def test_a_server_that_is_killed_is_waited_for_and_a_stop_does_not_wait(
 ) -> None:
     app = App("shop")
     numbers = app.stream("numbers", "n int")
-    log = postgres("log", url=database)
+    log = postgres("log", url=database.replace("postgres@", "postgres:s3cret@"))
     app.job(into=[log, app.topic("copy", partitions=1)], name="copied")(lambda: numbers.df)
 
     def held() -> list[int]:
@@ -93,6 +93,7 @@ def test_a_server_that_is_killed_is_waited_for_and_a_stop_does_not_wait(
         (report,) = workshop.recorder.reports
         assert report.reason.startswith("postgres log: ")
         assert "; next try in " in report.reason
+        assert "s3cret" not in report.reason
         postgres_server.start()
         wait_until(lambda: held() == [1, 2], "the second row", deadline_s=60)
         wait_until(lambda: not waits(), "the job to go on", deadline_s=60)
@@ -103,6 +104,9 @@ def test_a_server_that_is_killed_is_waited_for_and_a_stop_does_not_wait(
     assert workshop.run_once(app) == 0
     assert held() == [1, 2, 3]
     assert sorted(json.loads(value)["n"] for value in workshop.read("copy")) == [1, 2, 3]
+    files = [file for file in workshop.state.rglob("*") if file.is_file()]
+    assert any(file.name == "job.json" for file in files)
+    assert not [file for file in files if b"s3cret" in file.read_bytes()]
 
 
 def test_a_job_whose_table_cannot_take_its_rows_is_given_up_before_anything_is_written(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.streams.letter import DeadLetter
+from headrace.streams.letter import DeadLetter, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,7 +55,6 @@ def sent_again(session: Session, topic: str) -> dict[int, int]:
     from confluent_kafka import Consumer, TopicPartition
 
     from headrace.cli.topic_admin import choose_partitions
-    from headrace.streams.redrive import group_of
 
     consumer = Consumer(session.client_config(group_id=group_of(topic), enable_auto_commit=False))
     try:

@@ -49,3 +49,8 @@ class DeadLetter:
 
     def _text(self, name: str) -> str:
         return self.headers.get(name, b"").decode(errors="replace")
+
+
+def group_of(topic: str) -> str:
+    """The consumer group whose offsets say up to where the letters of a topic were sent again."""
+    return f"headrace.redrive.{topic}"

@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError, Misuse
 from headrace.sinks.errors import Refused
 from headrace.sinks.sink import Place
 from headrace.streams.job_folder import JobFolder
+from headrace.streams.letter import group_of
 from headrace.streams.outputs import folder_of
 from headrace.streams.producing import produce
 
@@ -45,11 +46,6 @@ class Redriven:
     """How many went where."""
     refused: list[tuple[DeadLetter, str]] = field(default_factory=list)
     """Those that their target refused again, and why: they are dead letters once more."""
-
-
-def group_of(topic: str) -> str:
-    """The consumer group whose offsets say up to where the letters of a topic were sent again."""
-    return f"headrace.redrive.{topic}"
 
 
 def redrive(
