@@ -1,8 +1,12 @@
 """Messages of a job that crashes."""
 
+import pytest
+
 from headrace import App, email
 from headrace.testing import run
 from tests.sinks.mailbox import Mailbox
+
+pytestmark = pytest.mark.timeout(240)
 
 ORDERS = [
     {"id": 1, "customer": "ann@example.com"},

@@ -23,6 +23,8 @@ from headrace.testing import EmbeddedBroker, run
 from headrace.testing.redis import RedisServer
 from tests.streams.workshop import Workshop
 
+pytestmark = pytest.mark.timeout(240)
+
 SCHEMA = "id long, name string, category string, price decimal(10,2)"
 Product = tuple[str, str, str]
 """Name, category, price."""
