@@ -21,6 +21,7 @@ class Mailbox:
         self,
         behave: Callable[[EmailMessage], str] = lambda mail: TAKEN,
         admit: Callable[[str], str] = lambda recipient: TAKEN,
+        host: str = "127.0.0.1",
     ) -> None:
         self.behave = behave
         self.admit = admit
@@ -28,11 +29,11 @@ class Mailbox:
         """Those that were taken."""
         self.ids: list[str] = []
         """Of all that came."""
-        self._controller = Controller(self, hostname="127.0.0.1", port=free_port(), enable_SMTPUTF8=True)
+        self._controller = Controller(self, hostname=host, port=free_port(), enable_SMTPUTF8=True)
 
     @property
     def url(self) -> str:
-        return f"smtp://127.0.0.1:{self._controller.port}"
+        return f"smtp://{self._controller.hostname}:{self._controller.port}"
 
     def texts(self) -> list[str]:
         return sorted(mail.get_content().strip() for mail in self.mails)

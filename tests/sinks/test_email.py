@@ -210,6 +210,14 @@ def test_a_password_is_not_given_to_a_server_that_wants_none_and_not_printed(pla
     assert "pa55" not in str(fault.value) + repr(sink)
 
 
+def test_a_password_is_not_sent_in_the_open_to_another_machine(place: Place) -> None:
+    with Mailbox(host="127.0.0.2") as mailbox:  # not an address that we know to be this machine
+        url = mailbox.url.replace("smtp://", "smtp://shop:pa55@")
+        with pytest.raises(Unsuitable, match="offers no encryption"):
+            write(email(ANN, body="x", smtp=url, **SHOP), place, 0, order(1))
+    assert mailbox.ids == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
