@@ -4,6 +4,7 @@ from bench.aims import Aim
 
 MEASURE = "upserts"
 UNIT = "rows/s"
+CPU = "CPU s for 100 k rows"
 POSTGRES = "PostgreSQL"
 REDIS = "Redis, hashes"
 

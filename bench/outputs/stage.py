@@ -1,19 +1,22 @@
 """What a trial works with: Spark, a broker with the records, and both targets."""
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from bench.brokers import started_broker
-from bench.outputs.aims import MEASURE, UNIT
+from bench.outputs.aims import CPU, MEASURE, UNIT
 from bench.outputs.plan import Plan
+from bench.processes import cpu_seconds
 from bench.readings import Readings, round_to
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
@@ -30,6 +33,17 @@ DRIVER = Artifact("org.postgresql", "postgresql", "42.7.8", alone=True)
 QUEUED = 200_000
 
 _numbers = itertools.count()
+
+
+class Moment(NamedTuple):
+    """A moment of a trial: its time, and what all processes of the benchmark have used until then."""
+
+    seconds: float
+    cpu_seconds: float
+
+    @staticmethod
+    def now() -> "Moment":
+        return Moment(time.perf_counter(), cpu_seconds(os.getpid()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +82,13 @@ class Stage:
         )
         return rows.load().select("value.*")
 
-    def for_each_batch(self, write: Callable[[DataFrame], None]) -> list[float]:
+    def for_each_batch(self, write: Callable[[DataFrame], None]) -> list[Moment]:
         """When each batch of a query was written, by a function of the user's."""
-        ends: list[float] = []
+        ends: list[Moment] = []
 
         def write_one(rows: DataFrame, _: int) -> None:
             write(rows)
-            ends.append(time.perf_counter())
+            ends.append(Moment.now())
 
         query = (
             self.stream()
@@ -86,12 +100,17 @@ class Stage:
         query.awaitTermination()
         return ends
 
-    def note(self, cell: str, system: str, ends: list[float]) -> None:
+    def note(self, cell: str, system: str, ends: list[Moment]) -> None:
         """Note the rows of a second: of all batches but the first, from the end of that to the end of all."""
         assert len(ends) == self.plan.batches, f"{system} had {len(ends)} batches"
-        value = self.plan.rows * (len(ends) - 1) / (ends[-1] - ends[0])
-        self.readings.add(measure=MEASURE, cell=cell, unit=UNIT, system=system, value=value)
-        self.progress.log(f"{cell} · {system}: {round_to(value):,g} {UNIT}")
+        rows = self.plan.rows * (len(ends) - 1)
+        values = {
+            UNIT: rows / (ends[-1].seconds - ends[0].seconds),
+            CPU: (ends[-1].cpu_seconds - ends[0].cpu_seconds) / rows * 100_000,
+        }
+        for unit, value in values.items():
+            self.readings.add(measure=MEASURE, cell=cell, unit=unit, system=system, value=value)
+            self.progress.log(f"{cell} · {system}: {round_to(value):,g} {unit}")
 
 
 @contextmanager

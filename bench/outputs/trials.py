@@ -7,7 +7,7 @@ import redis as redis_driver
 from pyspark.sql import DataFrame
 
 from bench.outputs.aims import POSTGRES, REDIS
-from bench.outputs.stage import SCHEMA, TOPIC, Stage
+from bench.outputs.stage import SCHEMA, TOPIC, Moment, Stage
 from headrace import App, postgres, redis
 from headrace.sinks.sink import Sink
 from headrace.streams.job_run import JobRun
@@ -23,16 +23,16 @@ MERGE = f"INSERT INTO sales ({', '.join(COLUMNS)}) SELECT {', '.join(COLUMNS)} F
 INSERT = f"INSERT INTO sales ({', '.join(COLUMNS)}) VALUES (%s, %s, %s, %s) {UPSERT}"
 
 
-def _job(stage: Stage, sink: Sink) -> list[float]:
+def _job(stage: Stage, sink: Sink) -> list[Moment]:
     """When each batch of a job was committed, in its target and in the log."""
     app = App("bench")
     sales = app.stream(TOPIC, SCHEMA, max_records=stage.plan.rows)
     job = app.job(into=sink, name="upserts")(lambda: sales.df)
-    ends: list[float] = []
+    ends: list[Moment] = []
 
     def step(name: str, _: int) -> None:
         if name == "committed":
-            ends.append(time.perf_counter())
+            ends.append(Moment.now())
 
     workplace = Workplace(
         spark=stage.spark, bootstrap=stage.bootstrap, cluster=stage.cluster, state=stage.new_folder()
