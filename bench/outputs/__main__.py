@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.aims import judge
@@ -34,10 +35,12 @@ def main() -> None:
             tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as folder,
             opened_stage(plan, Path(folder), progress, options.cores) as stage,
         ):
-            for _ in range(options.rounds or plan.rounds):
+            for number in range((options.rounds or plan.rounds) + 1):
+                # Round 0 is a warm-up: Java compiles what has run often, and the first would pay for all.
+                used = stage if number else replace(stage, readings=Readings())
                 for system in options.systems:
                     for trial in TRIALS[system]:
-                        trial(stage)
+                        trial(used)
     except JarsUnavailable as unavailable:
         sys.exit(str(unavailable))
     console = make_console()
