@@ -1,7 +1,7 @@
 """Which of the two workers runs a test: those that use the one Spark session stay together.
 
-A session takes half a minute to start and to warm up. The controller knows tests only by their names, so it is
-told here where they are.
+A session takes half a minute to start and to warm up. The controller knows tests only by their names, so it
+is told here where they are.
 """
 
 from xdist.scheduler import LoadScopeScheduling

@@ -22,6 +22,7 @@ def load() -> None:
     import headrace.spark.rows
     import headrace.spark.sink
     import headrace.spark.stream_reader
+    import headrace.spark.summing
     import headrace.spark.table_stage  # noqa: F401
 
     # After every task a worker collects garbage. What was loaded here stays: looking through it each time
