@@ -95,6 +95,7 @@ class JobRun:
         self._folder.hold()
         try:
             building, rows = self._build()
+            building.plan.check_all()
             self._folder.accept(self._describe(rows))
             if isinstance(self.job.into, View) and self._is_known:
                 self.job.into.remember(self._workplace.cluster, rows.frame, self.job.full_name)

@@ -24,13 +24,16 @@ def staged(frame: DataFrame, what: str, **stage: Any) -> DataFrame:
     building = current_building(what)
     numbers = building.plan.once("stages", itertools.count)
     made = KeyedStage(folder=f"{building.state}/stage-{next(numbers)}", **stage)
-    note = read_note(local_folder(made.folder))
-    if note is not None and note.outline != made.outline:
-        job = building.job.rpartition(".")[2]
-        raise IncompatibleChange(
-            f"job {building.job!r} kept state for {note.outline}, and now it would be {made.outline}. Undo "
-            "the change; or give the changed job a new name, so that both have their own state; or begin "
-            f"anew with `headrace job reset {job} --to start` (or --to end, or a time)."
-        )
+    building.plan.check(lambda: _check_outline(made, building.job))
     building.plan.before(lambda batch: made.prepare(batch, frame))
     return made.rows(frame)
+
+
+def _check_outline(made: KeyedStage, job: str) -> None:
+    note = read_note(local_folder(made.folder))
+    if note is not None and note.outline != made.outline:
+        raise IncompatibleChange(
+            f"job {job!r} kept state for {note.outline}, and now it would be {made.outline}. Undo "
+            "the change; or give the changed job a new name, so that both have their own state; or begin "
+            f"anew with `headrace job reset {job.rpartition('.')[2]} --to start` (or --to end, or a time)."
+        )
