@@ -14,6 +14,7 @@ import pyspark.daemon
 def load() -> None:
     """Load what workers need, and nothing that starts to work: running threads would not survive a fork."""
     import headrace.client.produce
+    import headrace.columns.documents
     import headrace.columns.encoding
     import headrace.columns.panes
     import headrace.columns.sliding

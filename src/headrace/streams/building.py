@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError, Misuse
 from headrace.spark.sums import OPTION
 from headrace.streams.batch_plan import BatchPlan
 from headrace.streams.durations import milliseconds_of
+from headrace.streams.join_way import JoinWay, join_way
 from headrace.streams.newest_times import NewestTimes
 from headrace.streams.rows import Rows
 from headrace.streams.straying import Straying
@@ -70,6 +71,8 @@ class Building:
         self.plan = BatchPlan()
         self._starts = starts or {}
         self._follow = tuple(first.plan.followed) if first is not None else ()
+        self.join_way: JoinWay = first.join_way if first is not None else JoinWay()
+        """How streams are joined."""
         self._watches_times = first is not None and first.has_idle_streams
         self._options = options or {}
         self._frames: dict[Stream, DataFrame] = {}
@@ -91,7 +94,11 @@ class Building:
     @property
     def wants_more(self) -> bool:
         """Whether the sources have to do more than was known when they were made."""
-        return bool(self.plan.followed) or self.has_idle_streams
+        return bool(self.plan.followed) or self.has_idle_streams or self.join_way != JoinWay()
+
+    def look_at(self, frame: DataFrame) -> None:
+        """Find out from the rows that the job's function returned how its streams should have been joined."""
+        self.join_way = join_way(frame)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -114,7 +121,7 @@ class Building:
             if watched:
                 self.plan.add_rows(NewestTimes(self.spark, stream.topic, self.hints).note)
             if stream.event_time is not None:
-                self.plan.before(Straying(stream, self.hints, lambda: len(self._frames)).look)
+                self.plan.before(self._straying(stream).look)
         return Rows(
             frame=self._frames[stream],
             event_time=stream.event_time,
@@ -146,11 +153,19 @@ class Building:
         return timed_sums(self._patient(stream), records.toDF(*sums.columns))
 
     def _patient(self, stream: Stream) -> Stream:
-        """The stream with the lateness that the job wants: corrections wait longer than the stream says."""
-        if stream.lateness is None or not self.plan.patience_ms:
+        """The stream with the lateness that the job wants: it may have to wait for longer."""
+        if stream.lateness is None or not self._held_back_ms:
             return stream
-        waits_ms = milliseconds_of(stream.lateness, "lateness") + self.plan.patience_ms
+        waits_ms = milliseconds_of(stream.lateness, "lateness") + self._held_back_ms
         return replace(stream, lateness=f"{waits_ms} ms")
+
+    @property
+    def _held_back_ms(self) -> int:
+        """By how much the watermark is behind what the streams say."""
+        return self.plan.patience_ms + self.join_way.behind_ms
+
+    def _straying(self, stream: Stream) -> Straying:
+        return Straying(stream, self.hints, lambda: len(self._frames), held_back_ms=self._held_back_ms)
 
     def _refuse_a_second_reading(self, stream: Stream) -> None:
         # Dead letters are written once for each topic: two schemas would disagree on what is dead.

@@ -14,6 +14,7 @@ from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
 from headrace.streams.job_folder import JobTakenOver
 from headrace.streams.late import LateRows, dropped_rows, left_out
+from headrace.streams.output import fitting_batches, output_of
 from headrace.streams.plan import input_topics, stateful_operators
 from headrace.streams.report import Tally
 from headrace.streams.view import View
@@ -22,7 +23,6 @@ from headrace.streams.workplace import PARTITIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
@@ -113,6 +113,7 @@ class JobRun:
 
     def _build(self) -> tuple[Building, Rows]:
         building, rows = self._built()
+        building.look_at(rows.frame)
         self._provide(building)
         starts = self._workplace.starts(
             [stream.topic for stream in building.streams], self._folder.beginning()
@@ -185,13 +186,16 @@ class JobRun:
         )
         # A query takes the settings of the session when it starts.
         self._workplace.spark.conf.set(WATERMARK_POLICY, "max" if self.job.time == "fastest" else "min")
-        return self._sink.start(
-            _addressed(self.job.into.records(rows.frame), self.job.into.name),
-            checkpoint=self._folder.checkpoint,
-            trigger=self._trigger(rows),
-            query_name=self.job.full_name,
-            output_mode=rows.mode or "append",
-        )
+        output = output_of(rows, self.job.into)
+        with fitting_batches(output):
+            return self._sink.start(
+                output.frame,
+                through=output.through,
+                checkpoint=self._folder.checkpoint,
+                trigger=self._trigger(rows),
+                query_name=self.job.full_name,
+                output_mode=rows.mode or "append",
+            )
 
     def _trigger(self, rows: Rows) -> dict[str, Any]:
         if self._once:
@@ -282,10 +286,3 @@ class JobRun:
         for progress in reversed(fresh):
             self._seen = max(self._seen, progress.batchId())
             self.tally.add(json.loads(progress.json()), now_s=time.monotonic())
-
-
-def _addressed(records: DataFrame, topic: str) -> DataFrame:
-    """Records with the topic that each goes to."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return records.withColumn("topic", F.lit(topic))

@@ -120,7 +120,7 @@ class _Panes:
         ends = StructType().add(START, "timestamp").add(END, "timestamp")
         schema = StructType([*ends.fields, *aggregates.fields])
         output = arrow_schema(schema)
-        made = staged(
+        step = staged(
             frame,
             "a window",
             keys=self._by,
@@ -131,9 +131,9 @@ class _Panes:
             + self._events().drop(TIME).schema.simpleString(),
             **first,
         )
-        others = [F.col(quoted(name)) for name in made.columns[2:]]
-        result = made.select(START, F.col(END).alias(END, metadata=end_metadata(self._rows)), *others)
-        return replace(self._rows, frame=result, event_time=END, mode="append")
+        others = [F.col(quoted(name)) for name in step.rows.columns[2:]]
+        result = step.rows.select(START, F.col(END).alias(END, metadata=end_metadata(self._rows)), *others)
+        return replace(self._rows, frame=result, step=step.giving(result), event_time=END, mode="append")
 
     def _pane_fields(self, events: StructType) -> list[StructField]:
         """Keys, number, parts. Parts are of the type of their values, counts are whole."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from headrace.spark.arrow_step import ArrowStep
     from headrace.spark.view_stage import ViewFolder
     from headrace.streams.building import Building
     from headrace.streams.rows import On
@@ -78,20 +79,21 @@ class TableView(Operators):
         folder = _folder(building)
         _check_outline(building, folder, layout.shape)
         stream = _followed(building, folder, layout.shape, with_images=bool(self.functions))
-        return Rows(frame=self._changes(stream, folder, layout), key=self.first.key)
+        step = self._changes(stream, folder, layout)
+        return Rows(frame=step.rows, step=step, key=self.first.key)
 
-    def _changes(self, stream: DataFrame, folder: ViewFolder, layout: Layout) -> DataFrame:
+    def _changes(self, stream: DataFrame, folder: ViewFolder, layout: Layout) -> ArrowStep:
         from headrace.spark.view_changes import FindChanges
         from headrace.spark.view_stage import ViewStage
 
         place = str(folder.path)
         if not self.functions:
-            return ViewStage(folder=place).rows(stream, changes_of(layout.columns))
+            return ViewStage(folder=place).step(stream, changes_of(layout.columns))
         before, after = (
-            self._made(ViewStage(folder=place, flagged=flag).rows(stream, layout.columns))
+            self._made(ViewStage(folder=place, flagged=flag).step(stream, layout.columns).rows)
             for flag in (False, True)
         )
-        return FindChanges(key=self.first.key).rows(before, after, changes_of(before.schema))
+        return FindChanges(key=self.first.key).step(before, after, changes_of(before.schema))
 
     def _made(self, frame: DataFrame) -> DataFrame:
         for function in self.functions:
