@@ -9,6 +9,7 @@ from xdist.scheduler import LoadScopeScheduling
 SPARK = (
     "tests/cli/test_query.py",
     "tests/cluster/test_peer.py",
+    "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
     "tests/spark/",
     "tests/streams/",
