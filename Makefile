@@ -46,10 +46,10 @@ check: $(VENV)/.dev  ## lint, types, layers
 	$(BIN)/lint-imports
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not cluster and not soak" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not cluster and not soak" $(ARGS)
 
 coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not cluster and not soak" --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not cluster and not soak" --cov --cov-report=term $(ARGS)
 
 test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven
 	$(BIN)/python -m pytest -m cluster $(ARGS)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
 
 from headrace.testing.postgres import PostgresServer
+from tests.scheduling import SparkTogether, uses_spark
 from tools.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
@@ -43,12 +45,19 @@ def _hide_hypothesis(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder.name, os.environ.get("PYTHONPATH")]))
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTogether:
+    return SparkTogether(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # One Spark session for all: its tests go to the same worker.
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    # A test that uses the session without being known to: two workers would start one each.
+    unknown = [item.nodeid for item in items if "spark" in _fixtures(item) and not uses_spark(item.nodeid)]
+    if unknown:
+        raise pytest.UsageError(f"tests/scheduling.py has to say that these use Spark: {unknown}")
+
+
+def _fixtures(item: pytest.Item) -> tuple[str, ...]:
+    return tuple(getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")

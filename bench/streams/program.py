@@ -24,6 +24,7 @@ from headrace.client.cluster import Cluster
 from headrace.spark.session import local_session
 from headrace.streams.job import Job
 from headrace.streams.job_run import JobRun
+from headrace.streams.report import rows_of
 from headrace.streams.rows import Operators, Rows
 from headrace.streams.stream import Stream
 from headrace.streams.table_view import TableView
@@ -140,7 +141,7 @@ class Teller(StreamingQueryListener):
         progress = event.progress
         told = {
             "batch": progress.batchId,
-            "rows": progress.numInputRows,
+            "rows": rows_of(json.loads(progress.json)),
             "ms": progress.durationMs.get("triggerExecution", 0),
             "at_s": time.time(),
         }

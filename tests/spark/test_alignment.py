@@ -76,7 +76,7 @@ def test_a_partition_that_is_an_hour_ahead_waits_for_the_other() -> None:
     batches = logs.batches(limit=500)
     assert lateness_needed(batches) <= 1
     assert len(batches) <= 2 * 7_200 / 500 + 2
-    assert logs.questions < 15 * len(batches)
+    assert logs.questions < 5 * len(batches)
 
 
 def test_partitions_of_different_size_go_through_time_together() -> None:

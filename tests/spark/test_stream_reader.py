@@ -2,19 +2,16 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from pyspark.sql.types import StructType
 
-from headrace.spark import frontier
 from headrace.spark.errors import BadOption, DataLost
 from headrace.spark.positions import Journal
-from headrace.spark.source_settings import SourceSettings
 from headrace.spark.stream_reader import StreamReader
 from headrace.testing import BrokerProcess
+from tests.spark.conftest import Open
 from tests.spark.records import (
     add_partitions,
     committed,
@@ -24,27 +21,7 @@ from tests.spark.records import (
     produce,
 )
 
-Open = Callable[..., StreamReader]
 ALL = ReadAllAvailable()
-
-
-@pytest.fixture
-def open_reader(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens the reader of a stream that looks for new partitions at every batch."""
-    monkeypatch.setattr(frontier, "DISCOVERY_S", 0.0)
-    opened: list[StreamReader] = []
-
-    def open_reader(**options: str) -> StreamReader:
-        named = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"} | options
-        settings = SourceSettings.of(named, parallelism=2)
-        schema = settings.layout.schema()
-        assert isinstance(schema, StructType)
-        opened.append(StreamReader(settings, schema))
-        return opened[-1]
-
-    yield open_reader
-    for reader in opened:
-        reader.stop()
 
 
 def values(reader: StreamReader, start: Journal, end: Journal) -> list[bytes]:

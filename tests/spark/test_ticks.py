@@ -1,47 +1,23 @@
 """Ticks, heartbeats and followed topics, as the reader of a stream plans them, without a JVM."""
 
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
 
 from headrace.client.partition import TopicPartition
-from headrace.spark import frontier
 from headrace.spark.checkpoint import count_records, parse_offsets
 from headrace.spark.heartbeat import Pulse, note_seen
 from headrace.spark.hints import Hints
 from headrace.spark.positions import HEARTBEAT, TICK, Journal, read_journal
-from headrace.spark.source_settings import SourceSettings
 from headrace.spark.stream_reader import StreamReader
 from headrace.spark.ticks import next_tick
+from tests.spark.conftest import Open
 from tests.spark.records import add_partitions, committed, create_topic, delete_topic, produce
 
-Open = Callable[..., StreamReader]
 ALL = ReadAllAvailable()
-
-
-@pytest.fixture
-def open_reader(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens the reader of a stream that looks for new partitions at every batch."""
-    monkeypatch.setattr(frontier, "DISCOVERY_S", 0.0)
-    opened: list[StreamReader] = []
-
-    def open_reader(**options: str) -> StreamReader:
-        named = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"} | options
-        settings = SourceSettings.of(named, parallelism=2)
-        schema = settings.layout.schema()
-        assert isinstance(schema, StructType)
-        opened.append(StreamReader(settings, schema))
-        return opened[-1]
-
-    yield open_reader
-    for reader in opened:
-        reader.stop()
 
 
 def rows(reader: StreamReader, start: Journal, end: Journal) -> list[dict[str, object]]:

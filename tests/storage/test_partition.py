@@ -343,9 +343,9 @@ def test_syncs_in_other_threads_never_meet_a_file_that_was_closed_or_deleted(tmp
 # Transactions
 
 
-def write(log, value, sequence, producer_id=7):
+def write(log, value, sequence, producer_id=7, time_ms=NOW):
     writer = Writer(producer_id, sequence, transactional=True)
-    return log.append(batch(value, writer=writer), NOW)
+    return log.append(batch(value, writer=writer, time_ms=time_ms), NOW)
 
 
 def test_readers_of_committed_records_stop_before_an_open_transaction(log):
@@ -428,6 +428,24 @@ def test_a_batch_whose_records_nobody_can_read_is_found_by_its_header(log):
     log.append(memoryview(nonsense), NOW)
     assert log.find_time(NOW) == (1, NOW + 9)
     assert log.find_latest_time() == (1, NOW + 9)
+
+
+def test_the_end_of_a_transaction_is_no_record_that_a_time_finds(log):
+    for number, time_ms in enumerate((10, 20, 30)):
+        write(log, b"old", number, time_ms=NOW - 1000 + time_ms)
+        log.append_marker(7, 0, committed=True, now_ms=NOW)
+    assert log.find_time(NOW - 1000) == (0, NOW - 990)
+    assert log.find_time(NOW - 975) == (4, NOW - 970)
+    assert log.find_time(NOW - 900) is None
+    assert log.find_latest_time() == (4, NOW - 970)
+
+
+def test_the_latest_time_is_looked_for_among_what_is_left(tmp_path):
+    log = open_log(tmp_path, index_interval_bytes=0)
+    log.append(batch(b"a", b"b", b"c", time_ms=(NOW + 90, NOW + 10, NOW + 20)), NOW)
+    log.append(batch(b"d", b"e", time_ms=(NOW + 30, NOW + 15)), NOW)
+    log.move_start(1)
+    assert log.find_latest_time() == (3, NOW + 30)
 
 
 def test_an_empty_log_has_no_times(log):

@@ -17,7 +17,7 @@ from headrace.columns.ranking import Ranking
 from headrace.errors import Misuse
 from headrace.streams import top
 from headrace.streams.building import Building
-from headrace.streams.rows import Operators
+from headrace.streams.stream import Stream
 from headrace.streams.windows import hopping, session, sliding, tumbling
 from headrace.testing import run
 
@@ -30,7 +30,7 @@ def order(product: str, amount: float, second: int, city: str = "Rome") -> dict[
     return {"product": product, "amount": amount, "city": city, "at": START + timedelta(seconds=second)}
 
 
-def orders(app: App) -> Operators:
+def orders(app: App) -> Stream:
     return app.stream(
         "orders",
         "product string, amount double, city string, at timestamp",
@@ -107,7 +107,8 @@ def test_the_examples_hold() -> None:
 def test_what_cannot_be_ranked_is_explained(app: App, spark: SparkSession, tmp_path: Any) -> None:
     stream = orders(app)
     revenue = F.sum("amount").alias("revenue")
-    with Building(spark, "127.0.0.1:1", job="shop.best", state=str(tmp_path)).active():
+    place = {"job": "shop.best", "state": str(tmp_path)}
+    with Building(spark, "127.0.0.1:1", **place, by_rows=frozenset({stream})).active():
         minutes = stream.window(tumbling("1 minute"), by=["product", "city"]).agg(revenue)
         by_city = minutes.top(1, order=["revenue desc", "product"], by="city")
         assert by_city.event_time == "window_end"

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.completion import complete_view
+from headrace.cli.ending import stopped_by_signals
 from headrace.cli.failure import Misuse
 from headrace.cli.output import note, print_line
 from headrace.cli.session import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.cli.session import Session
     from headrace.feeds.feed import Change
     from headrace.feeds.server import Offer
@@ -77,7 +75,7 @@ def _print(view: str, broker: str | None, *, since: str | None, follow: bool, as
 
     with (
         connect(broker) as session,
-        _stopped_by_signals(),
+        stopped_by_signals(),
         ChangeFeed(view, str(session.address), since=since, follow=follow) as feed,
     ):
         for batch in feed.batches():
@@ -148,17 +146,3 @@ def _read_address(text: str) -> tuple[str, int]:
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise Misuse(f"--http {text!r} is not [HOST:]PORT, for example --http 8081.")
     return host.strip("[]") or "127.0.0.1", int(port)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does."""
-
-    def stop(_signal: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

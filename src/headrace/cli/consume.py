@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.completion import complete_group
+from headrace.cli.ending import stopped_by_signals
 from headrace.cli.failure import Misuse, RequestFailed, discard_output
 from headrace.cli.position import END, START, Kind, Position, read_position
 from headrace.cli.progress import Progress
@@ -87,7 +87,7 @@ def consume(
     """
     write_record = json_line if as_json else _read_layout(layout)
     _check_group(group, begin, partition)
-    with connect(broker) as session, _stopped_by_signals():
+    with connect(broker) as session, stopped_by_signals():
         plan = _Plan(session, topic, partition or (), committed_only=not uncommitted)
         with plan.reader(group, begin, until) as reader:
             _print_batches(reader.batches(count), write_record, total=count or plan.expected)
@@ -184,17 +184,3 @@ def _check_group(group: str | None, begin: Position | None, partition: list[int]
             f"a group goes on from where it was: move it first with `headrace group seek {group} --to …`, "
             "or leave out --group. (--from start and --from end hold for partitions that it never read.)"
         )
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does: with its offsets committed and its group left."""
-
-    def stop(_signal: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

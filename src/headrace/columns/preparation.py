@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
 import pyarrow as pa
 
 from headrace.columns.cutting import Cutter
+from headrace.columns.documents import RecordForm
 from headrace.columns.encoding import Encoder
 
 
@@ -18,3 +22,11 @@ def prepare() -> None:
     encoder.encode(pa.record_batch({"key": ["key"], "value": ["value"], "headers": headers}))
     for encoded in encoder.flush():
         Cutter((encoded.topic, encoded.partition), 0, 1).cut(encoded.batch)
+    prepare_documents()
+
+
+def prepare_documents() -> None:
+    """Return when the loops that write rows as JSON are compiled and cached."""
+    values = {"text": ["text"], "bytes": [b"bytes"], "whole": [1], "fraction": [0.5], "flag": [True]}
+    values |= {"time": [datetime.fromtimestamp(0, UTC)], "date": [date(1970, 1, 1)], "decimal": [Decimal(1)]}
+    list(RecordForm(columns=tuple(values)).records([pa.record_batch(values)]))

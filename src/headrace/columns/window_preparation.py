@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.columns.first_rows import FirstRowsKernel
+from headrace.columns.joining import JoinKernel, Kept
 from headrace.columns.keyed import Times
 from headrace.columns.measures import Measure
 from headrace.columns.panes import Hops, PanesKernel, PaneSums
@@ -34,3 +35,19 @@ def prepare_windows() -> None:
     windows = pa.schema([("start", pa.int64()), ("end", pa.int64()), *output])
     PanesKernel(keys=(), measures=MEASURES, hops=hops, output=windows)(panes, None, times)
     FirstRowsKernel(keys=("whole",), time="at", arrival="decimal", within_us=1)(rows, None, times)
+    _prepare_joins(rows["at"], times)
+
+
+def _prepare_joins(at: pa.ChunkedArray, times: Times) -> None:
+    join = JoinKernel(
+        keys=(),
+        columns=((), ()),
+        keeps=(True, True),
+        before_us=0,
+        after_us=0,
+        result=(),
+        output=pa.schema([]),
+    )
+    at = pa.chunked_array([*at.chunks, *at.chunks])
+    rows = pa.table({"side": pa.array([0, 1], pa.int8()), "code": [1, 1], "at": at})
+    join(rows, Kept(), times)

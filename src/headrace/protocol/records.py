@@ -127,6 +127,30 @@ def first_record_without_key(batch: Bytes, limit: int = RECORDS_LIMIT) -> int | 
     return keyless
 
 
+def find_record(
+    batch: Bytes, timestamp: int, start_offset: int, limit: int = RECORDS_LIMIT
+) -> tuple[int, int] | None:
+    """Offset and time of the first record from `start_offset` on that is not older than `timestamp`.
+
+    Keys, values and headers are stepped over: a search looks at many large batches.
+    """
+    header = read_header(batch)
+    data = bytes(open_records(batch, header, limit))
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    wanted_delta = timestamp - header.base_timestamp
+    position = 0
+    for _ in range(header.count):
+        end, position = _record_end(data, position)
+        delta, position = decode_varint(data, position + 1, 64)
+        if delta >= wanted_delta or append_time is not None:
+            offset = header.base_offset + decode_varint(data, position)[0]
+            time = header.base_timestamp + delta if append_time is None else append_time
+            if offset >= start_offset and time >= timestamp:
+                return offset, time
+        position = end
+    return None
+
+
 def encode_records(records: Iterable[NewRecord], base_timestamp: int) -> bytes:
     """The records section of a batch that begins at `base_timestamp`, not compressed."""
     parts: list[bytes] = []

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ENOUGH: Final = 0.5
 """A part of the limit that is not worth another question."""
+AIM: Final = 0.85
+"""The part of the limit that the first guess is to give: more may be too much, and cost a second one."""
 FOREVER_MS: Final = 1 << 43
 """After any time that a clock shows."""
 FIRST_STEP_MS: Final = 1_000
@@ -43,6 +45,23 @@ class _Try(NamedTuple):
     time_ms: int
     ends: Positions
     size: int
+
+
+class _Guess(NamedTuple):
+    """The first time that is tried, and how much later the next one is if it was too early."""
+
+    time_ms: int
+    step_ms: int
+
+    @staticmethod
+    def first(limit: int, after_ms: int | None, pace: float | None) -> _Guess:
+        if after_ms is None:
+            return _Guess(time.time_ns() // 1_000_000, FIRST_STEP_MS)
+        if not pace:
+            return _Guess(after_ms, FIRST_STEP_MS)
+        # As dense as the batch before: then it is this time that gives enough and not too much.
+        span_ms = max(1, int(limit * AIM / pace))
+        return _Guess(after_ms + span_ms, span_ms)
 
 
 class TimeSearch:
@@ -63,36 +82,39 @@ class TimeSearch:
             for partition, end in self._latest.items()
         }
 
-    def cut(self, limit: int, *, after_ms: int | None = None) -> Cut:
-        """The ends of a batch of about `limit` records; `after_ms` is where the one before ended."""
+    def cut(self, limit: int, *, after_ms: int | None = None, pace: float | None = None) -> Cut:
+        """The ends of a batch of about `limit` records.
+
+        `after_ms` is where the batch before ended, and `pace` how many records it had in a millisecond.
+        """
         low = _Try(0, dict(self._begun), 0)
-        high = _Try(FOREVER_MS, self._latest, self._count(self._latest))
+        high = _Try(FOREVER_MS, self._latest, self.count(self._latest))
         if high.size <= limit:
             return Cut(self._latest, None)
-        low, high = self._narrow(low, high, limit, after_ms)
+        low, high = self._narrow(low, high, limit, _Guess.first(limit, after_ms, pace))
         if low.size >= limit * ENOUGH:
             return Cut(low.ends, low.time_ms)
         # So many records have the same millisecond, or come after a later one in their partition, that no
         # time is good enough: from there on it is numbers that count.
         return Cut(share_out(low.ends, high.ends, max(1, limit - low.size)), high.time_ms)
 
-    def _narrow(self, low: _Try, high: _Try, limit: int, after_ms: int | None) -> tuple[_Try, _Try]:
-        guess, step = (time.time_ns() // 1_000_000 if after_ms is None else after_ms), FIRST_STEP_MS
+    def _narrow(self, low: _Try, high: _Try, limit: int, first: _Guess) -> tuple[_Try, _Try]:
+        guess, step = first
         while high.time_ms - low.time_ms > 1 and low.size < limit * ENOUGH:
             if not low.time_ms < guess < high.time_ms:
                 guess = (low.time_ms + high.time_ms) // 2
             ends = self.ends_at(guess)
-            tried = _Try(guess, ends, self._count(ends))
+            tried = _Try(guess, ends, self.count(ends))
             if tried.size <= limit:
                 low = tried
-                # The next batch mostly ends soon after the last: long strides from there, then halves.
-                guess, step = guess + step, step * 4
+                guess, step = guess + step, step * 4  # long strides from there, then halves
             else:
                 high = tried
                 guess = high.time_ms
         return low, high
 
-    def _count(self, ends: Positions) -> int:
+    def count(self, ends: Positions) -> int:
+        """How many offsets a batch with these ends has."""
         return sum(max(0, end - self._begun[partition]) for partition, end in ends.items())
 
 
@@ -107,6 +129,7 @@ class Alignment:
         self._is_new = True
         self._opened_s: float | None = None
         self._reached_ms: int | None = None
+        self._pace: float | None = None
 
     def ends(
         self, begun: Positions, latest: Positions, limit: int, at_time: Callable[[int], Positions]
@@ -116,12 +139,20 @@ class Alignment:
         horizon_ms = self._horizon_of_others()
         if horizon_ms is not None and self._reached_ms is not None and self._reached_ms > horizon_ms:
             return search.ends_at(horizon_ms)
-        cut = search.cut(limit, after_ms=self._reached_ms)
+        cut = search.cut(limit, after_ms=self._reached_ms, pace=self._pace)
+        self._learn(cut, search.count(cut.ends))
         self._tell(cut.time_ms)
         # Who has no backlog holds back nobody, and waits for those who have one.
         if cut.time_ms is None and horizon_ms is not None:
             return search.ends_at(horizon_ms)
         return cut.ends
+
+    def _learn(self, cut: Cut, size: int) -> None:
+        """Note how many records there are in a millisecond."""
+        before_ms, until_ms = self._reached_ms, cut.time_ms
+        self._pace = None
+        if before_ms is not None and until_ms is not None and until_ms > before_ms:
+            self._pace = size / (until_ms - before_ms)
 
     def _horizon_of_others(self) -> int | None:
         """How far the stream has come that is furthest behind, among those that still have a backlog."""

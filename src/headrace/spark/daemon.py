@@ -14,6 +14,7 @@ import pyspark.daemon
 def load() -> None:
     """Load what workers need, and nothing that starts to work: running threads would not survive a fork."""
     import headrace.client.produce
+    import headrace.columns.documents
     import headrace.columns.encoding
     import headrace.columns.panes
     import headrace.columns.sliding
@@ -22,6 +23,7 @@ def load() -> None:
     import headrace.spark.rows
     import headrace.spark.sink
     import headrace.spark.stream_reader
+    import headrace.spark.summing
     import headrace.spark.table_stage  # noqa: F401
 
     # After every task a worker collects garbage. What was loaded here stays: looking through it each time

@@ -20,13 +20,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.columns.keyed import Times
 from headrace.errors import Misuse
+from headrace.spark.arrow_step import ArrowStep, by_position, column_name
 from headrace.spark.keyed_state import (
     Note,
     PartitionState,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from headrace.columns.joining import JoinKernel
     from headrace.columns.keyed import Kernel
     from headrace.spark.transactional_batch import Batch
 
@@ -91,7 +93,7 @@ class KeyedStage:
     folder: str
     """Where the state is: one for each stage, in the checkpoint."""
     keys: tuple[str, ...]
-    kernel: Kernel
+    kernel: Kernel | JoinKernel
     schema: StructType
     """Of the kernel's output."""
     outline: str
@@ -101,25 +103,31 @@ class KeyedStage:
     first_schema: StructType | None = None
     behind_ms: int = 0
     """How far rows may be behind the watermark without being late: a join held them back."""
+    task: type[KeyedTask] | None = None
+    """What a task does, if it is not to gather and keep whole tables."""
 
     def rows(self, frame: DataFrame) -> DataFrame:
         """The kernel's output for each batch of `frame`."""
+        return self.step(frame).rows
+
+    def step(self, frame: DataFrame) -> ArrowStep:
+        """The kernel at work on each batch of `frame`."""
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
         if self.first is not None and self.first_schema is not None:
             first = Renaming(names=tuple(frame.columns), function=self.first)
-            frame = _plain(frame).mapInArrow(first, self.first_schema)
+            frame = by_position(frame).mapInArrow(first, self.first_schema)
         partitions = self._partitions(frame)
-        keys = [_name(frame.columns.index(key)) for key in self.keys]
-        shuffled = _plain(frame).repartition(partitions, *keys)
-        task = KeyedTask(
+        keys = [column_name(frame.columns.index(key)) for key in self.keys]
+        shuffled = by_position(frame).repartition(partitions, *keys)
+        task = (self.task or KeyedTask)(
             folder=str(local_folder(self.folder)),
             partitions=partitions,
             kernel=self.kernel,
             rows=arrow_schema(frame.schema),
             behind_us=1000 * self.behind_ms,
         )
-        return shuffled.select("*", F.spark_partition_id().alias(SLOT)).mapInArrow(task, self.schema)
+        return ArrowStep.of(shuffled.select("*", F.spark_partition_id().alias(SLOT)), task, self.schema)
 
     def prepare(self, batch: Batch, frame: DataFrame) -> None:
         """Tell the tasks of a batch which one it is; `frame` is what `rows` was given."""
@@ -155,7 +163,8 @@ class KeyedTask:
 
     folder: str
     partitions: int
-    kernel: Kernel
+    kernel: Any
+    """A `Kernel`, or what a task of another kind calls."""
     rows: pa.Schema
     behind_us: int
 
@@ -165,13 +174,18 @@ class KeyedTask:
         assert context is not None, "only tasks run stages"
         batch = BatchTimes.of_task()
         rows = self._gathered(list(batches), context.partitionId())
+        for table in self._outcome(rows, batch, context):
+            yield from table.combine_chunks().to_batches(max_chunksize=ROWS_OF_A_BATCH)
+
+    def _outcome(self, rows: pa.Table, batch: BatchTimes, context: TaskContext) -> Iterable[pa.Table]:
+        """What the kernel makes of the rows; the state is written before that is asked for."""
         partition = PartitionState(local_folder(self.folder), context.partitionId())
         state = partition.read(batch.batch)
         outcome = self.kernel(rows, state, batch.times.behind(self.behind_us))
         if outcome.state is not None and outcome.state is not state:
             partition.write(batch.batch, outcome.state, context.taskAttemptId())
         partition.write_late(batch.batch, outcome.late)
-        yield from outcome.output.combine_chunks().to_batches(max_chunksize=ROWS_OF_A_BATCH)
+        return (outcome.output,)
 
     def _gathered(self, batches: Sequence[pa.RecordBatch], number: int) -> pa.Table:
         slots = {batch[SLOT][0].as_py() for batch in batches if batch.num_rows}
@@ -193,12 +207,3 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     made = to_arrow_schema(schema, timezone="UTC")
     # Whether a column may be null differs from plan to plan: state that was kept has to fit all the same.
     return pa.schema([pa.field(field.name, field.type) for field in made])
-
-
-def _plain(frame: DataFrame) -> DataFrame:
-    """The columns under names by position: `mapInArrow` cannot find those with a dot in their names."""
-    return frame.toDF(*map(_name, range(len(frame.columns))))
-
-
-def _name(position: int) -> str:
-    return f"column{position}"

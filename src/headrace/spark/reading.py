@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.spark.layout import Layout
     from headrace.spark.link import Link
     from headrace.spark.planning import Range
+    from headrace.spark.sums import Sums
 
 
 class Task(InputPartition):
@@ -43,9 +44,15 @@ class Reading:
     schema: StructType
     read_committed: bool
     fail_on_data_loss: bool
+    sums: Sums | None = None
+    """What rows are summed up to, if not they are wanted but what they come to."""
 
     def rows(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of `ranges` as Arrow batches of exactly the schema."""
+        if self.sums is not None:
+            from headrace.spark.summing import read_sums
+
+            return read_sums(self, self.sums, ranges)
         from headrace.spark.rows import read_rows
 
         return read_rows(self, ranges)

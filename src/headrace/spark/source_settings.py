@@ -12,6 +12,8 @@ from headrace.spark.options import Options
 from headrace.spark.planning import tasks
 from headrace.spark.reading import Reading, Task
 from headrace.spark.subscription import WAYS, Subscription
+from headrace.spark.sums import OPTION as SUMS
+from headrace.spark.sums import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,6 +39,7 @@ STREAMING: Final = (
     "idleAfter",
     "hints",
     "positionsOnly",
+    SUMS,
 )
 OF_EITHER: Final = (
     "failOnDataLoss",
@@ -76,6 +79,7 @@ class SourceSettings:
     max_records_per_partition: int | None
     follow: tuple[str, ...] = ()
     """Topics whose positions are journaled, and whose rows are not read."""
+    sums: Sums | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, parallelism: int) -> Self:
@@ -92,6 +96,7 @@ class SourceSettings:
             min_partitions=options.number("minPartitions") or 1,
             max_records_per_partition=options.number("maxRecordsPerPartition"),
             follow=tuple(filter(None, (options.text("follow") or "").split(","))),
+            sums=Sums.from_options(options),
         )
 
     def refuse(self, names: Iterable[str], why: str) -> None:
@@ -102,13 +107,15 @@ class SourceSettings:
 
     def reading(self, schema: StructType) -> Reading:
         """What a task must know to make rows of `schema`."""
-        self.layout.check(schema)
+        if self.sums is None:
+            self.layout.check(schema)
         return Reading(
             link=self.link,
             layout=self.layout,
             schema=schema,
             read_committed=self.read_committed,
             fail_on_data_loss=self.fail_on_data_loss,
+            sums=self.sums,
         )
 
     def tasks(self, ranges: Iterable[Range]) -> list[Task]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.errors import HeadraceError
+from headrace.spark.arrow_step import ArrowStep
 from headrace.spark.link import Link
 from headrace.tables.changes import ChangeReader
 from headrace.tables.copy import Current, TableCopy
@@ -78,7 +79,7 @@ class TableStage:
     is_inner: bool
     """Whether rows without a row of the table are left out."""
 
-    def apply(self, rows: DataFrame, schema: StructType) -> DataFrame:
+    def step(self, rows: DataFrame, schema: StructType) -> ArrowStep:
         """The rows, and beside them the row of the table that belongs to each; `schema` is of both."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -87,7 +88,7 @@ class TableStage:
         def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return self.joined(batches, arrow)
 
-        return rows.mapInArrow(stage, schema)
+        return ArrowStep.of(rows, stage, schema)
 
     def joined(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The task's side of the stage."""

@@ -17,15 +17,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.columns.encoding import Encoder
+from headrace.spark.arrow_step import chained
 from headrace.spark.transactional_spool import write_spool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
     from headrace.columns.encoding import Encoded
+    from headrace.spark.arrow_step import ArrowFunction
 
 PROPERTY: Final = "headrace.orders"
 SCHEMA: Final = "topic string, partition int, slot int, position long, records int, batch binary"
@@ -82,16 +84,23 @@ class Row(NamedTuple):
 
 
 def encode_stage(
-    rows: DataFrame, *, topic: str | None, partition_counts: Mapping[str, int], compression: str = "none"
+    rows: DataFrame,
+    *,
+    topic: str | None,
+    partition_counts: Mapping[str, int],
+    compression: str = "none",
+    through: Sequence[ArrowFunction] = (),
 ) -> DataFrame:
     """The rows as record batches for their partitions, with the columns of `SCHEMA`.
 
-    `partition_counts` serves where a job has no orders.
+    `through` are functions by which the tasks make records of the rows first. `partition_counts` serves where
+    a job has no orders.
     """
     defaults = Orders(partition_counts=dict(partition_counts))
 
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return encode_rows(batches, Orders.of_task() or defaults, topic=topic, compression=compression)
+        records = chained(through, batches)
+        return encode_rows(records, Orders.of_task() or defaults, topic=topic, compression=compression)
 
     return rows.mapInArrow(encode, SCHEMA)
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from headrace.spark.arrow_step import ArrowFunction
+
 __all__ = ["Batch", "SinkFenced", "TransactionalSink"]
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
@@ -115,20 +117,23 @@ class TransactionalSink:
         trigger: Mapping[str, Any] | None = None,
         query_name: str | None = None,
         output_mode: str = "append",
+        through: Sequence[ArrowFunction] = (),
     ) -> StreamingQuery:
         """The running query that writes `rows`, whose columns are value and, at will, those of `COLUMNS`.
 
-        (With `deliver` that is true of what it gives.)
+        Rows of other columns become such by way of `through`: functions that tasks call with Arrow batches,
+        one after the other. They are all for the first topic. With `deliver` the columns are any: what counts
+        are those of what it gives.
 
         Whoever ran the job until now is fenced, also when the query then fails to start. `trigger` has the
         arguments of Spark's `DataStreamWriter.trigger`.
         """
-        if self._deliver is None:
-            self._check_columns(rows)
+        if not through and self._deliver is None:
+            _check_columns(rows)
         outputs = OutputTopics(self._cluster, self._topics)
         create_progress_topic(self._cluster)
         self._runner = self._open(Checkpoint(self._spark, checkpoint), outputs)
-        encoded = self._encode(rows, outputs) if self._deliver is None else rows
+        encoded = self._encode(rows, outputs, through) if self._deliver is None else rows
         writer = encoded.writeStream.foreachBatch(self._process).outputMode(output_mode)
         writer = writer.option("checkpointLocation", checkpoint)
         if trigger:
@@ -172,10 +177,16 @@ class TransactionalSink:
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
 
-    def _encode(self, rows: DataFrame, outputs: OutputTopics) -> DataFrame:
-        topic = None if "topic" in rows.columns else self._topics[0]
+    def _encode(
+        self, rows: DataFrame, outputs: OutputTopics, through: Sequence[ArrowFunction] = ()
+    ) -> DataFrame:
+        names_topics = "topic" in rows.columns and not through
         return encode_stage(
-            rows, topic=topic, partition_counts=outputs.partition_counts(), compression=self._compression
+            rows,
+            topic=None if names_topics else self._topics[0],
+            partition_counts=outputs.partition_counts(),
+            compression=self._compression,
+            through=through,
         )
 
     def _process(self, encoded: DataFrame, batch_id: int) -> None:
@@ -188,11 +199,12 @@ class TransactionalSink:
                 f"{self._timeout_ms / 1000:g} s: {fault} Run each job once."
             ) from fault
 
-    def _check_columns(self, rows: DataFrame) -> None:
-        unknown = [name for name in rows.columns if name not in COLUMNS]
-        if unknown or "value" not in rows.columns:
-            what = f"no column {', '.join(unknown)}" if unknown else "a column value"
-            raise BadColumns(f"rows for topics must have {what}; the columns may be {', '.join(COLUMNS)}")
+
+def _check_columns(rows: DataFrame) -> None:
+    unknown = [name for name in rows.columns if name not in COLUMNS]
+    if unknown or "value" not in rows.columns:
+        what = f"no column {', '.join(unknown)}" if unknown else "a column value"
+        raise BadColumns(f"rows for topics must have {what}; the columns may be {', '.join(COLUMNS)}")
 
 
 def _ignore(_step: str, _batch: int) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
+from headrace.spark.arrow_step import ArrowStep
 from headrace.tables.keys import key_bytes
 from headrace.tables.view_join import rows_differ
 
@@ -37,7 +38,7 @@ class FindChanges:
 
     key: tuple[str, ...]
 
-    def rows(self, before: DataFrame, after: DataFrame, schema: StructType) -> DataFrame:
+    def step(self, before: DataFrame, after: DataFrame, schema: StructType) -> ArrowStep:
         """The rows that are new, different or gone; `schema` has one column more, which says who is gone."""
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -50,7 +51,7 @@ class FindChanges:
 
         both = before.withColumn(AFTER, F.lit(False)).unionAll(after.withColumn(AFTER, F.lit(True)))
         columns = [F.col("`" + name.replace("`", "``") + "`") for name in self.key]
-        return both.repartition(*columns).mapInArrow(stage, schema)
+        return ArrowStep.of(both.repartition(*columns), stage, schema)
 
     def changes(self, images: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The task's side."""

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from headrace.errors import HeadraceError
+from headrace.spark.arrow_step import ArrowStep
 from headrace.spark.link import Link
 from headrace.tables.changes import ChangeReader
 from headrace.tables.view_join import ViewJoin
@@ -172,7 +173,7 @@ class ViewStage:
     flagged: bool | None = None
     """Give out only the rows whose flag is this, and leave the flag out; None for all, with their flags."""
 
-    def rows(self, watched: DataFrame, schema: StructType) -> DataFrame:
+    def step(self, watched: DataFrame, schema: StructType) -> ArrowStep:
         """The changes of each batch of a stream that has a row for each task."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -184,7 +185,7 @@ class ViewStage:
                 for number in batch.column(0).to_pylist():
                     yield from self.share(arrow, number, tasks)
 
-        return watched.mapInArrow(stage, schema)
+        return ArrowStep.of(watched, stage, schema)
 
     def share(self, schema: pa.Schema, number: int, tasks: int) -> Iterator[pa.RecordBatch]:
         """The task's side of the stage."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.columns.measures import Measure
+from headrace.spark.sums import Value
 from headrace.streams.columns import quoted
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Aggregates:
     """The columns that the measures are over, by the names that they have there."""
     fields: tuple[StructField, ...]
     """The keys and the results as columns, with Spark's types."""
+    sources: tuple[Value, ...] | None
+    """The values as they are in the rows; None where one of them is computed."""
 
 
 class Uncombinable(Exception):
@@ -66,7 +69,12 @@ def read_aggregates(frame: DataFrame, by: Sequence[str], columns: Sequence[Colum
     found = _items(node.aggregateExpressions())[len(by) :]
     values = _Values(frame)
     measures = tuple(_measure(expression, values) for expression in found)
-    return Aggregates(measures=measures, values=values.columns, fields=tuple(made.schema.fields))
+    return Aggregates(
+        measures=measures,
+        values=values.columns,
+        fields=tuple(made.schema.fields),
+        sources=None if None in values.sources else tuple(filter(None, values.sources)),
+    )
 
 
 class _Values:
@@ -77,6 +85,7 @@ class _Values:
         self._to_column = context._jvm.org.apache.spark.sql.classic.ExpressionUtils.column
         self._names: dict[str, str] = {}
         self.columns: dict[str, Column] = {}
+        self.sources: list[Value | None] = []
 
     def name(self, expression: Any, kind: Kind) -> str:
         """The name of the column that an aggregate of this kind needs."""
@@ -90,6 +99,11 @@ class _Values:
             column = Column(self._to_column(expression))
             value = F.when(column.isNotNull(), F.lit(1)) if kind == "count" else column
             self.columns[self._names[key]] = value.cast("bigint" if kind == "count" else target)
+            is_plain = expression.nodeName() == "AttributeReference"
+            source = (
+                Value(name=self._names[key], field=str(expression.name()), type=target) if is_plain else None
+            )
+            self.sources.append(source)
         return self._names[key]
 
 

@@ -29,6 +29,7 @@ class BatchPlan:
         """How much longer than they say themselves the streams of the job are waited for."""
         self.windows: list[MetWindow] = []
         """The windows of a job that wants something done with late rows, in the order of its function."""
+        self._checks: list[Callable[[], None]] = []
         self._before: list[Callable[[Batch], None]] = []
         self._extra: list[Callable[[Batch], DataFrame | None]] = []
         self._made: dict[str, Any] = {}
@@ -46,6 +47,15 @@ class BatchPlan:
     def follow(self, topic: NewTopic) -> None:
         """Have the offsets of each batch say how far it goes in a topic that no stream of the job reads."""
         self.followed[topic.name] = topic
+
+    def check(self, question: Callable[[], None]) -> None:
+        """Have something looked at before the job starts; it raises what stands in the way."""
+        self._checks.append(question)
+
+    def check_all(self) -> None:
+        """Look at what was asked to be looked at."""
+        for question in self._checks:
+            question()
 
     def before(self, action: Callable[[Batch], None]) -> None:
         """Have something done before each batch is computed, on the thread that computes it.

@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
-from headrace.errors import Misuse
+from headrace.errors import HeadraceError, Misuse
+from headrace.spark.sums import OPTION
 from headrace.streams.batch_plan import BatchPlan
 from headrace.streams.durations import milliseconds_of
+from headrace.streams.join_way import JoinWay, join_way
 from headrace.streams.newest_times import NewestTimes
 from headrace.streams.rows import Rows
 from headrace.streams.straying import Straying
-from headrace.streams.typed_rows import DEAD, HEARTBEAT, typed_rows
+from headrace.streams.typed_rows import DEAD, HEARTBEAT, timed_sums, typed_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+    from pyspark.sql.types import StructType
 
+    from headrace.spark.sums import Sums
     from headrace.streams.stream import Stream
 
 __all__ = ["DEAD", "Building", "columns_of", "current_building", "value_options"]
 
 _current: ContextVar[Building] = ContextVar("building")
+
+
+class RowsWanted(HeadraceError):
+    """A job wants the rows of a stream that it was given as sums: its function has to be called again."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(f"the rows of {stream.topic!r} are wanted, and not only their sums")
+        self.stream = stream
 
 
 class Building:
@@ -45,6 +59,7 @@ class Building:
         state: str = "",
         starts: Mapping[str, Mapping[str, int]] | None = None,
         first: Building | None = None,
+        by_rows: frozenset[Stream] = frozenset(),
         options: Mapping[str, str] | None = None,
     ) -> None:
         self.spark = spark
@@ -56,9 +71,15 @@ class Building:
         self.plan = BatchPlan()
         self._starts = starts or {}
         self._follow = tuple(first.plan.followed) if first is not None else ()
+        self.join_way: JoinWay = first.join_way if first is not None else JoinWay()
+        """How streams are joined."""
         self._watches_times = first is not None and first.has_idle_streams
         self._options = options or {}
         self._frames: dict[Stream, DataFrame] = {}
+        self._uses: Counter[Stream] = Counter()
+        self._summed: set[Stream] = set()
+        self.by_rows = by_rows
+        """The streams that are not to be given as sums, though a window may need no more of them."""
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -73,7 +94,11 @@ class Building:
     @property
     def wants_more(self) -> bool:
         """Whether the sources have to do more than was known when they were made."""
-        return bool(self.plan.followed) or self.has_idle_streams
+        return bool(self.plan.followed) or self.has_idle_streams or self.join_way != JoinWay()
+
+    def look_at(self, frame: DataFrame) -> None:
+        """Find out from the rows that the job's function returned how its streams should have been joined."""
+        self.join_way = join_way(frame)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -86,6 +111,9 @@ class Building:
 
     def rows(self, stream: Stream) -> Rows:
         """The rows of a stream, without those that did not parse."""
+        self._uses[stream] += 1
+        if stream in self._summed:
+            raise RowsWanted(stream)
         if stream not in self._frames:
             self._refuse_a_second_reading(stream)
             watched = self._watches_times and stream.event_time is not None
@@ -93,7 +121,7 @@ class Building:
             if watched:
                 self.plan.add_rows(NewestTimes(self.spark, stream.topic, self.hints).note)
             if stream.event_time is not None:
-                self.plan.before(Straying(stream, self.hints, lambda: len(self._frames)).look)
+                self.plan.before(self._straying(stream).look)
         return Rows(
             frame=self._frames[stream],
             event_time=stream.event_time,
@@ -101,12 +129,43 @@ class Building:
             topic=stream.topic,
         )
 
+    def summable(self, rows: Rows) -> Stream | None:
+        """The stream that these rows are, if it can be read as sums; None where its rows are needed."""
+        for stream, frame in self._frames.items():
+            if frame is rows.frame and rows.event_time is not None:
+                is_plain = stream.schema is not None and not (stream.clock or stream.metadata)
+                is_idle = stream.idle_after is not None or self._watches_times
+                return stream if is_plain and not is_idle and stream not in self.by_rows else None
+        return None
+
+    def sums(self, stream: Stream, sums: Sums, schema: StructType) -> DataFrame:
+        """A stream as sums, with its event time marked: the columns of `sums`, of the types in `schema`.
+
+        `RowsWanted` if more is asked of the stream, now or later.
+        """
+        if stream in self._summed or self._uses[stream] > 1:
+            raise RowsWanted(stream)
+        self._summed.add(stream)
+        reader = self._reader(stream, is_first=next(iter(self._frames)) == stream)
+        reader = reader.options(**value_options(stream)).options(**self._time_options(stream))
+        reader = reader.option("valueSchema", self._frames[stream].schema.json())
+        records = reader.schema(schema).option(OPTION, sums.to_option()).load()
+        return timed_sums(self._patient(stream), records.toDF(*sums.columns))
+
     def _patient(self, stream: Stream) -> Stream:
-        """The stream with the lateness that the job wants: corrections wait longer than the stream says."""
-        if stream.lateness is None or not self.plan.patience_ms:
+        """The stream with the lateness that the job wants: it may have to wait for longer."""
+        if stream.lateness is None or not self._held_back_ms:
             return stream
-        waits_ms = milliseconds_of(stream.lateness, "lateness") + self.plan.patience_ms
+        waits_ms = milliseconds_of(stream.lateness, "lateness") + self._held_back_ms
         return replace(stream, lateness=f"{waits_ms} ms")
+
+    @property
+    def _held_back_ms(self) -> int:
+        """By how much the watermark is behind what the streams say."""
+        return self.plan.patience_ms + self.join_way.behind_ms
+
+    def _straying(self, stream: Stream) -> Straying:
+        return Straying(stream, self.hints, lambda: len(self._frames), held_back_ms=self._held_back_ms)
 
     def _refuse_a_second_reading(self, stream: Stream) -> None:
         # Dead letters are written once for each topic: two schemas would disagree on what is dead.
@@ -123,6 +182,10 @@ class Building:
 
     def _source(self, stream: Stream) -> DataFrame:
         """The records of a stream, as the source gives them."""
+        reader = self._reader(stream, is_first=not self._frames)
+        return reader.options(**value_options(stream)).options(**self._time_options(stream)).load()
+
+    def _reader(self, stream: Stream, *, is_first: bool) -> DataStreamReader:
         reader = (
             self.spark.readStream.format("headrace")
             .options(**self._options)
@@ -132,10 +195,8 @@ class Building:
             .option("maxOffsetsPerTrigger", str(stream.max_records))
             .option("columns", ",".join([*columns_of(stream), *([HEARTBEAT] if stream.idle_after else [])]))
         )
-        if self._follow and not self._frames:
-            # One source journals for all: it is the first.
-            reader = reader.option("follow", ",".join(self._follow))
-        return reader.options(**value_options(stream)).options(**self._time_options(stream)).load()
+        # One source journals for all: it is the first.
+        return reader.option("follow", ",".join(self._follow)) if self._follow and is_first else reader
 
     def _start(self, stream: Stream) -> str:
         if stream.topic not in self._starts:

@@ -68,7 +68,7 @@ def aggregate_with_corrections(
 
     changes = aggregate_natively(rows, window, by, columns)
     names = (START, *by)
-    frame = staged(
+    step = staged(
         changes.frame,
         "a corrected window",
         keys=names,
@@ -76,4 +76,4 @@ def aggregate_with_corrections(
         schema=changes.frame.schema,
         outline=f"results that are corrected for {late.within}: {changes.frame.schema.simpleString()}",
     )
-    return replace(changes, frame=frame, mode="update")
+    return replace(changes, frame=step.rows, step=step, mode="update")

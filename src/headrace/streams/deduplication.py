@@ -49,7 +49,7 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
         within_us=1000 * milliseconds_of(within, "within"),
     )
     numbered = frame.withColumn(READ_BY, F.spark_partition_id())
-    kept = staged(
+    step = staged(
         numbered,
         "deduplicate()",
         keys=tuple(columns),
@@ -58,7 +58,8 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
         behind_ms=rows.behind_ms,
         outline=f"rows that passed, by {frame.select(*map(quoted, columns)).schema.simpleString()}",
     )
-    return replace(rows, frame=keep_event_time(kept, replace(rows, frame=frame)))
+    kept = keep_event_time(step.rows, replace(rows, frame=frame))
+    return replace(rows, frame=kept, step=step.giving(kept))
 
 
 def _check(frame: DataFrame, columns: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ def timed_frame(rows: Rows, what: str) -> DataFrame:
 
 def mark_event_time(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
     """The same rows, in which this column is the event time and no other one is."""
-    return _marked(frame, column, {MARK: delay_ms})
+    return mark_like(frame, column, {MARK: delay_ms})
 
 
 def keep_event_time(frame: DataFrame, rows: Rows) -> DataFrame:
@@ -50,10 +50,11 @@ def keep_event_time(frame: DataFrame, rows: Rows) -> DataFrame:
     mark = rows.frame.schema[rows.event_time].metadata or {}
     if MARK not in mark:
         mark = {MARK: milliseconds_of(rows.lateness or "0 ms", "lateness")}
-    return _marked(frame, rows.event_time, mark)
+    return mark_like(frame, rows.event_time, mark)
 
 
-def _marked(frame: DataFrame, column: str, mark: dict[str, Any]) -> DataFrame:
+def mark_like(frame: DataFrame, column: str, mark: dict[str, Any]) -> DataFrame:
+    """The same rows, in which this column has the mark of an event time, and no other one has any."""
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
     return frame.select(

@@ -27,6 +27,8 @@ def map_arrow(rows: Rows, function: Callable[[pa.RecordBatch], Any], schema: str
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    from headrace.spark.arrow_step import ArrowStep
+
     struct = _struct(schema)
     wanted = to_arrow_schema(struct, timezone="UTC")
 
@@ -34,10 +36,11 @@ def map_arrow(rows: Rows, function: Callable[[pa.RecordBatch], Any], schema: str
         for batch in batches:
             yield from _fitted(function(batch), wanted)
 
-    made = rows.frame.mapInArrow(stage, struct)
+    step = ArrowStep.of(rows.frame, stage, struct)
     if rows.event_time is None or not _has_time(struct, rows.event_time):
-        return replace(rows, frame=made, event_time=None, lateness=None)
-    return replace(rows, frame=keep_event_time(made, rows))
+        return replace(rows, frame=step.rows, step=step, event_time=None, lateness=None)
+    timed = keep_event_time(step.rows, rows)
+    return replace(rows, frame=timed, step=step.giving(timed))
 
 
 def _struct(schema: str | StructType) -> StructType:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.topics import NewTopic
 from headrace.errors import HeadraceError
-from headrace.streams.building import Building
+from headrace.streams.building import Building, RowsWanted
 from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
 from headrace.streams.job_folder import JobTakenOver
 from headrace.streams.late import LateRows, dropped_rows, left_out
+from headrace.streams.handover import Handover, fitting_batches, handover_of
 from headrace.streams.outputs import Outputs
 from headrace.streams.plan import input_topics, stateful_operators
 from headrace.streams.report import Tally
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
     from headrace.streams.rows import Rows
-    from headrace.streams.workplace import Workplace
+    from headrace.streams.stream import Stream
+    from headrace.streams.workplace import Starts, Workplace
 
 FIRST_STEP: Final = "begun"
 WATERMARK_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
@@ -81,19 +83,20 @@ class JobRun:
 
     def inputs(self) -> tuple[str, ...]:
         """The topics that the job reads, tables included: its function is called to find out."""
-        building = self._building()
-        topics = input_topics(self.job.build(building).frame)
+        building, rows = self._built()
+        topics = input_topics(rows.frame)
         return tuple(dict.fromkeys([*topics, *building.plan.followed]))
 
     def output_schema(self) -> StructType:
         """The columns of the job's rows."""
-        return self.job.into.topics[0].shown(self.job.build(self._building()).frame).schema
+        return self.job.into.topics[0].shown(self._built()[1].frame).schema
 
     def start(self) -> None:
         """Compare the job with its checkpoint, make the topics that are missing, and start the query."""
         self._folder.hold()
         try:
             building, rows = self._build()
+            building.plan.check_all()
             self._folder.accept(self._describe(rows))
             for view in self.job.into.views if self._is_known else ():
                 view.remember(self._workplace.cluster, rows.frame, self.job.full_name)
@@ -106,13 +109,12 @@ class JobRun:
 
     def provide(self) -> None:
         """Make the topics that are missing."""
-        building = self._building()
-        self.job.build(building)
+        building, _ = self._built()
         self._provide(building)
 
     def _build(self) -> tuple[Building, Rows]:
-        building = self._building()
-        rows = self.job.build(building)
+        building, rows = self._built()
+        building.look_at(rows.frame)
         self._provide(building)
         starts = self._workplace.starts(
             [stream.topic for stream in building.streams], self._folder.beginning()
@@ -120,11 +122,20 @@ class JobRun:
         if not starts and not building.wants_more:
             return building, rows
         # The function is called again: sources are told where to begin, and what to do, when they are made.
-        building = self._building(starts, first=building)
-        return building, self.job.build(building)
+        return self._built(starts, first=building)
+
+    def _built(self, starts: Starts | None = None, *, first: Building | None = None) -> tuple[Building, Rows]:
+        """What the job's function gives; it is called again when it wants more of a stream than was known."""
+        by_rows = first.by_rows if first is not None else frozenset()
+        while True:
+            building = self._building(starts, first, by_rows)
+            try:
+                return building, self.job.build(building)
+            except RowsWanted as wanted:
+                by_rows |= {wanted.stream}
 
     def _building(
-        self, starts: dict[str, dict[str, int]] | None = None, *, first: Building | None = None
+        self, starts: Starts | None, first: Building | None, by_rows: frozenset[Stream]
     ) -> Building:
         return Building(
             self._workplace.spark,
@@ -133,6 +144,7 @@ class JobRun:
             state=f"{self._folder.checkpoint}/operators",
             starts=starts,
             first=first,
+            by_rows=by_rows,
         )
 
     def _provide(self, building: Building) -> None:
@@ -179,13 +191,17 @@ class JobRun:
         )
         # A query takes the settings of the session when it starts.
         self._workplace.spark.conf.set(WATERMARK_POLICY, "max" if self.job.time == "fastest" else "min")
-        return self._sink.start(
-            self.job.into.records(rows.frame) if self._outputs is None else rows.frame,
-            checkpoint=self._folder.checkpoint,
-            trigger=self._trigger(rows),
-            query_name=self.job.full_name,
-            output_mode=rows.mode or "append",
-        )
+        is_one_topic = self._outputs is None
+        handover = handover_of(rows, self.job.into.topics[0]) if is_one_topic else Handover(frame=rows.frame)
+        with fitting_batches(handover):
+            return self._sink.start(
+                handover.frame,
+                through=handover.through,
+                checkpoint=self._folder.checkpoint,
+                trigger=self._trigger(rows),
+                query_name=self.job.full_name,
+                output_mode=rows.mode or "append",
+            )
 
     def _open_outputs(self, schema: StructType) -> Outputs:
         return Outputs(

@@ -29,28 +29,70 @@ WORDS: Final = {
 WATERMARK: Final = "spark.watermarkDelayMs"
 """The note that Spark makes on a column with a watermark."""
 SOURCE: Final = "StreamingRelationV2"
+PYTHON_STEP: Final = re.compile("Python|Pandas|Arrow")
+"""The names of nodes whose input goes to a Python process."""
+FIXED_SIZES: Final = frozenset(
+    [
+        "boolean",
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "float",
+        "double",
+        "decimal",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    ]
+)
+"""Types whose values all take the same room."""
 IDENTITY: Final = re.compile(r"#\d+L?")
 """Numbers of columns, which differ from one run to the next."""
 
 
 def input_topics(rows: DataFrame) -> tuple[str, ...]:
     """The topics in the order in which the checkpoint keeps their offsets."""
-    sources = (node for node in _nodes(_analysed(rows)) if node.nodeName() == SOURCE)
+    sources = (node for node in nodes_of(analysed_plan(rows)) if node.nodeName() == SOURCE)
     topics = (source.extraOptions().get("subscribe") or source.sourceName() for source in sources)
     return tuple(dict.fromkeys(str(topic) for topic in topics))
 
 
 def stateful_operators(rows: DataFrame) -> tuple[Operator, ...]:
     """The steps that keep state, from the last one back to the sources."""
-    return tuple(_operator(node) for node in _nodes(_analysed(rows)) if _keeps_state(node))
+    return tuple(_operator(node) for node in nodes_of(analysed_plan(rows)) if keeps_state(node))
 
 
 def groups_by_event_time(rows: DataFrame) -> bool:
     """Whether an aggregation has event time among its keys, so that its groups are closed at some time."""
     nodes = (
-        node for node in _nodes(_analysed(rows)) if node.nodeName() == "Aggregate" and _keeps_state(node)
+        node for node in nodes_of(analysed_plan(rows)) if node.nodeName() == "Aggregate" and keeps_state(node)
     )
     return any(_is_event_time(key) for node in nodes for key in _items(node.groupingExpressions()))
+
+
+def gives_python_fixed_sizes(rows: DataFrame) -> bool:
+    """Whether these rows, and what goes to steps in Python before them, have columns of fixed sizes alone.
+
+    Texts, bytes and what has parts are of any size. Functions that are parts of expressions are not looked
+    into: a plan with one of them is taken to have such columns.
+    """
+    if not _has_fixed_size(analysed_plan(rows)):
+        return False
+    java: Any = rows.sparkSession.sparkContext._jvm
+    function = java.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    for node in nodes_of(analysed_plan(rows)):
+        if PYTHON_STEP.search(node.nodeName()):
+            if not all(_has_fixed_size(child) for child in _items(node.children())):
+                return False
+        elif any(expression.containsPattern(function) for expression in _items(node.expressions())):
+            return False
+    return True
+
+
+def _has_fixed_size(node: Any) -> bool:
+    types = [field.dataType().typeName() for field in node.schema().fields()]
+    return all(name.partition("(")[0] in FIXED_SIZES for name in types)
 
 
 def _is_event_time(key: Any) -> bool:
@@ -58,21 +100,29 @@ def _is_event_time(key: Any) -> bool:
     return key.nodeName() in ("AttributeReference", "Alias") and key.metadata().contains(WATERMARK)
 
 
-def _analysed(rows: DataFrame) -> Any:
+def analysed_plan(rows: DataFrame) -> Any:
+    """The plan of a DataFrame as Spark has understood it, a Java object."""
     return rows._jdf.queryExecution().analyzed()  # Spark offers no other way to a plan
 
 
-def _nodes(node: Any) -> Iterator[Any]:
+def nodes_of(node: Any) -> Iterator[Any]:
+    """A node of a plan, and all those that its rows come from."""
     yield node
-    for child in _items(node.children()):
-        yield from _nodes(child)
+    for child in inputs_of(node):
+        yield from nodes_of(child)
+
+
+def inputs_of(node: Any) -> list[Any]:
+    """The nodes that a node's rows come from."""
+    return _items(node.children())
 
 
 def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(position) for position in range(sequence.size())]
 
 
-def _keeps_state(node: Any) -> bool:
+def keeps_state(node: Any) -> bool:
+    """Whether a node of a plan is a step of Spark's that keeps state."""
     if node.nodeName() not in WORDS or not node.isStreaming():
         return False
     # A join of a stream with a table that does not change keeps nothing.

@@ -60,7 +60,7 @@ class Tally:
 
     def add(self, progress: Mapping[str, Any], *, now_s: float) -> None:
         """Take in the progress of one micro-batch, as Spark reports it in JSON."""
-        rows = int(progress.get("numInputRows") or 0)
+        rows = rows_of(progress)
         self.batches += 1
         self.rows += rows
         self._recent.append((now_s, rows))
@@ -97,6 +97,17 @@ class Tally:
             late=self.late + self.left_out,
             dead=self.dead + self.refused,
         )
+
+
+def rows_of(progress: Mapping[str, Any]) -> int:
+    """How many records a micro-batch had.
+
+    Spark counts what a source hands over; one that hands over sums says itself how many records they are.
+    """
+    metrics = progress.get("observedMetrics") or {}
+    counted = [row for name, row in metrics.items() if name.startswith(DEAD)]
+    summed = sum(int(row.get("rows") or 0) for row in counted)
+    return max(summed, int(progress.get("numInputRows") or 0))
 
 
 def _lag(sources: Any, before: int | None) -> int | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from headrace.spark.arrow_step import ArrowStep
     from headrace.streams.windowing import Windowed
     from headrace.streams.windows import Window
 
@@ -115,6 +116,8 @@ class Rows(Operators):
     """The columns by which rows replace one another, where they do: those of a view over tables."""
     windowed: DataFrame | None = None
     """The results of windows, all those of a window in one batch, before the steps that have followed."""
+    step: ArrowStep | None = None
+    """The last step in Python that has made rows: see `last_step`."""
     behind_ms: int = 0
     """How far rows may be behind the watermark without being late: a join holds them back."""
 
@@ -122,3 +125,8 @@ class Rows(Operators):
     def rows(self) -> Rows:
         """These."""
         return self
+
+    @property
+    def last_step(self) -> ArrowStep | None:
+        """The step in Python whose rows are these as they are; None where another step has followed."""
+        return self.step if self.step is not None and self.step.rows is self.frame else None

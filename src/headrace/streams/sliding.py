@@ -63,7 +63,7 @@ def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Colu
         size_us=window.size_ms * 1000,
         output=arrow_schema(schema),
     )
-    made = staged(
+    step = staged(
         frame,
         "a sliding window",
         keys=tuple(by),
@@ -72,8 +72,8 @@ def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Colu
         behind_ms=rows.behind_ms,
         outline=f"events of the last {window.size} with {frame.drop(rows.event_time).schema.simpleString()}",
     )
-    marked = mark_event_time(made, rows.event_time, milliseconds_of(rows.lateness))
-    return replace(rows, frame=marked, mode="append")
+    marked = mark_event_time(step.rows, rows.event_time, milliseconds_of(rows.lateness))
+    return replace(rows, frame=marked, step=step.giving(marked), mode="append")
 
 
 def _check_names(names: Sequence[str]) -> None:

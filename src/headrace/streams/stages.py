@@ -14,23 +14,33 @@ from headrace.streams.description import IncompatibleChange
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from headrace.spark.arrow_step import ArrowStep
 
-def staged(frame: DataFrame, what: str, **stage: Any) -> DataFrame:
-    """The output of a stage over the rows of `frame`; the other arguments are those of `KeyedStage`.
+
+def staged(frame: DataFrame, what: str, *, behind_ms: int = 0, **stage: Any) -> ArrowStep:
+    """A stage over the rows of `frame`; the other arguments are those of `KeyedStage`.
 
     A job that computes something else than its state was made for is refused.
     """
     prepare_windows()
     building = current_building(what)
     numbers = building.plan.once("stages", itertools.count)
-    made = KeyedStage(folder=f"{building.state}/stage-{next(numbers)}", **stage)
+    made = KeyedStage(
+        folder=f"{building.state}/stage-{next(numbers)}",
+        # The watermark of the job may be held back for what follows joins, but not for this.
+        behind_ms=behind_ms - building.join_way.behind_ms,
+        **stage,
+    )
+    building.plan.check(lambda: _check_outline(made, building.job))
+    building.plan.before(lambda batch: made.prepare(batch, frame))
+    return made.step(frame)
+
+
+def _check_outline(made: KeyedStage, job: str) -> None:
     note = read_note(local_folder(made.folder))
     if note is not None and note.outline != made.outline:
-        job = building.job.rpartition(".")[2]
         raise IncompatibleChange(
-            f"job {building.job!r} kept state for {note.outline}, and now it would be {made.outline}. Undo "
+            f"job {job!r} kept state for {note.outline}, and now it would be {made.outline}. Undo "
             "the change; or give the changed job a new name, so that both have their own state; or begin "
-            f"anew with `headrace job reset {job} --to start` (or --to end, or a time)."
+            f"anew with `headrace job reset {job.rpartition('.')[2]} --to start` (or --to end, or a time)."
         )
-    building.plan.before(lambda batch: made.prepare(batch, frame))
-    return made.rows(frame)

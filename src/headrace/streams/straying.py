@@ -32,11 +32,14 @@ MESSAGE: Final = (
 class Straying:
     """Looks at one stream of a job, batch after batch, until it has said something."""
 
-    def __init__(self, stream: Stream, folder: str, streams: Callable[[], int]) -> None:
+    def __init__(
+        self, stream: Stream, folder: str, streams: Callable[[], int], *, held_back_ms: int = 0
+    ) -> None:
         self._stream = stream
         self._hints = Hints(folder)
         self._streams = streams
         self._lateness_ms = milliseconds_of(stream.lateness or "0 ms")
+        self._held_back_ms = held_back_ms  # what the job waits for beyond that
         self._cuts_ms: tuple[int | None, int | None] = (None, None)
         self._has_spoken = False
 
@@ -56,7 +59,7 @@ class Straying:
 
     def _strays(self, watermark_ms: int, before_ms: int | None, end_ms: int) -> str | None:
         # The watermark is that of the slowest stream, so no stream's newest event is older than this.
-        newest_ms = watermark_ms + self._lateness_ms
+        newest_ms = watermark_ms + self._lateness_ms + self._held_back_ms
         if newest_ms > end_ms + self._lateness_ms:
             return "ahead of"
         is_alone = self._streams() == 1

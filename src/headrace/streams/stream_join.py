@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.errors import Misuse
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
 from headrace.streams.durations import milliseconds_of
-from headrace.streams.event_time import as_plain_time, timed_frame
+from headrace.streams.event_time import as_plain_time, mark_like, timed_frame
 from headrace.streams.rows import Rows
+from headrace.streams.staged_join import WHOLE_NUMBERS, How, JoinPlan, join_in_a_stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import Column, DataFrame
 
+    from headrace.spark.arrow_step import ArrowStep
     from headrace.streams.rows import On
 
-How = Literal["inner", "left", "right", "full"]
 Within: TypeAlias = "str | tuple[str, str]"
 """How far apart the times may be; a pair says how far the right one may lie before and after the left one."""
 
@@ -32,7 +33,6 @@ HOW: Final = ("inner", "left", "right", "full")
 LEFT: Final = "left_"
 RIGHT: Final = "right_"
 """Put before the names of columns while they are joined, so that each is named once."""
-WHOLE_NUMBERS: Final = ("byte", "short", "integer", "long")
 
 
 def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = "inner") -> Rows:
@@ -50,20 +50,48 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
     pairs = key_pairs(on, one.columns, other.columns)
     _check_types(one, other, pairs)
     bounds_ms = _bounds_ms(within)
-    near = _near(f"{LEFT}{left.event_time}", f"{RIGHT}{right.event_time}", bounds_ms)
-    joined = _prefixed(one, LEFT).join(_prefixed(other, RIGHT), _equal(pairs) & near, how)
     beside = [name for name in other.columns if name not in pairs.values()]
     names = names_beside(beside, {*pairs, *one.columns}, right.topic or "right")
     time = _result_time(left, right, how, names | {other: one for one, other in pairs.items()})
-    frame = joined.select(*_columns(joined, one, pairs, names, how, time))
+    plan = JoinPlan(
+        left=one,
+        right=other,
+        times=(left.event_time or "", right.event_time or ""),
+        pairs=pairs,
+        names=names,
+        how=how,
+        bounds_ms=bounds_ms,
+        behind_ms=max(left.behind_ms, right.behind_ms),
+    )
+    frame, step = _joined(plan, time)
     return Rows(
         frame=frame,
+        step=step,
         event_time=time,
         lateness=None if time is None else (right if how == "right" else left).lateness,
         every=left.every or right.every,
         # What Spark takes off the watermark for those that follow.
-        behind_ms=max(left.behind_ms, right.behind_ms) + max(bounds_ms) + 1,
+        behind_ms=plan.behind_ms + max(bounds_ms) + 1,
     )
+
+
+def _joined(plan: JoinPlan, time: str | None) -> tuple[DataFrame, ArrowStep | None]:
+    step = join_in_a_stage(plan)
+    if step is None:
+        return _join_of_spark(plan, time), None
+    if time is None:
+        return step.rows, step
+    is_right = plan.how == "right"
+    side = plan.right if is_right else plan.left
+    marked = mark_like(step.rows, time, side.schema[plan.times[is_right]].metadata)
+    return marked, step.giving(marked)
+
+
+def _join_of_spark(plan: JoinPlan, time: str | None) -> DataFrame:
+    near = _near(f"{LEFT}{plan.times[0]}", f"{RIGHT}{plan.times[1]}", plan.bounds_ms)
+    sides = _prefixed(plan.left, LEFT), _prefixed(plan.right, RIGHT)
+    joined = sides[0].join(sides[1], _equal(plan.pairs) & near, plan.how)
+    return joined.select(*_columns(joined, plan.left, plan.pairs, plan.names, plan.how, time))
 
 
 def _result_time(left: Rows, right: Rows, how: How, names: Mapping[str, str]) -> str | None:

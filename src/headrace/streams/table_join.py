@@ -71,8 +71,9 @@ def join_table(
         is_inner=how == "inner",
     )
     keyed = _with_keys(rows.frame, table, columns, {other: one for one, other in pairs.items()})
-    joined = stage.apply(keyed, _result_type(rows.frame.schema, table, columns))
-    return replace(rows, frame=_timed(joined, rows), topic=None)
+    step = stage.step(keyed, _result_type(rows.frame.schema, table, columns))
+    joined = _timed(step.rows, rows)
+    return replace(rows, frame=joined, step=step.giving(joined), topic=None)
 
 
 def _check_choices(rows: Rows, as_of: str, how: str) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from headrace.spark.arrow_step import ArrowStep
     from headrace.spark.view_stage import ViewFolder
     from headrace.streams.building import Building
     from headrace.streams.rows import On
@@ -76,7 +77,8 @@ class TableView(Operators):
     def rows(self) -> Rows:
         """The changes in each batch: the columns of the view, and `_deleted`."""
         layout, stream, folder = self._followed(with_images=bool(self.functions))
-        return Rows(frame=self._changes(stream, folder, layout), key=self.first.key)
+        step = self._changes(stream, folder, layout)
+        return Rows(frame=step.rows, step=step, key=self.first.key)
 
     @property
     def signed(self) -> Rows:
@@ -101,20 +103,21 @@ class TableView(Operators):
         _check_outline(building, folder, layout.shape)
         return layout, _followed(building, folder, layout.shape, with_images=with_images), folder
 
-    def _changes(self, stream: DataFrame, folder: ViewFolder, layout: Layout) -> DataFrame:
+    def _changes(self, stream: DataFrame, folder: ViewFolder, layout: Layout) -> ArrowStep:
         from headrace.spark.view_changes import FindChanges
         from headrace.spark.view_stage import ViewStage
 
         if not self.functions:
-            return ViewStage(folder=str(folder.path)).rows(stream, changes_of(layout.columns))
+            return ViewStage(folder=str(folder.path)).step(stream, changes_of(layout.columns))
         before, after = (self._image(stream, folder, layout, is_after=is_after) for is_after in (False, True))
-        return FindChanges(key=self.first.key).rows(before, after, changes_of(before.schema))
+        return FindChanges(key=self.first.key).step(before, after, changes_of(before.schema))
 
     def _image(self, stream: DataFrame, folder: ViewFolder, layout: Layout, *, is_after: bool) -> DataFrame:
         """The rows that a batch changes, as they were or as they are."""
         from headrace.spark.view_stage import ViewStage
 
-        return self._made(ViewStage(folder=str(folder.path), flagged=is_after).rows(stream, layout.columns))
+        step = ViewStage(folder=str(folder.path), flagged=is_after).step(stream, layout.columns)
+        return self._made(step.rows)
 
     def _made(self, frame: DataFrame) -> DataFrame:
         for function in self.functions:

@@ -9,11 +9,12 @@ from headrace.errors import Misuse
 from headrace.streams.names import checked_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
+    from headrace.columns.documents import RecordForm
     from headrace.streams.rows import Mode
 
 TIMESTAMP: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
@@ -21,6 +22,11 @@ TIMESTAMP: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 JSON_OPTIONS: Final = {"timestampFormat": TIMESTAMP, "ignoreNullFields": "false"}
 READY: Final = frozenset({"key", "value", "headers", "partition"})
 """The columns that a raw output may have: those of Spark's own Kafka sink."""
+
+KEYS: Final = frozenset({"string", "binary", "boolean", "byte", "short", "integer", "long"})
+FRACTIONS: Final = frozenset({"float", "double"})
+WRITTEN: Final = KEYS | FRACTIONS | {"timestamp", "date", "decimal"}
+"""The types that our own writer knows, and those of them that it knows as the text of a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,18 @@ class Topic:
         )
         return rows.select(self._key(rows).alias("key"), value) if self.key else rows.select(value)
 
+    def form(self, rows: DataFrame) -> RecordForm | None:
+        """How tasks make records of rows, the same as `records` gives; None where Spark has to do it."""
+        if self.format == "raw":
+            return None
+        self._check_columns(self.shown(rows))
+        return self._form(rows) if is_written_here(rows, self.key) else None
+
+    def _form(self, rows: DataFrame) -> RecordForm:
+        from headrace.columns.documents import RecordForm
+
+        return RecordForm(columns=tuple(rows.columns), key=self.key)
+
     def _key(self, rows: DataFrame) -> Column:
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -106,6 +124,24 @@ def _text(column: Column, kind: DataType) -> Column:
     if kind.typeName() in ("struct", "map", "array"):
         return F.to_json(column, JSON_OPTIONS)
     return column if kind.typeName() == "binary" else column.cast("string")
+
+
+def is_written_here(rows: DataFrame, key: Sequence[str]) -> bool:
+    """Whether our own writer gives the same text for rows and keys as Spark does.
+
+    It knows columns without parts, and the times of UTC. A key must be the same text whoever writes it, and
+    that of floating-point numbers depends on the version of Java; alone, the key is a cast, with other rules
+    for times and decimals than a document has.
+    """
+    types = {field.name: field.dataType.typeName() for field in rows.schema}
+    keys = {types[name] for name in key}
+    is_utc = rows.sparkSession.conf.get("spark.sql.session.timeZone") == "UTC"
+    return (
+        bool(types)
+        and set(types.values()) <= WRITTEN
+        and keys <= (WRITTEN - FRACTIONS if len(key) > 1 else KEYS)
+        and (is_utc or "timestamp" not in types.values())
+    )
 
 
 def quoted(name: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import Misuse
+from headrace.spark.sums import DEAD as DEAD_RECORDS
+from headrace.spark.sums import NEWEST, RECORDS, TIME
 from headrace.streams.columns import quoted
 from headrace.streams.durations import interval_of
 from headrace.streams.newest_times import observe_newest
@@ -43,6 +45,20 @@ def typed_rows(stream: Stream, records: DataFrame, *, watched: bool = False) -> 
         at = F.coalesce(_hidden(HEARTBEAT), quoted(stream.event_time))
         rows = rows.withColumn(stream.event_time, at)
     return _behind_a_barrier(rows.withWatermark(stream.event_time, interval_of(stream.lateness)))
+
+
+def timed_sums(stream: Stream, records: DataFrame) -> DataFrame:
+    """The sums of a stream, watched by Spark's watermark: by the newest time of each."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    assert stream.event_time is not None
+    assert stream.lateness is not None
+    sums = {"rows": RECORDS, "dead": DEAD_RECORDS}
+    counts = [F.coalesce(F.sum(quoted(of)), F.lit(0)).alias(name) for name, of in sums.items()]
+    panes = records.observe(DEAD + stream.topic, *counts).filter(F.col(quoted(NEWEST)).isNotNull())
+    at = F.timestamp_micros(quoted(NEWEST)).alias(TIME)
+    kept = [quoted(name) for name in records.columns if name not in (NEWEST, RECORDS, DEAD_RECORDS)]
+    return _behind_a_barrier(panes.select(at, *kept).withWatermark(TIME, interval_of(stream.lateness)))
 
 
 def _parsed(stream: Stream, records: DataFrame) -> DataFrame:

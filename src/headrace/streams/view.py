@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from headrace.client.cluster import Cluster
+    from headrace.columns.documents import RecordForm
     from headrace.streams.rows import Mode
 
 DAY_MS: Final = 86_400_000
@@ -69,6 +70,12 @@ class View(Topic):
         if shown is not rows:
             value = F.when(F.coalesce(F.col(DELETED), F.lit(False)), F.lit(None)).otherwise(value)
         return rows.select(self._whole_key(rows).alias("key"), value.alias("value"))
+
+    def _form(self, rows: DataFrame) -> RecordForm:
+        from headrace.columns.documents import RecordForm
+
+        deleted = None if self.shown(rows) is rows else DELETED
+        return RecordForm(columns=tuple(rows.columns), key=self.key, is_key_whole=True, deleted=deleted)
 
     def mode_for(self, rows: DataFrame) -> Mode:
         """Update where a single aggregation makes the rows and never closes a group; otherwise append.

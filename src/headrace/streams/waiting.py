@@ -28,16 +28,17 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], wait: str) -> Rows:
     marked = timed_frame(rows, "a join that waits for its table")
     frame = marked.select(*(as_plain_time(marked, name, name) for name in marked.columns))
     assert rows.event_time is not None, "a frame with a time has a column for it"
-    plan, state = current_building("wait=").plan, current_building("wait=").state
+    building = current_building("wait=")
+    plan = building.plan
     folders = plan.once("folders of rows that wait", list[str])
-    folders.append(f"{state}/wait-{len(folders)}")
+    folders.append(f"{building.state}/wait-{len(folders)}")
     stage = KeyedStage(
         folder=folders[-1],
         keys=keys,
         kernel=HoldRows(time=rows.event_time, wait_us=milliseconds_of(wait, "wait") * 1000),
         schema=frame.schema,
         outline=_outline(keys, frame.schema),
-        behind_ms=rows.behind_ms,
+        behind_ms=rows.behind_ms - building.join_way.behind_ms,
     )
     note = read_note(local_folder(stage.folder))
     if note is not None and note.outline != stage.outline:
@@ -46,7 +47,8 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], wait: str) -> Rows:
             "give the job a new name, or reset it."
         )
     plan.before(lambda batch: stage.prepare(batch, frame))
-    return replace(rows, frame=stage.rows(frame), event_time=None, lateness=None)
+    step = stage.step(frame)
+    return replace(rows, frame=step.rows, step=step, event_time=None, lateness=None)
 
 
 def _outline(keys: tuple[str, ...], schema: StructType) -> str:

@@ -1,0 +1,82 @@
+"""Ranges of offsets into sums by key and pane: what a task does where nobody wants the rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from headrace.columns.measures import ROWS, Measure
+from headrace.columns.panes import Hops, PaneSums
+from headrace.spark.layout import ERROR, ERROR_TYPE, VALUE
+from headrace.spark.rows import read_rows
+from headrace.spark.sums import DEAD, RECORDS, TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.spark.planning import Range
+    from headrace.spark.reading import Reading
+    from headrace.spark.sums import Sums
+
+TYPES: Final = {"bigint": pa.int64(), "double": pa.float64()}
+
+
+def read_sums(reading: Reading, sums: Sums, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+    """What the records of `ranges` come to, as batches of exactly the schema."""
+    parsed = StructType().add(VALUE, reading.layout.value_type(reading.schema)).add(ERROR, ERROR_TYPE)
+    task = SummingTask(sums, to_arrow_schema(reading.schema, timezone="UTC"))
+    return task.rows(read_rows(replace(reading, schema=parsed, sums=None), ranges))
+
+
+class SummingTask:
+    """Sums up what one task has read."""
+
+    def __init__(self, sums: Sums, schema: pa.Schema) -> None:
+        self._sums = sums
+        self._schema = schema
+        measures = [Measure(**measure) for measure in sums.measures]
+        newest = Measure(name=TIME, kind="max", column=TIME)
+        self._panes = PaneSums(
+            time=TIME, keys=sums.keys, measures=(*measures, newest), hops=Hops(**sums.hops)
+        )
+        self._records = self._dead = 0
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The panes, and a row that counts the records that are in none."""
+        summed = 0
+        for panes in self._panes(map(self._summands, batches)):
+            counts = panes[ROWS]
+            summed += int(counts.to_numpy().sum())
+            columns = {name: panes[name] for name in panes.schema.names}
+            yield self._shaped({**columns, RECORDS: counts, DEAD: pa.array(np.zeros(len(counts), np.int64))})
+        if self._records > summed:
+            left = self._records - summed
+            yield self._shaped({RECORDS: pa.array([left]), DEAD: pa.array([self._dead])})
+
+    def _summands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Time, keys and values of the records that parsed; all are counted."""
+        value, error = batch[VALUE], batch[ERROR]
+        self._records += batch.num_rows
+        self._dead += batch.num_rows - error.null_count
+        if value.null_count or error.null_count < batch.num_rows:
+            value = value.filter(pc.and_(value.is_valid(), error.is_null()))
+        columns = {TIME: value.field(self._sums.time).cast(pa.int64())}
+        columns |= {key: value.field(key) for key in self._sums.keys}
+        for one in self._sums.values:
+            column = value.field(one.field)
+            columns[one.name] = column.cast(TYPES[one.type]) if one.type in TYPES else column
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _shaped(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        length = len(columns[RECORDS])
+        arrays = [
+            columns[name].cast(field.type) if name in columns else pa.nulls(length, field.type)
+            for name, field in zip(self._sums.columns, self._schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

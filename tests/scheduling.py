@@ -1,0 +1,32 @@
+"""Which of the two workers runs a test: those that use the one Spark session stay together.
+
+A session takes half a minute to start and to warm up. The controller knows tests only by their names, so it
+is told here where they are.
+"""
+
+from xdist.scheduler import LoadScopeScheduling
+
+SPARK = (
+    "tests/cli/test_query.py",
+    "tests/cluster/test_peer.py",
+    "tests/columns/test_documents.py",
+    "tests/columns/values/test_json_agrees.py",
+    "tests/spark/",
+    "tests/streams/",
+    "tests/testing/test_jobs.py",
+)
+EXAMPLES_OF_JOBS = "tests/docs/test_documentation.py::test_an_example_of_a_job_runs"
+OF_THEIR_OWN = ("tests/spark/test_crash_matrix.py", "tests/spark/test_java.py")
+"""They start Spark in processes of their own."""
+
+
+class SparkTogether(LoadScopeScheduling):
+    """Hands out tests one by one, but for those of Spark, which one worker gets as a whole, and first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if uses_spark(nodeid) else nodeid
+
+
+def uses_spark(nodeid: str) -> bool:
+    """Whether a test uses the session that all share."""
+    return nodeid.startswith((*SPARK, EXAMPLES_OF_JOBS)) and not nodeid.startswith(OF_THEIR_OWN)

@@ -1,0 +1,116 @@
+"""Which way streams are joined: by a stage of ours, with time held back, shuffled once more, or by Spark."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+from headrace.streams.building import Building
+from headrace.streams.description import Description, incompatibilities
+from headrace.streams.join_way import JoinWay, join_way
+from headrace.streams.plan import stateful_operators
+from headrace.streams.rows import Rows
+
+MINUTE_MS = 60_000
+WITHIN = {"within": ("1 minute", "3 minutes")}
+BEHIND_MS = 3 * MINUTE_MS + 1
+NATIVE = JoinWay(is_native=True)
+
+
+def rows(spark: SparkSession, name: str) -> Rows:
+    frame = spark.readStream.format("rate").load().selectExpr("value AS k", "timestamp AS at")
+    watched = frame.withColumn(name, F.lit(name)).withColumn("d", F.lit(1.5)).withWatermark("at", "1 minute")
+    return Rows(frame=watched, event_time="at", lateness="1 minute", topic=name)
+
+
+def counted(made: Rows) -> DataFrame:
+    return made.frame.groupBy(F.window("at", "1 minute")).count()
+
+
+@pytest.fixture
+def building(spark: SparkSession, tmp_path: Path) -> Building:
+    return Building(spark, "", job="shop.work", state=str(tmp_path))
+
+
+Work = Callable[[Rows, Rows], DataFrame]
+WORKS: dict[str, tuple[Work, JoinWay]] = {
+    "a join alone": (lambda a, b: a.join(b, "k", **WITHIN).frame, JoinWay()),
+    "no join": (lambda a, _: counted(a), JoinWay()),
+    "a window of Spark's behind it": (
+        lambda a, b: counted(a.join(b, "k", **WITHIN)),
+        JoinWay(behind_ms=BEHIND_MS),
+    ),
+    "a window of Spark's behind two": (
+        lambda a, b: counted(a.join(b, "k", **WITHIN).join(replace(b, topic="c"), "k", within="1 minute")),
+        JoinWay(behind_ms=BEHIND_MS + MINUTE_MS + 1),
+    ),
+    "windows of Spark's behind and beside it": (
+        lambda a, b: counted(a.join(b, "k", **WITHIN)).union(counted(a)),
+        NATIVE,
+    ),
+    "a join of Spark's behind it": (
+        lambda a, b: a.join(b, "k", **WITHIN).frame.join(b.frame.select("k", F.col("at").alias("t")), "k"),
+        NATIVE,
+    ),
+    "a union behind it": (
+        lambda a, b: a.join(b, "k", **WITHIN).frame.select("k").union(a.frame.select("k")),
+        JoinWay(is_shuffled=True),
+    ),
+    "fewer tasks behind it": (
+        lambda a, b: a.join(b, "k", **WITHIN).frame.coalesce(1),
+        JoinWay(is_shuffled=True),
+    ),
+    "a union behind a shuffle": (
+        lambda a, b: a.join(b, "k", **WITHIN).frame.select("k").repartition("k").union(a.frame.select("k")),
+        JoinWay(),
+    ),
+}
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_what_follows_a_join_decides_how_it_is_made(
+    spark: SparkSession, building: Building, work: str
+) -> None:
+    make, way = WORKS[work]
+    with building.active():
+        frame = make(rows(spark, "a"), rows(spark, "b"))
+    assert join_way(frame) == way
+    if way == NATIVE:
+        return
+    building.look_at(frame)
+    again = Building(spark, "", state=building.state, first=building)
+    with again.active():
+        frame = make(rows(spark, "a"), rows(spark, "b"))
+    assert not join_way(frame).is_shuffled
+
+
+def joined(building: Building, key: str = "k") -> DataFrame:
+    with building.active():
+        return rows(building.spark, "a").join(rows(building.spark, "b"), key, **WITHIN).frame
+
+
+def operators(frame: DataFrame) -> list[str]:
+    return [operator.kind for operator in stateful_operators(frame)]
+
+
+def test_spark_joins_what_no_stage_can(spark: SparkSession, building: Building) -> None:
+    assert operators(joined(building)) == []
+    assert operators(joined(building, key="d")) == ["inner join"], "floating-point numbers"
+    assert operators(joined(Building(spark, "", state="hdfs://name/state"))) == ["inner join"]
+
+
+def test_a_checkpoint_of_spark_s_join_is_refused(spark: SparkSession, building: Building) -> None:
+    stage = joined(building)
+    building.join_way = NATIVE
+    native = joined(building)
+    before, after = (
+        Description(
+            generation=0, inputs=("a", "b"), output="c", mode="append", operators=stateful_operators(frame)
+        )
+        for frame in (native, stage)
+    )
+    assert incompatibilities(before, after) == ["it kept state for inner join, and now for nothing."]
+    assert native.schema.simpleString() == stage.schema.simpleString()
