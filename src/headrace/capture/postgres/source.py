@@ -1,0 +1,315 @@
+"""PostgreSQL as a capture reads it: a slot that keeps the log, snapshots, and the stream of changes."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from typing import TYPE_CHECKING, Final
+
+from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, SourceLost, TooFarBehind
+from headrace.capture.postgres.catalog import Catalog
+from headrace.capture.postgres.changes import Changes
+from headrace.capture.postgres.connection import ReplicationConnection, connect, explained
+from headrace.capture.postgres.fitness import check_server, chosen_tables
+from headrace.capture.postgres.lsn import read_lsn, write_lsn
+from headrace.capture.postgres.slot import drop_slot, find_slot, publish
+from headrace.capture.postgres.snapshot import Interrupted, Snapshot
+from headrace.capture.progress import Progress
+from headrace.client.retry import attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.capture.postgres.catalog import Table
+    from headrace.capture.settings import CaptureSettings
+    from headrace.capture.source import Sink
+
+TAKEN_S: Final = 10.0
+"""How long a slot may still be read by a process that has just been killed."""
+THANK_S: Final = 1.0
+WATCH_S: Final = 10.0
+TURN_S: Final = 0.25
+XLOG: Final = ord("w")
+_KEEPALIVE: Final = struct.Struct(">cqqb")
+
+
+class PostgresSource:
+    """One database. Not for use by several threads."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        *,
+        tell: Callable[[str], None],
+        report: Callable[[str, int, int], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._report = report
+        self.stopped = stopped
+        self._connection = connect(settings.url)
+        self._catalog = Catalog(self._connection)
+        self._database = self._connection.info.dbname
+        self._replication: ReplicationConnection | None = None
+        self._exported: tuple[str, int] | None = None
+        self._tables: list[Table] = []
+        self._stored = 0
+        self._warned_bytes = 0
+
+    def check(self) -> None:
+        """Refuse a database that is not fit, and a slot that somebody else reads; watch the log it holds."""
+        self.watch()
+        slot = find_slot(self._connection, self._settings.slot)
+        with explained():
+            check_server(self._connection, has_slot=slot is not None)
+            self._tables = chosen_tables(self._catalog, self._settings)
+        for _ in attempts(TAKEN_S):
+            if slot is None or slot.active_pid is None:
+                return
+            slot = find_slot(self._connection, self._settings.slot)
+        assert slot is not None
+        raise SlotTaken(
+            f"the slot {self._settings.slot!r} is being read by another process (the server's process "
+            f"{slot.active_pid}): a capture named {self._settings.name!r} runs already. Stop that one "
+            f"(`headrace capture stop {self._settings.name}`), or give this one another --name."
+        )
+
+    def prepare(self, known: Progress | None) -> Progress:
+        """See to it that the slot and the publication are there; where to go on."""
+        settings = self._settings
+        self._replication = ReplicationConnection(settings.url)
+        system = ":".join([self._replication.command("IDENTIFY_SYSTEM")[0], self._database])
+        if known is not None and known.system != system:
+            raise CaptureError(
+                f"the name {settings.name!r} belongs to a capture of another database ({known.address}). Give "
+                f"this one another --name, or forget that one: `headrace capture drop {settings.name}`."
+            )
+        publish(self._connection, settings.slot, [table.name for table in self._tables])
+        if known is not None:
+            self._check_slot(known)
+            return known
+        drop_slot(self._connection, settings.slot)  # of a capture that ended before it had written anything
+        self._exported = self._create_slot(settings.slot, "")
+        return Progress(
+            name=settings.name,
+            address=settings.address,
+            system=system,
+            slot=settings.slot,
+            position=self._exported[1],
+        )
+
+    def snapshot(self, progress: Progress, sink: Sink) -> None:
+        """Write the tables that no snapshot was taken of; each is one transaction of the log.
+
+        They are read as of the slot's beginning, or if that was before this process began, as of a position
+        of their own: changes to a table that committed before it are left out.
+        """
+        missing = [table for table in self._tables if table.name not in progress.tables]
+        if not missing:
+            return
+        name, position = self._exported or self._create_slot(
+            f"{self._settings.slot[:40]}_snapshot_{os.getpid()}", "TEMPORARY "
+        )
+        snapshot = Snapshot(self._settings.url, name, position, time_ms=progress.time_ms)
+        try:
+            for table in missing:
+                snapshot.write(
+                    table,
+                    topic=self._settings.topic(table.relation.schema, table.relation.table),
+                    catalog=self._catalog,
+                    settings=self._settings,
+                    database=self._database,
+                    sink=sink,
+                    report=self._report,
+                    stopped=self.stopped,
+                )
+        except Interrupted:
+            return
+        finally:
+            snapshot.close()
+        self._reconnect()  # which ends a temporary slot
+
+    def follow(self, progress: Progress, sink: Sink) -> None:
+        """Write all changes after the progress, until stopped; or, if asked to, until those of now are there."""
+        replication = self._replication
+        assert replication is not None
+        oids = {table.relation.oid: table.name for table in self._tables}
+        changes = Changes(
+            catalog=self._catalog,
+            settings=self._settings,
+            database=self._database,
+            progress=progress,
+            oids=oids,
+            sink=sink,
+        )
+        self._stored = progress.position
+        target = self._now() if self._settings.once else None
+        replication.start(self._settings.slot, self._settings.slot, progress.position)
+        self._tell(f"follows {self._settings.address} from {write_lsn(progress.position)}")
+        _Follower(self, replication, changes, sink, target).run()
+
+    def on_stored(self, position: int) -> None:
+        """All up to here is in the log for good: the database need not keep it."""
+        self._stored = max(self._stored, position)
+
+    def watch(self) -> None:
+        """Look at how much log the database holds for us: say it when it is much, and let go when too much."""
+        slot = find_slot(self._connection, self._settings.slot)
+        if slot is None:
+            return
+        held, stop, warn = slot.held_bytes, self._settings.stop_bytes, self._settings.warn_bytes
+        if stop and held > stop:
+            self._let_go()
+            raise TooFarBehind(
+                f"the database held {held >> 20} MiB of its log for the capture {self._settings.name!r}, more "
+                f"than the {stop >> 20} MiB that are allowed (--stop-mb). The slot was dropped, so that the "
+                f"disk does not fill. Find out why the capture was behind, then forget it (`headrace capture "
+                f"drop {self._settings.name}`) and start it again: it begins with a new snapshot."
+            )
+        if held > max(warn, 2 * self._warned_bytes):
+            self._warned_bytes = held
+            self._tell(
+                f"the database holds {held >> 20} MiB of its log for this capture, which is "
+                f"{slot.lag_bytes >> 20} MiB behind"
+            )
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._replication is not None:
+            self._replication.close()
+        self._connection.close()
+
+    @property
+    def stored(self) -> int:
+        """Up to where all is in the log."""
+        return self._stored
+
+    def _check_slot(self, known: Progress) -> None:
+        slot = find_slot(self._connection, self._settings.slot)
+        if slot is not None and not slot.is_lost:
+            return
+        what = "was dropped" if slot is None else "fell too far behind, and the server removed its log"
+        raise SlotGone(
+            f"the replication slot {known.slot!r} {what}: what was committed after {write_lsn(known.position)} "
+            f"cannot be read any more. Forget the capture (`headrace capture drop {known.name}`) and start it "
+            "again: it takes a new snapshot, and corrects what its topics hold."
+        )
+
+    def _create_slot(self, name: str, temporary: str) -> tuple[str, int]:
+        """The name of the snapshot and the position of a new slot."""
+        assert self._replication is not None
+        _, position, snapshot, _ = self._replication.command(
+            f'CREATE_REPLICATION_SLOT "{name}" {temporary}LOGICAL pgoutput EXPORT_SNAPSHOT'
+        )
+        return snapshot, read_lsn(position)
+
+    def _reconnect(self) -> None:
+        assert self._replication is not None
+        self._replication.close()
+        self._replication = ReplicationConnection(self._settings.url)
+        self._exported = None
+
+    def _let_go(self) -> None:
+        if self._replication is not None:
+            self._replication.close()
+        for _ in attempts(TAKEN_S):
+            try:
+                drop_slot(self._connection, self._settings.slot)
+            except SlotTaken:
+                continue
+            return
+
+    def _now(self) -> int:
+        with explained():
+            row = self._connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        return read_lsn(row[0])
+
+
+class _Follower:
+    """The loop that reads the stream: takes all that is there, then rests, thanks and waits."""
+
+    def __init__(
+        self,
+        source: PostgresSource,
+        replication: ReplicationConnection,
+        changes: Changes,
+        sink: Sink,
+        target: int | None,
+    ) -> None:
+        self._source = source
+        self._replication = replication
+        self._changes = changes
+        self._sink = sink
+        self._target = target
+        self._seen = 0
+        """Up to where the server has said that it has sent us everything."""
+        self._thanked = (0, 0.0)
+        self._watched_s = time.monotonic()
+
+    def run(self) -> None:
+        """Read until stopped, or until the target is reached."""
+        read, change, stopped = self._replication.read, self._changes.read, self._source.stopped
+        while not stopped():
+            with explained():
+                size, data = read(1)
+                if size == 0:
+                    self._replication.take_in()
+                    size, data = read(1)
+            if size > 0:
+                message = bytes(data)
+                if message[0] == XLOG:
+                    change(message)
+                else:
+                    self._keepalive(message)
+            elif size < 0:
+                raise SourceLost("the database ended the stream of changes.")
+            elif self._pause():
+                break
+        self._end()
+
+    def _pause(self) -> bool:
+        """There is nothing to read; whether all is done."""
+        if not self._changes.is_inside:
+            self._sink.rest()
+        confirmed = self._confirmed()
+        if self._target is not None and confirmed >= self._target:
+            return True
+        self._thank(confirmed, ask=self._target is not None)
+        if time.monotonic() - self._watched_s > WATCH_S:
+            self._watched_s = time.monotonic()
+            self._source.watch()
+        self._replication.wait(TURN_S)
+        return False
+
+    def _keepalive(self, message: bytes) -> None:
+        _, end, _, wants_reply = _KEEPALIVE.unpack(message)
+        if not self._changes.is_inside:
+            self._seen = end
+        if wants_reply:
+            self._thank(self._confirmed(), ask=False, at_once=True)
+
+    def _confirmed(self) -> int:
+        """Up to where the database need not keep its log.
+
+        What the server has passed without anything for us counts as well, once all before it is stored:
+        that moves the slot on while our tables are quiet and others are not.
+        """
+        stored = self._source.stored
+        return max(stored, self._seen) if self._changes.end <= stored else stored
+
+    def _thank(self, position: int, *, ask: bool, at_once: bool = False) -> None:
+        last, when_s = self._thanked
+        now_s = time.monotonic()
+        if not at_once and not (ask and now_s - when_s > 0.02):
+            if now_s - when_s < THANK_S or (position == last and now_s - when_s < WATCH_S):
+                return
+        self._thanked = (position, now_s)
+        self._replication.thank(position, ask=ask)
+
+    def _end(self) -> None:
+        if not self._changes.is_inside:
+            self._sink.rest()
+        self._thank(self._confirmed(), ask=False, at_once=True)
