@@ -33,3 +33,7 @@ class CaptureStopped(HeadraceError):
 
 class UnknownCapture(HeadraceError):
     """No capture of that name has ever run on this broker."""
+
+
+class CaptureFailed(HeadraceError):
+    """A capture in a process of its own gave up; the message is what it said."""

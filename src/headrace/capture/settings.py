@@ -111,8 +111,7 @@ class CaptureSettings:
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Self:
         """What `to_dict` gave, perhaps by way of JSON."""
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
-        return cls(**values)
+        return cls(**document)
 
 
 def _qualified(name: str, parts: int = 2) -> str:

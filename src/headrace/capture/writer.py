@@ -46,9 +46,7 @@ class Writer:
         self._cluster = cluster
         self._bootstrap = bootstrap
         self._settings = settings
-        self._transaction = SharedTransaction.open(
-            cluster, settings.transactional_id, timeout_ms=TIMEOUT_MS
-        )
+        self._transaction = SharedTransaction.open(cluster, settings.transactional_id, timeout_ms=TIMEOUT_MS)
         self._producer = BatchProducer(cluster, transactional_id=settings.transactional_id)
         self._builders: dict[TopicPartition, BatchBuilder] = {}
         self._sequences: dict[TopicPartition, int] = {}

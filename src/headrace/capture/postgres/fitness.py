@@ -82,7 +82,9 @@ def _check_table(table: Table, *, is_outbox: bool) -> None:
 def _check_columns(tables: list[Table], settings: CaptureSettings) -> None:
     columns = {f"{table.name}.{column.name}" for table in tables for column in table.relation.columns}
     keys = {
-        f"{table.name}.{name}" for table in tables for name in key_of(table.relation, lambda t=table: t.primary_key)  # type: ignore[misc]  # a default binds the loop's variable
+        f"{table.name}.{name}"
+        for table in tables
+        for name in key_of(table.relation, lambda t=table: t.primary_key)  # type: ignore[misc]  # a default binds the loop's variable
     }
     for name in (*settings.columns, *settings.mask, *settings.hash):
         if name not in columns:

@@ -61,7 +61,9 @@ class Outbox:
     def _send(self, values: Tuple, time_ms: int) -> None:
         topic = self._field(values, "topic")
         if not topic:
-            raise CaptureError(f"a row of the outbox {self._name} names no topic: its column `topic` is empty.")
+            raise CaptureError(
+                f"a row of the outbox {self._name} names no topic: its column `topic` is empty."
+            )
         self._sink.send(
             topic.decode(),
             self._field(values, "key"),

@@ -87,9 +87,7 @@ class Relation:
     def update(self, old: Tuple | None, values: Tuple, lsn: int, at: Transaction) -> None:
         """Write that a row has changed; where its key has, that one is gone and another one new."""
         if old is not None and self._is_full:
-            values = [
-                old[index] if value is UNCHANGED else value for index, value in enumerate(values)
-            ]
+            values = [old[index] if value is UNCHANGED else value for index, value in enumerate(values)]
         key = self._key.of(values)
         before = NOTHING if old is None else self._before(old)
         if old is not None and key is not None and (gone := self._key.of(old)) != key:

@@ -50,7 +50,8 @@ def drop_slot(connection: psycopg.Connection[Any], name: str) -> None:
     try:
         with explained():
             connection.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [name]
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+                [name],
             )
     except psycopg.errors.ObjectInUse as fault:
         raise SlotTaken(f"the slot {name!r} is being read: {fault}") from fault

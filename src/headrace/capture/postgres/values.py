@@ -41,7 +41,7 @@ def text(value: bytes) -> bytes:
 
 
 def boolean(value: bytes) -> bytes:
-    """true or false."""
+    """True or false."""
     return b"true" if value == b"t" else b"false"
 
 
