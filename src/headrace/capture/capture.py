@@ -1,4 +1,4 @@
-"""A capture from its start to its end: who may write, how far it was, snapshots, changes, and what gets lost on the way."""
+"""A capture from its start to its end: who writes, how far it was, snapshots, changes, lost connections."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Capture:
                 self._stopped.wait(wait_s)
             except Fenced as fault:
                 raise CaptureError(
-                    f"another capture named {self._settings.name!r} has taken over: this one ends, and nothing "
-                    "of its last transaction counts."
+                    f"another capture named {self._settings.name!r} has taken over: this one ends, and "
+                    "nothing of its last transaction counts."
                 ) from fault
             else:
                 return

@@ -1,4 +1,4 @@
-"""Change events as Debezium writes them, without a schema around them:
+"""Change events as Debezium writes them, without a schema around them.
 
     {"before": …, "after": …, "source": {…}, "op": "c", "ts_ms": …}
 

@@ -8,7 +8,7 @@ class CaptureError(HeadraceError):
 
 
 class UnfitDatabase(Misuse):
-    """The database is not set up for capture, or may not be read by this user: the message says what to do."""
+    """The database is not set up for capture, or this user may not read it: the message says what to do."""
 
 
 class SourceLost(HeadraceError):

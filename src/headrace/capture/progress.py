@@ -1,4 +1,4 @@
-"""How far each capture is: one record for each in a compacted topic, written in the transaction it speaks of."""
+"""How far each capture is: a record in a compacted topic, written in the transaction that it speaks of."""
 
 from __future__ import annotations
 

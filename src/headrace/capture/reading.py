@@ -1,4 +1,4 @@
-"""What a topic that capture writes holds now: the newest record of each key. By librdkafka, for it is rare."""
+"""What a topic that capture writes holds now: the newest record of each key, read by librdkafka."""
 
 from __future__ import annotations
 

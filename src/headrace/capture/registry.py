@@ -1,4 +1,4 @@
-"""Captures that are known on a broker: what they hold in their databases, and how they are stopped and dropped."""
+"""Captures that are known on a broker: what they hold in their databases; how to stop and drop them."""
 
 from __future__ import annotations
 

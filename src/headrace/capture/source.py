@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from headrace.capture.progress import Progress
 
-Put = "Callable[[bytes | None, bytes | None, int], None]"
-"""What takes a record: its key, its value, its time in milliseconds."""
-
 
 class Sink(Protocol):
     """Where a source writes."""
@@ -52,6 +49,9 @@ class Sink(Protocol):
 class Source(Protocol):
     """One database, open."""
 
+    def check(self) -> None:
+        """Refuse a database that is not fit, or that another capture of this name reads."""
+
     def prepare(self, known: Progress | None) -> Progress:
         """See to it that the log is kept for us from some position on; what is known, or the beginning.
 
@@ -62,8 +62,8 @@ class Source(Protocol):
     def snapshot(self, progress: Progress, sink: Sink) -> None:
         """Write the tables that no snapshot was taken of; each is one transaction of the log."""
 
-    def follow(self, progress: Progress, sink: Sink, stopped: Callable[[], bool]) -> None:
-        """Write all changes after the progress, until stopped; or, if asked to, until those of now are there."""
+    def follow(self, progress: Progress, sink: Sink) -> None:
+        """Write all changes after the progress, until stopped; with `once`, until those of now are there."""
 
     def on_stored(self, position: int) -> None:
         """All up to here is in the log for good: the database need not keep it."""

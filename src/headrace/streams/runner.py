@@ -126,9 +126,8 @@ class Runner:
     def _run_once(self, runs: Sequence[JobRun | Rebuild]) -> int:
         by_name = {run.name: run for run in runs}
         inputs = {run.name: run.inputs() for run in runs}
-        order: list[list[Run]] = [[*self._captures]]
-        for names in stages(inputs, {run.name: run.job.into.name for run in runs}):
-            order.append([by_name[name] for name in names])
+        named = stages(inputs, {run.name: run.job.into.name for run in runs})
+        order: list[list[Run]] = [[*self._captures], *([by_name[name] for name in names] for names in named)]
         for stage in order:
             self._supervisor.add(stage, limit=ONCE_ATTEMPTS)
             self._look_after(runs)

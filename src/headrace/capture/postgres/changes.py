@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.capture.source import Sink
 
 BEGIN, COMMIT, RELATION, INSERT, UPDATE, DELETE, TRUNCATE = map(ord, "BCRIUDT")
+ROW_CHANGES: Final = frozenset({INSERT, UPDATE, DELETE})
 RELATION_AT: Final = slice(MESSAGE + 1, MESSAGE + 5)
 TUPLE: Final = MESSAGE + 6
 NEW: Final = ord("N")
@@ -61,7 +62,7 @@ class Changes:
     def read(self, data: bytes) -> None:
         """Take one XLogData."""
         kind = data[MESSAGE]
-        if kind == INSERT or kind == UPDATE or kind == DELETE:
+        if kind in ROW_CHANGES:
             relation = self._relations[data[RELATION_AT]]
             if relation is None or self._at.position < max(relation.since, self._start):
                 return

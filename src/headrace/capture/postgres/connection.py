@@ -53,13 +53,13 @@ def connect(url: str, **more: Any) -> psycopg.Connection[Any]:
 
 
 class ReplicationConnection:
-    """A connection to a walsender: commands, then a stream of changes in one direction and of thanks in the other."""
+    """A connection to a walsender: commands, then changes that come and thanks that go."""
 
     def __init__(self, url: str) -> None:
         self._connection = connect(url, replication="database", keepalives_idle=10)
         self._pgconn: Any = self._connection.pgconn
         self.read = self._pgconn.get_copy_data
-        """With 1: the size of the next message and the message; 0 where there is none now, −1 at the end."""
+        """With 1: the size of the next message, and the message; 0 if there is none now, less at the end."""
 
     def command(self, text: str) -> list[str]:
         """The first row of a command's answer."""

@@ -42,7 +42,7 @@ def check_server(connection: psycopg.Connection[Any], *, has_slot: bool) -> None
         raise UnfitDatabase("this server is a standby, on which no publication can be made: use its primary.")
     if not has_slot and taken >= most:
         raise UnfitDatabase(
-            f"all {most} replication slots of the server are taken. Drop one that nobody reads (SELECT * FROM "
+            f"all {most} replication slots of the server are taken. Drop one that nobody reads (they are in "
             "pg_replication_slots), or raise max_replication_slots."
         )
 
@@ -67,7 +67,7 @@ def chosen_tables(catalog: Catalog, settings: CaptureSettings) -> list[Table]:
 def _check_table(table: Table, *, is_outbox: bool) -> None:
     if not table.may_select:
         raise UnfitDatabase(
-            f"this user may not read {table.name}: GRANT SELECT ON {table.name} TO CURRENT_USER, as its owner."
+            f"this user may not read {table.name}: have its owner GRANT SELECT ON {table.name}."
         )
     has_identity = table.relation.identity == "f" or any(column.is_key for column in table.relation.columns)
     if not has_identity and not is_outbox:

@@ -1,6 +1,6 @@
 """The transactional outbox: rows of one table that say themselves to which topic they go.
 
-    topic text · key text · value (or payload) text, json or bytea · headers json (an object), if there are any
+    topic text · key text · value (or payload) text, json or bytea · headers json, an object
 
 A service writes its own tables and a row here in one transaction, and the message is sent if and only if
 that commits. Only inserts count: rows may be deleted at once, even in the transaction that wrote them.

@@ -6,7 +6,7 @@ Each comes inside an `XLogData` of the replication stream; positions here count 
 
     B · commit position i64 · commit time i64 · transaction i32
     C · flags i8 · commit position i64 · end position i64 · commit time i64
-    R · relation i32 · schema\\0 · table\\0 · identity · count i16 · (flags i8 · name\\0 · type i32 · modifier i32)*
+    R · relation i32 · schema\\0 · table\\0 · identity · count i16 (flags i8 · name\\0 · type i32 · mod i32)*
     I · relation i32 · N tuple
     U · relation i32 · [K|O tuple] · N tuple
     D · relation i32 · K|O tuple
@@ -118,7 +118,10 @@ def read_truncated(data: bytes) -> list[bytes]:
 
 
 def read_tuple(data: bytes, at: int) -> tuple[Tuple, int]:
-    """The values of a tuple, and the position after it. (Called for every row: no objects but the values.)"""
+    """The values of a tuple, and the position after it.
+
+    This is called for every row: it makes no objects but the values.
+    """
     count = data[at] << 8 | data[at + 1]
     at += 2
     values: Tuple = []

@@ -138,12 +138,12 @@ class Row:
         self, indexes: list[int], names: Sequence[str], converters: Sequence[Convert | None]
     ) -> None:
         fields = ",".join(f"{json.dumps(names[index], ensure_ascii=False)}:\0" for index in indexes)
-        self._template = ("{%s}" % fields).replace("%", "%%").replace("\0", "%b").encode()
+        self._template = f"{{{fields}}}".replace("%", "%%").replace("\0", "%b").encode()
         self._converters = [converters[index] for index in indexes]
         self._indexes = None if indexes == list(range(len(names))) else indexes
 
     def of(self, values: Tuple) -> bytes:
-        """The document. (Called for every row: one loop, one formatting.)"""
+        """The document; for every row one loop and one formatting."""
         if self._indexes is not None:
             values = [values[index] for index in self._indexes]
         if UNCHANGED in values:

@@ -1,4 +1,4 @@
-"""The replication slot and the publication: what makes the database keep its log for a capture, and for which tables."""
+"""The replication slot and the publication: why the database keeps its log, and for which tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SLOT: Final = """
-SELECT active_pid, coalesce(wal_status, ''), coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,
+SELECT active_pid, coalesce(wal_status, ''),
+       coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,
        coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0)::bigint
 FROM pg_replication_slots WHERE slot_name = %s
 """

@@ -52,7 +52,7 @@ class Snapshot:
         report: Callable[[str, int, int], None],
         stopped: Callable[[], bool],
     ) -> None:
-        """Write all rows of a table, and that those are gone which an older snapshot had left in its topic."""
+        """Write all rows of a table, and that those are gone which its topic has and the table has not."""
         relation = make_relation(
             table.relation,
             table.name,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TAKEN_S: Final = 10.0
 """How long a slot may still be read by a process that has just been killed."""
 THANK_S: Final = 1.0
+ASK_S: Final = 0.02
 WATCH_S: Final = 10.0
 TURN_S: Final = 0.25
 XLOG: Final = ord("w")
@@ -83,8 +84,8 @@ class PostgresSource:
         system = ":".join([self._replication.command("IDENTIFY_SYSTEM")[0], self._database])
         if known is not None and known.system != system:
             raise CaptureError(
-                f"the name {settings.name!r} belongs to a capture of another database ({known.address}). Give "
-                f"this one another --name, or forget that one: `headrace capture drop {settings.name}`."
+                f"the name {settings.name!r} belongs to a capture of another database ({known.address}). "
+                f"Give this one another --name, or forget that one: `headrace capture drop {settings.name}`."
             )
         publish(self._connection, settings.slot, [table.name for table in self._tables])
         if known is not None:
@@ -132,7 +133,7 @@ class PostgresSource:
         self._reconnect()  # which ends a temporary slot
 
     def follow(self, progress: Progress, sink: Sink) -> None:
-        """Write all changes after the progress, until stopped; or, if asked to, until those of now are there."""
+        """Write all changes after the progress, until stopped; with `once`, until those of now are there."""
         replication = self._replication
         assert replication is not None
         oids = {table.relation.oid: table.name for table in self._tables}
@@ -155,7 +156,7 @@ class PostgresSource:
         self._stored = max(self._stored, position)
 
     def watch(self) -> None:
-        """Look at how much log the database holds for us: say it when it is much, and let go when too much."""
+        """Look at how much log the database holds for us: say when it is much, let go when too much."""
         slot = find_slot(self._connection, self._settings.slot)
         if slot is None:
             return
@@ -163,10 +164,10 @@ class PostgresSource:
         if stop and held > stop:
             self._let_go()
             raise TooFarBehind(
-                f"the database held {held >> 20} MiB of its log for the capture {self._settings.name!r}, more "
-                f"than the {stop >> 20} MiB that are allowed (--stop-mb). The slot was dropped, so that the "
-                f"disk does not fill. Find out why the capture was behind, then forget it (`headrace capture "
-                f"drop {self._settings.name}`) and start it again: it begins with a new snapshot."
+                f"the database held {held >> 20} MiB of its log for the capture {self._settings.name!r}, "
+                f"more than the {stop >> 20} MiB that are allowed (--stop-mb). The slot was dropped, so that "
+                "the disk does not fill. Find out why the capture was behind, then forget it (`headrace "
+                f"capture drop {self._settings.name}`) and start it again: it begins with a new snapshot."
             )
         if held > max(warn, 2 * self._warned_bytes):
             self._warned_bytes = held
@@ -192,9 +193,10 @@ class PostgresSource:
             return
         what = "was dropped" if slot is None else "fell too far behind, and the server removed its log"
         raise SlotGone(
-            f"the replication slot {known.slot!r} {what}: what was committed after {write_lsn(known.position)} "
-            f"cannot be read any more. Forget the capture (`headrace capture drop {known.name}`) and start it "
-            "again: it takes a new snapshot, and corrects what its topics hold."
+            f"the replication slot {known.slot!r} {what}: what was committed after "
+            f"{write_lsn(known.position)} cannot be read any more. Forget the capture (`headrace capture "
+            f"drop {known.name}`) and start it again: it takes a new snapshot, and corrects what its topics "
+            "hold."
         )
 
     def _create_slot(self, name: str, temporary: str) -> tuple[str, int]:
@@ -303,9 +305,10 @@ class _Follower:
     def _thank(self, position: int, *, ask: bool, at_once: bool = False) -> None:
         last, when_s = self._thanked
         now_s = time.monotonic()
-        if not at_once and not (ask and now_s - when_s > 0.02):
-            if now_s - when_s < THANK_S or (position == last and now_s - when_s < WATCH_S):
-                return
+        since_s = now_s - when_s
+        is_due = since_s > (ASK_S if ask else THANK_S if position != last else WATCH_S)
+        if not (at_once or is_due):
+            return
         self._thanked = (position, now_s)
         self._replication.thank(position, ask=ask)
 
