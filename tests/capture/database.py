@@ -116,21 +116,29 @@ def read_topic(bootstrap: str, topic: str, *, raw: bool = False) -> list[Any]:
             "isolation.level": "read_committed",
         }
     )
+    found: list[Any] = []
     try:
-        numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        found, ended = [], 0
-        if numbers:
-            consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
-        while ended < len(numbers):
-            message = consumer.poll(10)
-            assert message is not None, f"waited in vain for records of {topic}"
-            if message.error():
-                ended += 1
-            else:
-                found.append(message)
+        for number in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+            place = TopicPartition(topic, number, 0)
+            _, end = consumer.get_watermark_offsets(place, timeout=10)
+            if end:
+                consumer.assign([place])
+                found += _until(consumer, end)
     finally:
         consumer.close()
     return found if raw else [(_text(each.key()), json.loads(each.value() or b"null")) for each in found]
+
+
+def _until(consumer: Consumer, end: int) -> Iterator[Any]:
+    """The messages of a partition up to `end`, or somewhat farther: others may be writing."""
+    while True:
+        message = consumer.poll(10)
+        assert message is not None, "waited in vain for records"
+        if message.error():
+            return
+        yield message
+        if message.offset() >= end - 1:
+            return
 
 
 def rebuilt(records: list[Record]) -> dict[str | None, Any]:

@@ -64,14 +64,14 @@ def _records(
             if start < end:
                 place.offset = start
                 consumer.assign([place])
-                yield from _until_end(consumer, topic)
+                yield from _until(consumer, topic, end)
     except KafkaException as fault:
         raise BrokerUnreachable(f"the topic {topic!r} could not be read: {fault}") from fault
     finally:
         consumer.close()
 
 
-def _until_end(consumer: Any, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
+def _until(consumer: Any, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
     while True:
         message = consumer.poll(PATIENCE_S)
         if message is None:
@@ -80,6 +80,8 @@ def _until_end(consumer: Any, topic: str) -> Iterator[tuple[bytes, bytes | None]
         if error is None:
             if message.key() is not None:
                 yield message.key(), message.value()
+            if message.offset() >= end - 1:  # others may be writing: there might never be an end
+                return
         elif error.code() == END:
             return
         elif error.code() >= 0 and not error.retriable():
