@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from headrace.capture.capture import Capture
 from headrace.capture.postgres.slot import find_slot
+from headrace.capture.registry import drop_capture, find_capture
 from headrace.capture.settings import CaptureSettings
 from tests.cli.terminal import wait_until
 
@@ -88,6 +89,10 @@ class Database:
     def table(self, topic: str) -> dict[str | None, Any]:
         """The rows that the topic's records make."""
         return rebuilt(self.records(topic))
+
+    def drop(self, name: str = "shop") -> None:
+        """Drop a capture, its slot and its publication; its topics stay."""
+        drop_capture(self.bootstrap, find_capture(self.bootstrap, name), self.url)
 
     def slot(self, name: str = "headrace_shop") -> Any:
         return find_slot(self.connection, name)
