@@ -253,13 +253,19 @@ class _Follower:
 
     def run(self) -> None:
         """Read until stopped, or until the target is reached."""
+        with explained():
+            self._read()
+        if not self._changes.is_inside:
+            self._sink.rest()
+        self._thank(self._confirmed(), ask=False, at_once=True)
+
+    def _read(self) -> None:
         read, change, stopped = self._replication.read, self._changes.read, self._source.stopped
         while not stopped():
-            with explained():
+            size, data = read(1)
+            if size == 0:
+                self._replication.take_in()
                 size, data = read(1)
-                if size == 0:
-                    self._replication.take_in()
-                    size, data = read(1)
             if size > 0:
                 message = bytes(data)
                 if message[0] == XLOG:
@@ -269,8 +275,7 @@ class _Follower:
             elif size < 0:
                 raise SourceLost("the database ended the stream of changes.")
             elif self._pause():
-                break
-        self._end()
+                return
 
     def _pause(self) -> bool:
         """There is nothing to read; whether all is done."""
@@ -311,8 +316,3 @@ class _Follower:
             return
         self._thanked = (position, now_s)
         self._replication.thank(position, ask=ask)
-
-    def _end(self) -> None:
-        if not self._changes.is_inside:
-            self._sink.rest()
-        self._thank(self._confirmed(), ask=False, at_once=True)
