@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -12,9 +13,10 @@ from tests.capture.database import Database
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def postgres() -> Iterator[PostgresServer]:
     """A server that serves the whole session."""
-    with PostgresServer(Path(tmp_path_factory.mktemp("postgres"))) as server:
+    # Not in pytest's folder: each pytest that starts shuts it for other users, as servers of root run.
+    with TemporaryDirectory(prefix="headrace-") as folder, PostgresServer(Path(folder)) as server:
         yield server
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import psycopg
@@ -32,7 +33,9 @@ class Storm:
     and each note is written once. Notes are numbered, so that one that is missing or doubled is seen.
     """
 
-    def __init__(self, folder: Path, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0) -> None:
+        self._folder = TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
         self.postgres = PostgresServer(folder / "server")
         self.broker = BrokerProcess(folder / "broker")
         self.random = random.Random(seed)
@@ -63,6 +66,7 @@ class Storm:
         self.kill_capture()
         self.broker.stop()
         self.postgres.__exit__()
+        self._folder.cleanup()
 
     def start_load(self) -> None:
         self._load.start()
@@ -80,6 +84,10 @@ class Storm:
         orders = {"settings": settings.to_dict(), "bootstrap": self.broker.bootstrap}
         self._capture.stdin.write(json.dumps(orders).encode() + b"\n")
         self._capture.stdin.flush()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._capture is None else self._capture.pid
 
     def kill_capture(self) -> None:
         if self._capture is not None:

@@ -1,6 +1,7 @@
 """What is wrong is said with what to do, before anything is captured."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, SourceLost, TooFarBehind, UnfitDatabase
 from headrace.capture.settings import CaptureSettings
 from headrace.errors import Misuse
+from headrace.testing import broker
 from headrace.testing.postgres import PostgresServer
 from tests.capture.database import Database
 from tests.cli.terminal import wait_until
@@ -27,8 +29,11 @@ def test_a_table_whose_rows_cannot_be_told_apart_is_refused(database: Database) 
     database.run("INSERT INTO t VALUES (1)", "UPDATE t SET a = 2")  # which a publication would have broken
 
 
-def test_a_server_without_logical_log_is_refused(tmp_path: Path, database: Database) -> None:
-    with PostgresServer(tmp_path, settings={"wal_level": "replica"}) as server:
+def test_a_server_without_logical_log_is_refused(database: Database) -> None:
+    with (
+        TemporaryDirectory(prefix="headrace-") as folder,
+        PostgresServer(Path(folder), settings={"wal_level": "replica"}) as server,
+    ):
         settings = Database(server.url(), "postgres", database.bootstrap)
         with pytest.raises(UnfitDatabase, match="ALTER SYSTEM SET wal_level = logical"):
             settings.capture("t")
@@ -137,3 +142,15 @@ def test_a_password_is_shown_nowhere() -> None:
     )
     assert "secret" not in repr(settings) + settings.address
     assert "s3" not in repr(settings)
+
+
+def test_a_slot_that_this_broker_does_not_know_is_left_alone(database: Database) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    with broker() as other:
+        elsewhere = Database(database.url, database.name, other.bootstrap)
+        with pytest.raises(CaptureError, match="this broker knows nothing of it"):
+            elsewhere.capture("t")
+        elsewhere.connection.close()
+    database.run("INSERT INTO t VALUES (1)")
+    assert database.capture("t") == 1

@@ -1,5 +1,8 @@
 """Columns that come and go, identities, TRUNCATE, partitions: what the topic says then."""
 
+import pytest
+
+from headrace.capture.errors import CaptureError
 from tests.capture.database import Database
 from tests.cli.terminal import wait_until
 
@@ -121,3 +124,25 @@ def test_a_transaction_is_seen_whole_or_not_at_all_however_large(database: Datab
     first, last = database.records(TOPIC)[0][1], database.records("shop.public.u")[0][1]
     assert first["source"]["txId"] == last["source"]["txId"]
     assert len(database.table(TOPIC)) == 20_000
+
+
+def test_a_table_that_loses_its_key_stops_the_capture_with_the_reason(database: Database) -> None:
+    database.run("CREATE TABLE t (id int PRIMARY KEY)")
+    database.capture("t")
+    database.run(
+        "ALTER TABLE t DROP CONSTRAINT t_pkey",
+        "INSERT INTO t VALUES (1)",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+    )
+    with pytest.raises(CaptureError, match="lost what its rows are told apart by"):
+        database.capture("t")
+
+
+def test_a_table_that_was_left_out_for_a_while_has_a_new_snapshot(database: Database) -> None:
+    database.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    database.run("INSERT INTO t VALUES (1), (2)")
+    database.capture("t", "u")
+    database.capture("u")
+    database.run("DELETE FROM t WHERE id = 1", "INSERT INTO t VALUES (3)")
+    database.capture("t", "u")
+    assert sorted(map(str, database.table(TOPIC))) == ["2", "3"]

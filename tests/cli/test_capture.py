@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -13,9 +14,9 @@ from tests.cli.terminal import Terminal, interrupt, wait_until
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def shop() -> Iterator[str]:
     """The address of a database with a table of users."""
-    with PostgresServer(Path(tmp_path_factory.mktemp("postgres"))) as server:
+    with TemporaryDirectory(prefix="headrace-") as folder, PostgresServer(Path(folder)) as server:
         url = server.create_database("shop")
         with psycopg.connect(url) as connection:
             connection.execute("CREATE TABLE users (id int PRIMARY KEY, name text)")

@@ -84,9 +84,15 @@ class Capture:
                 writer = Writer(cluster, self._bootstrap, self._settings, source.on_stored)
                 try:
                     self._capture(source, writer)
+                except (BrokerUnreachable, RequestRefused, Fenced):
+                    raise  # whoever opens the transactional id next ends what is open
+                except BaseException:
+                    writer.close()
+                    raise
+                else:
+                    writer.close()
                 finally:
                     self.records += writer.records
-                    writer.close()
         finally:
             source.close()
 
@@ -96,7 +102,10 @@ class Capture:
         if name in known.stopped and self._reached:
             raise CaptureStopped(f"the capture {name!r} was asked to stop")
         progress = source.prepare(known.captures.get(name))
+        # Before there is a slot it is stored that there will be: one that nobody knows is somebody else's.
         writer.begin(progress, forget_stop=name in known.stopped)
+        if not progress.position:
+            writer.begin(source.begin(progress))
         self._reached += 1
         source.snapshot(writer.progress, writer)
         if not self._stopped.is_set():

@@ -26,6 +26,8 @@ class TableProgress:
     topic: str
     position: int
     """Of the snapshot: transactions that committed before it are in it."""
+    is_keyed: bool
+    """Whether its records have keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +41,14 @@ class Progress:
     """What tells this database from a copy or another one under the same address."""
     slot: str
     position: int
-    """The end of the last transaction that is in the log."""
+    """The end of the last transaction that is in the log; 0 while there is no slot yet."""
     time_ms: int = 0
     """The newest time of a record: later ones are not older."""
     tables: Mapping[str, TableProgress] = field(default_factory=dict)
 
-    def with_table(self, table: str, topic: str, position: int) -> Self:
+    def with_table(self, name: str, table: TableProgress) -> Self:
         """The same with one more table whose snapshot is taken."""
-        return replace(self, tables={**self.tables, table: TableProgress(topic=topic, position=position)})
+        return replace(self, tables={**self.tables, name: table})
 
     def to_bytes(self) -> bytes:
         """The record's value."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.progress import Progress
+    from headrace.capture.progress import Progress, TableProgress
 
 
 class Sink(Protocol):
@@ -42,8 +42,8 @@ class Sink(Protocol):
     def rest(self) -> None:
         """There is nothing to read just now: what is whole is to be seen."""
 
-    def table_done(self, table: str, topic: str, position: int) -> None:
-        """A table was written as it was at `position`: store it, whole."""
+    def table_done(self, name: str, table: TableProgress) -> None:
+        """A table was written as it was at its position: store it, whole."""
 
 
 class Source(Protocol):
@@ -53,11 +53,13 @@ class Source(Protocol):
         """Refuse a database that is not fit, or that another capture of this name reads."""
 
     def prepare(self, known: Progress | None) -> Progress:
-        """See to it that the log is kept for us from some position on; what is known, or the beginning.
+        """What is known, if it can be gone on with; or a progress without a position.
 
-        Raises `UnfitDatabase` where a setting or a privilege is missing, `SlotGone` where what was to be read
-        next is no longer there.
+        Raises `SlotGone` where what was to be read next is no longer there.
         """
+
+    def begin(self, progress: Progress) -> Progress:
+        """Where to begin: for one without a position, from now on the database keeps its log for us."""
 
     def snapshot(self, progress: Progress, sink: Sink) -> None:
         """Write the tables that no snapshot was taken of; each is one transaction of the log."""

@@ -24,7 +24,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.progress import Progress
+    from headrace.capture.progress import Progress, TableProgress
     from headrace.capture.settings import CaptureSettings
     from headrace.client.cluster import Cluster
 
@@ -62,7 +62,7 @@ class Writer:
         self._open_records = 0
         self._newest_ms = 0
 
-    def begin(self, progress: Progress, *, forget_stop: bool) -> None:
+    def begin(self, progress: Progress, *, forget_stop: bool = False) -> None:
         """Go on from here, which is stored; a request to stop is taken back."""
         if forget_stop:
             self._builder(PROGRESS_PLACE).append((progress.name + STOP).encode(), None, progress.time_ms)
@@ -130,9 +130,9 @@ class Writer:
         if self._ended_at is not None:
             self._store(replace(self.progress, position=self._ended_at))
 
-    def table_done(self, table: str, topic: str, position: int) -> None:
-        """A table was written as it was at `position`: store it, whole."""
-        self._store(self.progress.with_table(table, topic, position))
+    def table_done(self, name: str, table: TableProgress) -> None:
+        """A table was written as it was at its position: store it, whole."""
+        self._store(self.progress.with_table(name, table))
 
     def close(self) -> None:
         """Have what is not whole forgotten at once: open, it would hold up readers until its time is over."""

@@ -127,7 +127,8 @@ class Runner:
         by_name = {run.name: run for run in runs}
         inputs = {run.name: run.inputs() for run in runs}
         named = stages(inputs, {run.name: run.job.into.name for run in runs})
-        order: list[list[Run]] = [[*self._captures], *([by_name[name] for name in names] for names in named)]
+        order: list[list[Run]] = [[*self._captures]]
+        order += [[by_name[name] for name in names] for names in named]
         for stage in order:
             self._supervisor.add(stage, limit=ONCE_ATTEMPTS)
             self._look_after(runs)

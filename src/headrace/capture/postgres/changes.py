@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from headrace.capture.errors import CaptureError
 from headrace.capture.postgres.outbox import Outbox
 from headrace.capture.postgres.pgoutput import (
     MESSAGE,
@@ -119,10 +120,18 @@ class Changes:
         name = name if name in self._tables else self._oids.get(message.oid, name)
         if name not in self._tables:
             return None
+        key = key_of(message, lambda: self._catalog.primary_key(message.oid))
+        if bool(key) != self._tables[name].is_keyed and name != self._settings.outbox:
+            raise CaptureError(
+                f"{name} has {'got' if key else 'lost'} what its rows are told apart by (its primary key, or "
+                f"its replica identity), and the records in {self._tables[name].topic!r} have "
+                f"{'none' if key else 'keys'}. Undo that; or leave the table out once, delete its topic, and "
+                "name it again: it gets a new snapshot."
+            )
         return make_relation(
             message,
             name,
-            key=key_of(message, lambda: self._catalog.primary_key(message.oid)),
+            key=key,
             topic=self._tables[name].topic,
             since=self._tables[name].position,
             catalog=self._catalog,

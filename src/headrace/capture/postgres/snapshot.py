@@ -12,6 +12,7 @@ from headrace.capture.errors import CaptureError
 from headrace.capture.postgres.changes import make_relation
 from headrace.capture.postgres.connection import connect, explained
 from headrace.capture.postgres.relation import Relation, Transaction, key_of
+from headrace.capture.progress import TableProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ class Snapshot:
         relation = make_relation(
             table.relation,
             table.name,
-            key=key_of(table.relation, lambda: table.primary_key),
+            key=key_of_table(table),
             topic=topic,
             since=self._position,
             catalog=catalog,
@@ -77,7 +78,8 @@ class Snapshot:
             at = Transaction(self._position, self._time_ms, 0, self._time_ms, self._time_ms)
             for key in sorted(stale):
                 relation.forget(key, self._position, at)
-        sink.table_done(table.name, topic, self._position)
+        done = TableProgress(topic=topic, position=self._position, is_keyed=bool(key_of_table(table)))
+        sink.table_done(table.name, done)
         report(table.name, rows, rows)
 
     def _rows(self, table: Table, stopped: Callable[[], bool]) -> Any:
@@ -99,7 +101,6 @@ class Snapshot:
                     break
                 yield read_line(bytes(line))
                 if stopped():
-                    pgconn.get_cancel().cancel()
                     raise Interrupted
             pgconn.get_result()
 
@@ -110,6 +111,11 @@ class Snapshot:
 
 class Interrupted(Exception):
     """Somebody stopped the capture in the middle of a table."""
+
+
+def key_of_table(table: Table) -> tuple[str, ...]:
+    """The columns that are the key of a table's records, as the catalogue has them now."""
+    return key_of(table.relation, lambda: table.primary_key)
 
 
 def read_line(line: bytes) -> Tuple:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, SourceLost, TooFarBehind
@@ -78,7 +79,7 @@ class PostgresSource:
         )
 
     def prepare(self, known: Progress | None) -> Progress:
-        """See to it that the slot and the publication are there; where to go on."""
+        """What is known, if it can be gone on with; or a progress without a position."""
         settings = self._settings
         self._replication = ReplicationConnection(settings.url)
         system = ":".join([self._replication.command("IDENTIFY_SYSTEM")[0], self._database])
@@ -87,19 +88,23 @@ class PostgresSource:
                 f"the name {settings.name!r} belongs to a capture of another database ({known.address}). "
                 f"Give this one another --name, or forget that one: `headrace capture drop {settings.name}`."
             )
-        publish(self._connection, settings.slot, [table.name for table in self._tables])
-        if known is not None:
+        names = [table.name for table in self._tables]
+        if known is None:
+            self._check_no_slot()
+            known = Progress(
+                name=settings.name, address=settings.address, system=system, slot=settings.slot, position=0
+            )
+        elif known.position:
             self._check_slot(known)
-            return known
-        drop_slot(self._connection, settings.slot)  # of a capture that ended before it had written anything
-        self._exported = self._create_slot(settings.slot, "")
-        return Progress(
-            name=settings.name,
-            address=settings.address,
-            system=system,
-            slot=settings.slot,
-            position=self._exported[1],
-        )
+        publish(self._connection, settings.slot, names)
+        # One that is left out from now on will need a new snapshot when it comes back.
+        return replace(known, tables={name: known.tables[name] for name in names if name in known.tables})
+
+    def begin(self, progress: Progress) -> Progress:
+        """Where to begin: from now on the database keeps its log for us."""
+        drop_slot(self._connection, progress.slot)  # of a start that ended before it was noted
+        self._exported = self._create_slot(progress.slot, "")
+        return replace(progress, position=self._exported[1])
 
     def snapshot(self, progress: Progress, sink: Sink) -> None:
         """Write the tables that no snapshot was taken of; each is one transaction of the log.
@@ -187,6 +192,15 @@ class PostgresSource:
         """Up to where all is in the log."""
         return self._stored
 
+    def _check_no_slot(self) -> None:
+        if find_slot(self._connection, self._settings.slot) is not None:
+            raise CaptureError(
+                f"the database has a slot {self._settings.slot!r}, and this broker knows nothing of it: a "
+                f"capture named {self._settings.name!r} runs with another broker, or this one lost its data. "
+                "Give this capture another --name; or, if nobody needs the slot, drop it: "
+                f"SELECT pg_drop_replication_slot('{self._settings.slot}');"
+            )
+
     def _check_slot(self, known: Progress) -> None:
         slot = find_slot(self._connection, self._settings.slot)
         if slot is not None and not slot.is_lost:
@@ -248,6 +262,7 @@ class _Follower:
         self._target = target
         self._seen = 0
         """Up to where the server has said that it has sent us everything."""
+        self._highest = 0
         self._thanked = (0, 0.0)
         self._watched_s = time.monotonic()
 
@@ -305,7 +320,10 @@ class _Follower:
         that moves the slot on while our tables are quiet and others are not.
         """
         stored = self._source.stored
-        return max(stored, self._seen) if self._changes.end <= stored else stored
+        if self._changes.end <= stored:
+            stored = max(stored, self._seen)
+        self._highest = max(self._highest, stored)
+        return self._highest
 
     def _thank(self, position: int, *, ask: bool, at_once: bool = False) -> None:
         last, when_s = self._thanked
