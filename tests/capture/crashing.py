@@ -9,7 +9,7 @@ from headrace.capture.settings import CaptureSettings
 from headrace.client.shared_transaction import SharedTransaction
 
 POINTS = ("in the snapshot", "before the commit", "after the commit")
-ROWS = 20_000
+ROWS = 10_000
 """After how many rows of a table the first of them comes."""
 
 

@@ -131,7 +131,7 @@ def check_transactions(database: Database, transactions: list[tuple[list[tuple[A
 
 
 FEW = settings(
-    max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.capture.settings import CaptureSettings
+    from headrace.capture.source import Source
 
 BROKER_S: Final = 15.0
 """How long a broker may be silent before the capture begins again with it."""
@@ -96,7 +97,7 @@ class Capture:
         finally:
             source.close()
 
-    def _capture(self, source: PostgresSource, writer: Writer) -> None:
+    def _capture(self, source: Source, writer: Writer) -> None:
         known = read_progress(self._bootstrap)
         name = self._settings.name
         if name in known.stopped and self._reached:

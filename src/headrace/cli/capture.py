@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.capture_display import CaptureDisplay, stopping_by_signals
 from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
 
 if TYPE_CHECKING:
-    from headrace.capture.capture import Capture
     from headrace.capture.settings import CaptureSettings
-    from headrace.cli.progress import Progress
 
 MIB = 1 << 20
 
@@ -205,70 +201,11 @@ def drop(
 def _run(settings: CaptureSettings, bootstrap: str) -> None:
     from headrace.capture.capture import Capture
 
-    bars = _Bars()
-    capture = Capture(settings, bootstrap, tell=bars.tell, report=bars.report)
-    with _signals(capture), bars:
-        capture.run()
+    with CaptureDisplay() as display:
+        capture = Capture(settings, bootstrap, tell=display.tell, report=display.report)
+        with stopping_by_signals(capture.stop):
+            capture.run()
     note(f"captured {capture.records:,} records")
-
-
-class _Bars:
-    """A progress bar for each table of a snapshot, and lines for all else."""
-
-    def __init__(self) -> None:
-        self._table = ""
-        self._rows = 0
-        self._bar: Progress | None = None
-
-    def tell(self, text: str) -> None:
-        self._close()
-        print_line(text)
-        sys.stdout.flush()
-
-    def report(self, table: str, rows: int, total: int) -> None:
-        from headrace.cli.progress import Progress
-
-        if table != self._table:
-            self._close()
-            self._table, self._rows = table, 0
-            self._bar = Progress(f"of {table} read", total=total or None).__enter__()
-        if self._bar is not None:
-            self._bar.advance(rows - self._rows, rows - self._rows)
-        self._rows = rows
-        if rows == total:
-            self.tell(f"snapshot of {table}: {rows:,} rows")
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(None, None, None)
-            self._bar = None
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-
-class _signals:  # noqa: N801  a block
-    """A block in which Ctrl-C and SIGTERM ask for a clean end; the second time at once."""
-
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)
-            }
-
-    def _handle(self, number: int, _: object) -> None:
-        self._capture.stop()
-        signal.signal(number, signal.default_int_handler)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 def _bootstrap(option: str | None) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import struct
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, SourceLost, TooFarBehind
+from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, TooFarBehind
 from headrace.capture.postgres.catalog import Catalog
 from headrace.capture.postgres.changes import Changes
 from headrace.capture.postgres.connection import ReplicationConnection, connect, explained
 from headrace.capture.postgres.fitness import check_server, chosen_tables
+from headrace.capture.postgres.follower import Follower
 from headrace.capture.postgres.lsn import read_lsn, write_lsn
 from headrace.capture.postgres.slot import drop_slot, find_slot, publish
 from headrace.capture.postgres.snapshot import Interrupted, Snapshot
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
 
 TAKEN_S: Final = 10.0
 """How long a slot may still be read by a process that has just been killed."""
-THANK_S: Final = 1.0
-ASK_S: Final = 0.02
-WATCH_S: Final = 10.0
-TURN_S: Final = 0.25
-XLOG: Final = ord("w")
-_KEEPALIVE: Final = struct.Struct(">cqqb")
 
 
 class PostgresSource:
@@ -154,7 +147,7 @@ class PostgresSource:
         target = self._now() if self._settings.once else None
         replication.start(self._settings.slot, self._settings.slot, progress.position)
         self._tell(f"follows {self._settings.address} from {write_lsn(progress.position)}")
-        _Follower(self, replication, changes, sink, target).run()
+        Follower(self, replication, changes, sink, target).run()
 
     def on_stored(self, position: int) -> None:
         """All up to here is in the log for good: the database need not keep it."""
@@ -242,95 +235,3 @@ class PostgresSource:
             row = self._connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert row is not None
         return read_lsn(row[0])
-
-
-class _Follower:
-    """The loop that reads the stream: takes all that is there, then rests, thanks and waits."""
-
-    def __init__(
-        self,
-        source: PostgresSource,
-        replication: ReplicationConnection,
-        changes: Changes,
-        sink: Sink,
-        target: int | None,
-    ) -> None:
-        self._source = source
-        self._replication = replication
-        self._changes = changes
-        self._sink = sink
-        self._target = target
-        self._seen = 0
-        """Up to where the server has said that it has sent us everything."""
-        self._highest = 0
-        self._thanked = (0, 0.0)
-        self._watched_s = time.monotonic()
-
-    def run(self) -> None:
-        """Read until stopped, or until the target is reached."""
-        with explained():
-            self._read()
-        if not self._changes.is_inside:
-            self._sink.rest()
-        self._thank(self._confirmed(), ask=False, at_once=True)
-
-    def _read(self) -> None:
-        read, change, stopped = self._replication.read, self._changes.read, self._source.stopped
-        while not stopped():
-            size, data = read(1)
-            if size == 0:
-                self._replication.take_in()
-                size, data = read(1)
-            if size > 0:
-                message = bytes(data)
-                if message[0] == XLOG:
-                    change(message)
-                else:
-                    self._keepalive(message)
-            elif size < 0:
-                raise SourceLost("the database ended the stream of changes.")
-            elif self._pause():
-                return
-
-    def _pause(self) -> bool:
-        """There is nothing to read; whether all is done."""
-        if not self._changes.is_inside:
-            self._sink.rest()
-        confirmed = self._confirmed()
-        if self._target is not None and confirmed >= self._target:
-            return True
-        self._thank(confirmed, ask=self._target is not None)
-        if time.monotonic() - self._watched_s > WATCH_S:
-            self._watched_s = time.monotonic()
-            self._source.watch()
-        self._replication.wait(TURN_S)
-        return False
-
-    def _keepalive(self, message: bytes) -> None:
-        _, end, _, wants_reply = _KEEPALIVE.unpack(message)
-        if not self._changes.is_inside:
-            self._seen = end
-        if wants_reply:
-            self._thank(self._confirmed(), ask=False, at_once=True)
-
-    def _confirmed(self) -> int:
-        """Up to where the database need not keep its log.
-
-        What the server has passed without anything for us counts as well, once all before it is stored:
-        that moves the slot on while our tables are quiet and others are not.
-        """
-        stored = self._source.stored
-        if self._changes.end <= stored:
-            stored = max(stored, self._seen)
-        self._highest = max(self._highest, stored)
-        return self._highest
-
-    def _thank(self, position: int, *, ask: bool, at_once: bool = False) -> None:
-        last, when_s = self._thanked
-        now_s = time.monotonic()
-        since_s = now_s - when_s
-        is_due = since_s > (ASK_S if ask else THANK_S if position != last else WATCH_S)
-        if not (at_once or is_due):
-            return
-        self._thanked = (position, now_s)
-        self._replication.thank(position, ask=ask)
