@@ -61,6 +61,7 @@ class Trial:
 
     def run(self, number: int) -> None:
         """All measures, in a database of their own."""
+        self._start_up(f"{self.system}{number}small")
         name = f"{self.system}{number}"
         url = self.server.create_database(name)
         rows = self.plan.snapshot[self.system]
@@ -70,9 +71,7 @@ class Trial:
             connection.execute(ROWS_SQL, [1, rows])
             begun = time.monotonic()
             with self._process(url, name) as process:
-                started = topic.await_records(1) - begun
                 whole = topic.await_records(rows) - begun
-                self._add(FOOTPRINT, "start to the first rows", SECONDS, started)
                 self._add(THROUGHPUT, SNAPSHOT, ROWS, rows / whole)
                 newest = self._changes(connection, topic, rows)
                 self._latency(connection, topic, newest)
@@ -81,6 +80,17 @@ class Trial:
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
                 "WHERE active_pid IS NOT NULL"
             )
+
+    def _start_up(self, name: str) -> None:
+        """From the start of the process to the one row of its table."""
+        url = self.server.create_database(name)
+        with psycopg.connect(url, autocommit=True) as connection, Cluster.of(self.bootstrap) as cluster:
+            topic = Topic(cluster, f"{name}.public.events")
+            connection.execute(TABLE)
+            connection.execute(ROWS_SQL, [1, 1])
+            begun = time.monotonic()
+            with self._process(url, name):
+                self._add(FOOTPRINT, "start to the first row", SECONDS, topic.await_records(1) - begun)
 
     def _changes(self, connection: psycopg.Connection[Any], topic: "Topic", newest: int) -> int:
         """Transactions of a thousand rows, written as fast as the database takes them."""
