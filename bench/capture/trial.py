@@ -1,6 +1,7 @@
 """One system captures one table: how fast, how soon, with how much memory."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -147,6 +148,8 @@ class Trial:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                cwd=self.folder,  # Debezium's engine leaves a log where it stands
+                env={**os.environ, "PYTHONPATH": str(Path.cwd())},
             )
         try:
             yield process
