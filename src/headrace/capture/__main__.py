@@ -7,6 +7,7 @@ said on standard output, a JSON document in each line.
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
@@ -27,6 +28,7 @@ def main() -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
     threading.Thread(target=_await_end, args=(capture,), daemon=True).start()
+    gc.freeze()  # what is loaded stays: looking through it again and again would hold up changes
     try:
         capture.run()
     except HeadraceError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -203,6 +204,7 @@ def _run(settings: CaptureSettings, bootstrap: str) -> None:
 
     with CaptureDisplay() as display:
         capture = Capture(settings, bootstrap, tell=display.tell, report=display.report)
+        gc.freeze()  # what is loaded stays: looking through it again and again would hold up changes
         with stopping_by_signals(capture.stop):
             capture.run()
     note(f"captured {capture.records:,} records")
