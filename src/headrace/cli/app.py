@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import (
+    capture,
     changes,
     consume,
     dead,
@@ -39,6 +40,7 @@ app.add_typer(txn.commands, name="txn")
 app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")
 app.add_typer(dead.commands, name="dead")
+app.add_typer(capture.commands, name="capture")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("changes")(changes.changes)

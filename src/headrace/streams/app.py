@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from headrace.capture.settings import CaptureSettings
 from headrace.errors import HeadraceError, Misuse
 from headrace.streams.clocks import CORRECTED, Clock
 from headrace.streams.into import Into
@@ -48,6 +49,7 @@ class App:
         self._jobs: dict[str, Job] = {}
         self._streams: list[Stream] = []
         self._tables: list[Table] = []
+        self._captures: list[CaptureSettings] = []
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -58,6 +60,28 @@ class App:
     def streams(self) -> tuple[Stream, ...]:
         """The streams, in the order of their definition."""
         return tuple(self._streams)
+
+    @property
+    def captures(self) -> tuple[CaptureSettings, ...]:
+        """The databases that are captured while the application runs."""
+        return tuple(self._captures)
+
+    def capture(
+        self, url: str, *, tables: Sequence[str] = (), name: str = "", **more: Any
+    ) -> CaptureSettings:
+        """Have a database's tables captured while the application runs, as `headrace capture` does.
+
+        Each table becomes a topic, `<name>.<schema>.<table>`, that `app.table` reads; the name is that of the
+        database unless another is given. `more` are the other fields of `CaptureSettings`: `columns`, `mask`,
+        `hash`, `outbox`, and so on.
+        """
+        settings = CaptureSettings(url=url, tables=tuple(tables), name=name, **more)
+        if any(other.name == settings.name for other in self._captures):
+            raise Misuse(
+                f"the application captures two databases as {settings.name!r}: give one another name=."
+            )
+        self._captures.append(settings)
+        return settings
 
     def stream(
         self,

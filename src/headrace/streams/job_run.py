@@ -12,9 +12,9 @@ from headrace.errors import HeadraceError
 from headrace.streams.building import Building, RowsWanted
 from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
+from headrace.streams.handover import Handover, fitting_batches, handover_of
 from headrace.streams.job_folder import JobTakenOver
 from headrace.streams.late import LateRows, dropped_rows, left_out
-from headrace.streams.handover import Handover, fitting_batches, handover_of
 from headrace.streams.outputs import Outputs
 from headrace.streams.plan import input_topics, stateful_operators
 from headrace.streams.report import Tally

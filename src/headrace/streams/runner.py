@@ -6,11 +6,12 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.process import BrokerDidNotStart, BrokerProcess
+from headrace.capture.process import CaptureProcess
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
 from headrace.spark.machine import usable_cores
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from headrace.capture.settings import CaptureSettings
     from headrace.streams.app import App
     from headrace.streams.display import Display
     from headrace.streams.job import Job
     from headrace.streams.job_run import JobRun
     from headrace.streams.rebuild import Rebuild
+    from headrace.streams.supervisor import Run
 
 TURN_S: Final = 0.2
 PATIENCE_S: Final = 20.0
@@ -60,11 +63,15 @@ class Order:
         """The jobs that were asked for."""
         jobs = {job.name: job for job in self.app.jobs}
         unknown = [name for name in self.jobs if name not in jobs]
-        if unknown or not jobs:
+        if unknown or not (jobs or self.app.captures):
             known = ", ".join(jobs) or "none"
             problem = f"has no job named {unknown[0]!r}" if unknown else "has no jobs"
             raise Misuse(f"the application {self.app.name!r} {problem}. Its jobs: {known}.")
         return tuple(jobs[name] for name in self.jobs or jobs)
+
+    def captures(self) -> tuple[CaptureSettings, ...]:
+        """The captures that belong to the run: where jobs are chosen by name, another run has them."""
+        return () if self.jobs else tuple(replace(each, once=self.once) for each in self.app.captures)
 
 
 class Runner:
@@ -77,6 +84,7 @@ class Runner:
         self._stopped = threading.Event()
         self._hurried = threading.Event()
         self._broker: BrokerProcess | None = None
+        self._captures: list[CaptureProcess] = []
         self._supervisor = Supervisor(clock=time.monotonic, tell=display.tell, at_once=usable_cores())
 
     def run(self) -> int:
@@ -95,6 +103,10 @@ class Runner:
                 checkpoints=self._order.checkpoints,
             )
             runs = [run_of(job, workplace, once=self._order.once) for job in self._jobs]
+            self._captures = [
+                CaptureProcess(settings, bootstrap, tell=self._display.say)
+                for settings in self._order.captures()
+            ]
             stack.enter_context(self._display)
             return self._run_once(runs) if self._order.once else self._run_on(runs)
 
@@ -105,7 +117,7 @@ class Runner:
         self._stopped.set()
 
     def _run_on(self, runs: Sequence[JobRun | Rebuild]) -> int:
-        self._supervisor.add(runs)
+        self._supervisor.add([*self._captures, *runs])
         self._look_after(runs)
         if self._stopped.is_set():
             self._end()
@@ -115,8 +127,10 @@ class Runner:
         by_name = {run.name: run for run in runs}
         inputs = {run.name: run.inputs() for run in runs}
         outputs = {run.name: [topic.name for topic in run.job.into.topics] for run in runs}
-        for stage in stages(inputs, outputs):
-            self._supervisor.add([by_name[name] for name in stage], limit=ONCE_ATTEMPTS)
+        order: list[list[Run]] = [[*self._captures]]
+        order += [[by_name[name] for name in names] for names in stages(inputs, outputs)]
+        for stage in order:
+            self._supervisor.add(stage, limit=ONCE_ATTEMPTS)
             self._look_after(runs)
             if self._stopped.is_set():
                 self._end()

@@ -22,6 +22,7 @@ HOPELESS: Final = frozenset(
         "BadCheckpoint",
         "BadColumns",
         "BadOption",
+        "CaptureFailed",
         "CheckpointMismatch",
         "DataLost",
         "DeadLimitReached",

@@ -14,8 +14,8 @@ from headrace.client.fetch import PartitionReader
 from headrace.client.offsets import EARLIEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.columns.cutting import Cutter
-from headrace.columns.values import value_parser
 from headrace.tables.keys import RecordKeys, key_bytes
+from headrace.tables.row_values import RowReader
 from headrace.tables.versions import newest_us, sorted_versions, version_schema, version_table
 
 if TYPE_CHECKING:
@@ -102,13 +102,12 @@ class VersionMaker:
         self.schema = version_schema(definition)
         self._definition = definition
         self._names = [field.name for field in definition.row_type]
-        self._parser = value_parser("json", definition.row_type)
+        self._rows = RowReader(definition.row_type)
         self._record_keys = RecordKeys(definition)
 
     def changes(self, records: pa.RecordBatch, partition: int) -> Changes:
         """What records of one partition change, in their order."""
-        rows = self._parser.parse(records.column("value")).values
-        deleted = records.column("value").is_null()
+        rows, deleted = self._rows.read(records.column("value"))
         keys = key_bytes([self._field(rows, name) for name in self._definition.key])
         if pc.any(deleted).as_py():
             keys = pc.if_else(deleted, self._record_keys.read(records.column("key")), keys)

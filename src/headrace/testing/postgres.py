@@ -66,6 +66,8 @@ class PostgresServer:
         """Start the server, the first time with a new cluster, and return when it answers."""
         if not self._data.exists():
             self._initialise()
+        if os.geteuid() == 0:
+            _let_pass(self._data)
         self._port = self._port or free_port()
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self._data.parent / "postgres.log").open("ab") as log:

@@ -1,0 +1,219 @@
+"""One system captures one table: how fast, how soon, with how much memory."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.capture.aims import (
+    CHANGES,
+    EVENTS,
+    FOOTPRINT,
+    LATENCY,
+    MB,
+    MS,
+    ROWS,
+    SECONDS,
+    SNAPSHOT,
+    THROUGHPUT,
+)
+from bench.capture.plan import Plan
+from bench.processes import resident_megabytes, wait_until
+from bench.readings import Readings, percentile
+from headrace.client.cluster import Cluster
+from headrace.client.offsets import LATEST, list_offsets
+from headrace.client.partition import TopicPartition as Place
+from headrace.client.topics import NewTopic, create_topics
+from headrace.testing.postgres import PostgresServer
+
+DEADLINE_S = 120.0
+TABLE = """
+CREATE TABLE events
+    (id bigint PRIMARY KEY, customer text, product text, amount numeric(10, 2), at timestamptz)
+"""
+ROWS_SQL = """
+INSERT INTO events SELECT g, 'customer ' || g %% 1000, 'product ' || g %% 100, g %% 10000 / 100.0, now()
+FROM generate_series(%s::bigint, %s::bigint) g
+"""
+BURST = 1_000
+"""Rows of a transaction while throughput is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Where a system is tried."""
+
+    system: str
+    plan: Plan
+    server: PostgresServer
+    bootstrap: str
+    folder: Path
+    readings: Readings
+
+    def run(self, number: int) -> None:
+        """All measures, in a database of their own."""
+        self._start_up(f"{self.system}{number}small")
+        name = f"{self.system}{number}"
+        url = self.server.create_database(name)
+        rows = self.plan.snapshot[self.system]
+        with psycopg.connect(url, autocommit=True) as connection, Cluster.of(self.bootstrap) as cluster:
+            topic = Topic(cluster, f"{name}.public.events")
+            connection.execute(TABLE)
+            connection.execute(ROWS_SQL, [1, rows])
+            begun = time.monotonic()
+            with self._process(url, name) as process:
+                whole = topic.await_records(rows) - begun
+                self._add(THROUGHPUT, SNAPSHOT, ROWS, rows / whole)
+                newest = self._changes(connection, topic, rows)
+                self._latency(connection, topic, newest)
+                self._add(FOOTPRINT, "memory in the end", MB, resident_megabytes(process.pid))
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+                "WHERE active_pid IS NOT NULL"
+            )
+
+    def _start_up(self, name: str) -> None:
+        """From the start of the process to the one row of its table."""
+        url = self.server.create_database(name)
+        with psycopg.connect(url, autocommit=True) as connection, Cluster.of(self.bootstrap) as cluster:
+            topic = Topic(cluster, f"{name}.public.events")
+            connection.execute(TABLE)
+            connection.execute(ROWS_SQL, [1, 1])
+            begun = time.monotonic()
+            with self._process(url, name):
+                self._add(FOOTPRINT, "start to the first row", SECONDS, topic.await_records(1) - begun)
+
+    def _changes(self, connection: psycopg.Connection[Any], topic: "Topic", newest: int) -> int:
+        """Transactions of a thousand rows, written as fast as the database takes them."""
+        for count in (self.plan.warm, self.plan.changes[self.system]):
+            with topic.reader() as consumer:
+                begun = time.monotonic()
+                for first in range(newest + 1, newest + count + 1, BURST):
+                    connection.execute(ROWS_SQL, [first, first + BURST - 1])
+                newest += count
+                took = await_row(consumer, newest) - begun
+        self._add(THROUGHPUT, CHANGES, EVENTS, count / took)
+        return newest
+
+    def _latency(self, connection: psycopg.Connection[Any], topic: "Topic", newest: int) -> None:
+        """One row a transaction, at a steady rate; from the end of the commit to the consumer."""
+        count = int(self.plan.rate * self.plan.seconds)
+        committed: dict[int, float] = {}
+        seen: dict[int, float] = {}
+        reader = threading.Thread(target=topic.note_arrivals, args=(newest + 1, newest + count, seen))
+        reader.start()
+        begun = time.monotonic()
+        for index in range(count):
+            time.sleep(max(0.0, begun + index / self.plan.rate - time.monotonic()))
+            number = newest + 1 + index
+            connection.execute(ROWS_SQL, [number, number])
+            committed[number] = time.monotonic()
+        reader.join(DEADLINE_S)
+        delays = sorted(max(0.0, seen[number] - committed[number]) * 1000 for number in committed)
+        for percent in (50, 99):
+            self._add(LATENCY, f"p{percent}", MS, percentile(delays, percent))
+
+    def _add(self, measure: str, cell: str, unit: str, value: float) -> None:
+        self.readings.add(measure=measure, cell=cell, unit=unit, system=self.system, value=value)
+
+    @contextmanager
+    def _process(self, url: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        commands = {
+            "headrace": [
+                "headrace.cli",
+                "capture",
+                url,
+                "--tables",
+                "events",
+                "--name",
+                name,
+                "--broker",
+                self.bootstrap,
+            ],
+            "debezium": ["bench.capture.debezium", url, self.bootstrap, name, str(self.folder)],
+        }
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *commands[self.system]],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,  # Debezium's engine leaves a log where it stands
+                env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+class Topic:
+    """The topic of the captured table, as a reader of committed records sees it."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self._place = Place(name, 0)
+        self._bootstrap = ",".join(str(address) for address in cluster.brokers())
+        create_topics(cluster, [NewTopic(name=name, partitions=1, configs={"cleanup.policy": "compact"})])
+
+    def await_records(self, count: int) -> float:
+        """The time at which so many offsets are there."""
+        if not wait_until(
+            lambda: list_offsets(self._cluster, {self._place: LATEST})[self._place] >= count, DEADLINE_S
+        ):
+            raise TimeoutError(f"{self._place} did not get {count} records in time")
+        return time.monotonic()
+
+    def note_arrivals(self, first: int, last: int, seen: dict[int, float]) -> None:
+        """Read from the end on, and note when the rows of these numbers come."""
+        with self.reader() as consumer:
+            while last not in seen:
+                message = consumer.poll(DEADLINE_S)
+                if message is None:
+                    raise TimeoutError(f"row {last} did not come to {self._place} in time")
+                if not message.error() and message.value():
+                    number = json.loads(message.value())["after"]["id"]
+                    if first <= number <= last:
+                        seen[number] = time.monotonic()
+
+    @contextmanager
+    def reader(self) -> Iterator[Consumer]:
+        """A reader of what is committed, from the end of the topic on."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 100,
+                "fetch.queue.backoff.ms": 1,
+            }
+        )
+        end = list_offsets(self._cluster, {self._place: LATEST})[self._place]
+        consumer.assign([TopicPartition(*self._place, max(0, end - 1))])
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+
+def await_row(consumer: Consumer, number: int) -> float:
+    """The time at which the row of this number is there. Nothing is parsed: that would slow all down."""
+    wanted = f'"id":{number},'.encode()
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        for message in consumer.consume(1000, 0.02):
+            if wanted in (message.value() or b""):
+                return time.monotonic()
+    raise TimeoutError(f"row {number} did not come in time")

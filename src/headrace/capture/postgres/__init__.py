@@ -1,0 +1,1 @@
+"""PostgreSQL as a source: its catalogue, snapshots by COPY, and its log by the protocol of pgoutput."""

@@ -1,0 +1,168 @@
+"""From messages of the database's log to records: what each message means for what is captured."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from headrace.capture.errors import CaptureError
+from headrace.capture.postgres.outbox import Outbox
+from headrace.capture.postgres.pgoutput import (
+    MESSAGE,
+    read_begin,
+    read_commit,
+    read_relation,
+    read_truncated,
+    read_tuple,
+)
+from headrace.capture.postgres.relation import Relation, Transaction, key_of
+
+if TYPE_CHECKING:
+    from headrace.capture.postgres.catalog import Catalog
+    from headrace.capture.postgres.pgoutput import RelationMessage
+    from headrace.capture.progress import Progress
+    from headrace.capture.settings import CaptureSettings
+    from headrace.capture.source import Sink
+
+BEGIN, COMMIT, RELATION, INSERT, UPDATE, DELETE, TRUNCATE = map(ord, "BCRIUDT")
+ROW_CHANGES: Final = frozenset({INSERT, UPDATE, DELETE})
+RELATION_AT: Final = slice(MESSAGE + 1, MESSAGE + 5)
+TUPLE: Final = MESSAGE + 6
+NEW: Final = ord("N")
+
+
+class Changes:
+    """Reads messages one after the other; the sink gets records, and the end of each transaction."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        settings: CaptureSettings,
+        database: str,
+        progress: Progress,
+        oids: dict[int, str],
+        sink: Sink,
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._database = database
+        self._tables = progress.tables
+        self._start = progress.position
+        self._oids = oids
+        self._sink = sink
+        self._relations: dict[bytes, Relation | Outbox | None] = {}
+        self._at = Transaction(0, 0, 0, progress.time_ms, 0)
+        self.is_inside = False
+        """Whether a transaction has begun and not ended."""
+        self.end = progress.position
+        """Where the last transaction ended."""
+        self.count = 0
+        """How many changes were read."""
+
+    def read(self, data: bytes) -> None:
+        """Take one XLogData."""
+        kind = data[MESSAGE]
+        if kind in ROW_CHANGES:
+            relation = self._relations[data[RELATION_AT]]
+            if relation is None or self._at.position < max(relation.since, self._start):
+                return
+            self.count += 1
+            lsn = int.from_bytes(data[1:9], "big")
+            if kind == INSERT:
+                relation.insert(read_tuple(data, TUPLE)[0], lsn, self._at)
+            elif kind == DELETE:
+                relation.delete(read_tuple(data, TUPLE)[0], lsn, self._at)
+            else:
+                self._update(relation, data, lsn)
+        elif kind == BEGIN:
+            self._begin(data)
+        elif kind == COMMIT:
+            self._commit(data)
+        elif kind == RELATION:
+            message = read_relation(data)
+            self._relations[data[RELATION_AT]] = self._relation(message)
+        elif kind == TRUNCATE:
+            self._truncate(data)
+
+    def _begin(self, data: bytes) -> None:
+        begin = read_begin(data)
+        now_ms = time.time_ns() // 1_000_000
+        # A clock that was set back, or that is ahead of the broker's, must not put changes in another order.
+        time_ms = max(self._at.time_ms, min(begin.commit_ms, now_ms))
+        self._at = Transaction(begin.position, begin.commit_ms, begin.xid, time_ms, now_ms)
+        self.is_inside = True
+
+    def _commit(self, data: bytes) -> None:
+        commit = read_commit(data)
+        self.is_inside = False
+        if commit.end > self.end:
+            self.end = commit.end
+            self._sink.end(commit.end)
+
+    def _update(self, relation: Relation | Outbox, data: bytes, lsn: int) -> None:
+        old, at = None, MESSAGE + 5
+        if data[at] != NEW:
+            old, at = read_tuple(data, at + 1)
+        relation.update(old, read_tuple(data, at + 1)[0], lsn, self._at)
+
+    def _truncate(self, data: bytes) -> None:
+        lsn = int.from_bytes(data[1:9], "big")
+        for oid in read_truncated(data):
+            relation = self._relations.get(oid)
+            if relation is not None and self._at.position >= max(relation.since, self._start):
+                self.count += 1
+                relation.truncate(lsn, self._at)
+
+    def _relation(self, message: RelationMessage) -> Relation | Outbox | None:
+        name = f"{message.schema}.{message.table}"
+        # One that was renamed keeps its topic.
+        name = name if name in self._tables else self._oids.get(message.oid, name)
+        if name not in self._tables:
+            return None
+        key = key_of(message, lambda: self._catalog.primary_key(message.oid))
+        if bool(key) != self._tables[name].is_keyed and name != self._settings.outbox:
+            raise CaptureError(
+                f"{name} has {'got' if key else 'lost'} what its rows are told apart by (its primary key, or "
+                f"its replica identity), and the records in {self._tables[name].topic!r} have "
+                f"{'none' if key else 'keys'}. Undo that; or leave the table out once, delete its topic, and "
+                "name it again: it gets a new snapshot."
+            )
+        return make_relation(
+            message,
+            name,
+            key=key,
+            topic=self._tables[name].topic,
+            since=self._tables[name].position,
+            catalog=self._catalog,
+            settings=self._settings,
+            database=self._database,
+            sink=self._sink,
+        )
+
+
+def make_relation(
+    message: RelationMessage,
+    name: str,
+    *,
+    key: tuple[str, ...],
+    topic: str,
+    since: int,
+    catalog: Catalog,
+    settings: CaptureSettings,
+    database: str,
+    sink: Sink,
+) -> Relation | Outbox:
+    """What handles the rows of a table: its events, or for the outbox the messages in it."""
+    if name == settings.outbox:
+        return Outbox(message, since=since, sink=sink)
+    return Relation(
+        message,
+        key=key,
+        topic=topic,
+        since=since,
+        catalog=catalog,
+        settings=settings,
+        database=database,
+        sink=sink,
+    )

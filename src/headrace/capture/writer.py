@@ -1,0 +1,193 @@
+"""The log's side of a capture: records gathered into batches, and transactions that carry their own progress.
+
+A transaction of the database is never split over two of the log. Small ones that follow one another share
+one; a large one is sent while it is read, so that it need not fit into memory, and ends with its commit.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from headrace.capture.batches import BatchBuilder, encode_headers
+from headrace.capture.placement import partition_of
+from headrace.capture.progress import STOP, TOPIC
+from headrace.capture.reading import live_keys
+from headrace.client.partition import TopicPartition
+from headrace.client.produce import BatchProducer
+from headrace.client.shared_transaction import SharedTransaction
+from headrace.client.topics import NewTopic, create_topics
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.capture.progress import Progress, TableProgress
+    from headrace.capture.settings import CaptureSettings
+    from headrace.client.cluster import Cluster
+
+TIMEOUT_MS: Final = 900_000
+"""The longest that Kafka allows: the snapshot of a table, or one transaction of the database, may take it."""
+BATCH_BYTES: Final = 256 << 10
+ENOUGH_BYTES: Final = 8 << 20
+"""Transactions of the database share one of the log until they are so many bytes."""
+LARGEST_RECORD: Final = 64 << 20
+PROGRESS_PLACE: Final = TopicPartition(TOPIC, 0)
+
+
+class Writer:
+    """Writes records and progress under one transactional id. It is the sink of sources."""
+
+    def __init__(
+        self, cluster: Cluster, bootstrap: str, settings: CaptureSettings, on_stored: Callable[[int], None]
+    ) -> None:
+        self._cluster = cluster
+        self._bootstrap = bootstrap
+        self._settings = settings
+        self._transaction = SharedTransaction.open(cluster, settings.transactional_id, timeout_ms=TIMEOUT_MS)
+        self._producer = BatchProducer(cluster, transactional_id=settings.transactional_id)
+        self._builders: dict[TopicPartition, BatchBuilder] = {}
+        self._sequences: dict[TopicPartition, int] = {}
+        self._partitions: dict[str, int] = {}
+        self._untouched: set[str] = set()
+        """Topics that were made here, and that nothing was sent to."""
+        self._on_stored = on_stored
+        self._progress: Progress | None = None
+        self._sent_bytes = 0
+        self._ended_at: int | None = None
+        self.records = 0
+        """How many were written and stored."""
+        self._open_records = 0
+        self._newest_ms = 0
+
+    def begin(self, progress: Progress, *, forget_stop: bool = False) -> None:
+        """Go on from here, which is stored; a request to stop is taken back."""
+        if forget_stop:
+            self._builder(PROGRESS_PLACE).append((progress.name + STOP).encode(), None, progress.time_ms)
+        self._store(progress)
+
+    @property
+    def progress(self) -> Progress:
+        """What is stored."""
+        assert self._progress is not None
+        return self._progress
+
+    def open_topic(self, topic: str, *, compacted: bool) -> Callable[[bytes | None, bytes | None, int], None]:
+        """What takes the records of a topic, which is made if it is not there."""
+        configs = {"max.message.bytes": str(LARGEST_RECORD)}
+        if compacted:
+            configs["cleanup.policy"] = "compact"
+        self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions, configs=configs))
+        count = self._partitions[topic]
+        if count == 1:
+            return partial(self._put, TopicPartition(topic, 0), self._builder(TopicPartition(topic, 0)))
+        places = [TopicPartition(topic, number) for number in range(count)]
+        builders = [self._builder(place) for place in places]
+
+        def put(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+            number = partition_of(key, count)
+            self._put(places[number], builders[number], key, value, timestamp_ms)
+
+        return put
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None:
+        """Write one record with headers to any topic."""
+        if topic not in self._partitions:
+            self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions))
+        place = TopicPartition(topic, partition_of(key, self._partitions[topic]))
+        builder = self._builder(place)
+        builder.append(key, value, timestamp_ms, encode_headers(headers))
+        if builder.size >= BATCH_BYTES:
+            self._send(place, builder)
+
+    def live_keys(self, topic: str) -> set[bytes]:
+        """The keys of a topic whose newest record has a value, those of the open transaction included."""
+        if topic in self._untouched:
+            return set()
+        for place, builder in self._builders.items():
+            if place.topic == topic and builder.count:
+                self._send(place, builder)
+        self._producer.flush()
+        return live_keys(self._bootstrap, topic)
+
+    def end(self, position: int) -> None:
+        """All up to here is whole; when it is enough, it is stored."""
+        self._ended_at = position
+        if self._sent_bytes >= ENOUGH_BYTES:
+            self._store(replace(self.progress, position=position))
+
+    def rest(self) -> None:
+        """Store what is whole."""
+        if self._ended_at is not None:
+            self._store(replace(self.progress, position=self._ended_at))
+
+    def table_done(self, name: str, table: TableProgress) -> None:
+        """A table was written as it was at its position: store it, whole."""
+        self._store(self.progress.with_table(name, table))
+
+    def close(self) -> None:
+        """Have what is not whole forgotten at once: open, it would hold up readers until its time is over."""
+        if self._sent_bytes:
+            with suppress(HeadraceError):
+                self._transaction.abort()
+
+    def _put(
+        self,
+        place: TopicPartition,
+        builder: BatchBuilder,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+    ) -> None:
+        builder.append(key, value, timestamp_ms)
+        if builder.size >= BATCH_BYTES:
+            self._send(place, builder)
+
+    def _store(self, progress: Progress) -> None:
+        """Commit everything, with the progress that it makes."""
+        waiting = [
+            place for place, builder in self._builders.items() if builder.count and place != PROGRESS_PLACE
+        ]
+        newest = max((self._builders[place].newest_ms for place in waiting), default=0)
+        progress = replace(progress, time_ms=max(progress.time_ms, self._newest_ms, newest))
+        record = self._builder(PROGRESS_PLACE)
+        record.append(progress.name.encode(), progress.to_bytes(), progress.time_ms)
+        self._transaction.add([*waiting, PROGRESS_PLACE])
+        for place in [*waiting, PROGRESS_PLACE]:
+            self._send(place, self._builders[place])
+        self._producer.flush()
+        self._transaction.commit()
+        self._sequences.clear()
+        self._sent_bytes, self._ended_at = 0, None
+        self.records += self._open_records
+        self._open_records = 0
+        self._progress = progress
+        self._on_stored(progress.position)
+
+    def _send(self, place: TopicPartition, builder: BatchBuilder) -> None:
+        self._transaction.add([place])
+        self._untouched.discard(place.topic)
+        sequence = self._sequences.get(place, 0)
+        self._sequences[place] = sequence + builder.count
+        if place != PROGRESS_PLACE:
+            self._open_records += builder.count
+        self._newest_ms = max(self._newest_ms, builder.newest_ms)
+        batch = builder.build(self._transaction.identity, sequence)
+        self._sent_bytes += len(batch)
+        self._producer.send(place, batch)
+
+    def _builder(self, place: TopicPartition) -> BatchBuilder:
+        return self._builders.setdefault(place, BatchBuilder())
+
+    def _make_topic(self, topic: NewTopic) -> None:
+        self._untouched |= create_topics(self._cluster, [topic])
+        self._partitions[topic.name] = len(self._cluster.topics([topic.name])[topic.name].partitions)

@@ -1,0 +1,220 @@
+"""`headrace capture`: a database's changes into topics; and what captures hold, stopped and dropped."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.capture_display import CaptureDisplay, stopping_by_signals
+from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
+
+if TYPE_CHECKING:
+    from headrace.capture.settings import CaptureSettings
+
+MIB = 1 << 20
+
+
+class CaptureGroup(TyperGroup):
+    """Takes `headrace capture URL …` for `headrace capture start URL …`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the verb in front of an address."""
+        if args and "://" in args[0]:
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+commands = typer.Typer(
+    cls=CaptureGroup,
+    no_args_is_help=True,
+    help="Change data capture: `headrace capture postgres://user@host/shop --tables public.users`.",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the capture.")]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="Address of the database, if the one of the start lacks the password."),
+]
+
+
+@commands.command()
+def start(
+    *,
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="The database: postgres://user@host:port/database. The password may be in it, in "
+            "PGPASSWORD, or in ~/.pgpass.",
+        ),
+    ],
+    tables: Annotated[
+        str,
+        typer.Option(
+            "--tables", metavar="TABLES", help="As schema.table, with commas between; * is anything."
+        ),
+    ] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="What the capture and its topics are called; else as the database.")
+    ] = "",
+    columns: Annotated[
+        str, typer.Option("--columns", help="Only these, as schema.table.column, with commas between.")
+    ] = "",
+    mask: Annotated[str, typer.Option("--mask", help="Columns whose values are replaced by ****.")] = "",
+    hash_: Annotated[str, typer.Option("--hash", help="Columns whose values are replaced by SHA-256.")] = "",
+    salt: Annotated[
+        str,
+        typer.Option("--salt", envvar="HEADRACE_SALT", help="Hashed before each value.", show_default=False),
+    ] = "",
+    outbox: Annotated[
+        str, typer.Option("--outbox", metavar="TABLE", help="Rows of this table name the topic they go to.")
+    ] = "",
+    partitions: Annotated[int, typer.Option("--partitions", help="Of each topic that is made.")] = 1,
+    warn_mb: Annotated[
+        int, typer.Option("--warn-mb", help="Say it when the database holds so much log for the capture.")
+    ] = 1024,
+    stop_mb: Annotated[
+        int, typer.Option("--stop-mb", help="Drop the slot when it is so much, to save the disk; 0: never.")
+    ] = 16 * 1024,
+    once: Annotated[
+        bool, typer.Option("--once", help="Leave when all that is committed now is captured.")
+    ] = False,
+    broker: options.Broker = None,
+) -> None:
+    """Capture tables: a snapshot, and then every change, until Ctrl-C.
+
+    Each table becomes a topic, NAME.SCHEMA.TABLE, of events in Debezium's envelope. It goes on where it was
+    when it is started again.
+
+    Example: headrace capture postgres://app@127.0.0.1/shop --tables public.users,public.orders
+    """
+    from headrace.capture.settings import CaptureSettings
+
+    settings = CaptureSettings(
+        url=url,
+        tables=_listed(tables),
+        name=name,
+        columns=_listed(columns),
+        mask=_listed(mask),
+        hash=_listed(hash_),
+        salt=salt,
+        outbox=outbox,
+        partitions=partitions,
+        warn_bytes=warn_mb * MIB,
+        stop_bytes=stop_mb * MIB,
+        once=once,
+    )
+    _run(settings, _bootstrap(broker))
+
+
+@commands.command("list")
+def list_(*, broker: options.Broker = None, as_json: options.Json = False) -> None:
+    """List the captures that have run on this broker.
+
+    Example: headrace capture list
+    """
+    from headrace.capture.registry import list_captures
+
+    found = list_captures(_bootstrap(broker))
+    if as_json:
+        print_json(
+            [{"name": each.name, "database": each.address, "tables": list(each.tables)} for each in found]
+        )
+        return
+    print_table(
+        ["name", "database", "tables"], [(each.name, each.address, tuple(each.tables)) for each in found]
+    )
+
+
+@commands.command()
+def status(
+    *, name: Name, url: Url = None, broker: options.Broker = None, as_json: options.Json = False
+) -> None:
+    """Show how far a capture is, and how much log its database holds for it.
+
+    Example: headrace capture status shop
+    """
+    from headrace.capture.registry import find_capture, status_of
+
+    found = status_of(find_capture(_bootstrap(broker), name), url)
+    if as_json:
+        print_json(found)
+        return
+    running = {True: "running", False: "not running", None: "unknown"}[found.is_running]
+    print_line(f"capture   {found.name} of {found.database}: {running}")
+    print_line(f"position  {found.position}")
+    print_line(f"slot      {found.slot}{', whose log is lost' if found.is_lost else ''}")
+    print_line(
+        f"WAL held  {size_text(found.wal_held_bytes) or '-'}, {size_text(found.lag_bytes) or '-'} behind"
+    )
+    for table, topic in found.tables.items():
+        print_line(f"table     {table} in {topic}")
+    if found.problem:
+        note(found.problem)
+
+
+@commands.command()
+def stop(*, name: Name, url: Url = None, broker: options.Broker = None) -> None:
+    """Have a capture end, wherever it runs; started again, it goes on.
+
+    Example: headrace capture stop shop
+    """
+    from headrace.capture.registry import find_capture, stop_capture
+
+    bootstrap = _bootstrap(broker)
+    ran = stop_capture(bootstrap, find_capture(bootstrap, name), url)
+    print_line(f"capture {name} {'stopped' if ran else 'did not run'}")
+
+
+@commands.command()
+def drop(
+    *,
+    name: Name,
+    url: Url = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="The database is gone: only forget the capture.")
+    ] = False,
+    broker: options.Broker = None,
+    yes: options.Yes = False,
+) -> None:
+    """Drop a capture's slot and publication, and forget how far it was. Topics stay.
+
+    Started again, it takes a new snapshot, and corrects what its topics hold.
+
+    Example: headrace capture drop shop --yes
+    """
+    from headrace.capture.registry import drop_capture, find_capture, forget_capture
+
+    bootstrap = _bootstrap(broker)
+    progress = find_capture(bootstrap, name)
+    confirm(f"Drop the slot {progress.slot} in {progress.address}?", yes=yes)
+    if forget:
+        forget_capture(bootstrap, name)
+    else:
+        drop_capture(bootstrap, progress, url)
+    print_line(f"capture {name} dropped")
+
+
+def _run(settings: CaptureSettings, bootstrap: str) -> None:
+    from headrace.capture.capture import Capture
+
+    with CaptureDisplay() as display:
+        capture = Capture(settings, bootstrap, tell=display.tell, report=display.report)
+        gc.freeze()  # what is loaded stays: looking through it again and again would hold up changes
+        with stopping_by_signals(capture.stop):
+            capture.run()
+    note(f"captured {capture.records:,} records")
+
+
+def _bootstrap(option: str | None) -> str:
+    from headrace.cli.settings import broker_address
+
+    return str(broker_address(option))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

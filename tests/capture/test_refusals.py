@@ -1,0 +1,156 @@
+"""What is wrong is said with what to do, before anything is captured."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psycopg
+import pytest
+
+from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, SourceLost, TooFarBehind, UnfitDatabase
+from headrace.capture.settings import CaptureSettings
+from headrace.errors import Misuse
+from headrace.testing import broker
+from headrace.testing.postgres import PostgresServer
+from tests.capture.database import Database
+from tests.cli.terminal import wait_until
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
+
+
+def test_a_table_that_is_not_there_is_named(database: Database) -> None:
+    with pytest.raises(UnfitDatabase, match=r"no table public\.nothing"):
+        database.capture("nothing")
+
+
+def test_a_table_whose_rows_cannot_be_told_apart_is_refused(database: Database) -> None:
+    database.run("CREATE TABLE t (a int)")
+    with pytest.raises(UnfitDatabase, match="REPLICA IDENTITY FULL"):
+        database.capture("t")
+    database.run("INSERT INTO t VALUES (1)", "UPDATE t SET a = 2")  # which a publication would have broken
+
+
+def test_a_server_without_logical_log_is_refused(database: Database) -> None:
+    with (
+        TemporaryDirectory(prefix="headrace-") as folder,
+        PostgresServer(Path(folder), settings={"wal_level": "replica"}) as server,
+    ):
+        settings = Database(server.url(), "postgres", database.bootstrap)
+        with pytest.raises(UnfitDatabase, match="ALTER SYSTEM SET wal_level = logical"):
+            settings.capture("t")
+        settings.connection.close()
+
+
+def test_a_user_without_privileges_is_told_which(database: Database) -> None:
+    database.run(TABLE, f"CREATE ROLE {database.name}_reader LOGIN")
+    url = database.url.replace("postgres@", f"{database.name}_reader@")
+    reader = Database(url, database.name, database.bootstrap)
+    with pytest.raises(UnfitDatabase, match="REPLICATION"):
+        reader.capture("t")
+    database.run(f"ALTER ROLE {database.name}_reader REPLICATION")
+    with pytest.raises(UnfitDatabase, match=r"GRANT SELECT ON public\.t"):
+        reader.capture("t")
+    database.run(f"GRANT SELECT ON t TO {database.name}_reader")
+    with pytest.raises(UnfitDatabase, match=r"CREATE PUBLICATION headrace_shop FOR TABLE public\.t"):
+        reader.capture("t")
+    database.run("CREATE PUBLICATION headrace_shop FOR TABLE t WITH (publish_via_partition_root = true)")
+    database.run("INSERT INTO t VALUES (1)")
+    assert reader.capture("t") == 1
+    reader.connection.close()
+
+
+def test_two_captures_of_one_name_do_not_run_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.capture.postgres.source.TAKEN_S", 0.2)
+    database.run(TABLE)
+    with database.capturing("t"):
+        with pytest.raises(SlotTaken, match="headrace capture stop shop"):
+            database.capture("t")
+        database.run("INSERT INTO t VALUES (1)")
+        wait_until(lambda: list(database.table("shop.public.t")) == ["1"], "the first one to go on")
+
+
+def test_the_name_of_another_database_is_not_taken(database: Database, postgres: PostgresServer) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    other = Database(postgres.url(), "postgres", database.bootstrap)
+    with pytest.raises((CaptureError, UnfitDatabase), match=r"another database|no table"):
+        other.capture("t")
+    other.connection.close()
+
+
+def test_a_slot_that_is_gone_means_a_new_snapshot_which_the_user_asks_for(database: Database) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    wait_until(lambda: database.slot().active_pid is None, "the slot to be left")
+    database.run("SELECT pg_drop_replication_slot('headrace_shop')")
+    with pytest.raises(SlotGone, match="headrace capture drop shop"):
+        database.capture("t")
+
+
+def test_a_database_that_is_not_there_is_said_at_once(database: Database) -> None:
+    lost = Database.__new__(Database)
+    lost.url, lost.bootstrap, lost.told = "postgres://nobody@127.0.0.1:1/shop", database.bootstrap, []
+    with pytest.raises(SourceLost, match="does not answer"):
+        lost.capture("t")
+
+
+def test_too_much_log_is_said_and_then_let_go(database: Database) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    with psycopg.connect(database.url, autocommit=True) as busy:
+        busy.execute("CREATE TABLE noise AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 3000)")
+    database.capture("t", warn_bytes=1 << 20)
+    assert any("MiB of its log" in text for text in database.told)
+    with psycopg.connect(database.url, autocommit=True) as busy:
+        busy.execute("INSERT INTO noise SELECT a FROM noise")
+    with pytest.raises(TooFarBehind, match="The slot was dropped"):
+        database.capture("t", stop_bytes=1 << 20)
+    assert database.slot() is None
+
+
+def test_the_slot_moves_on_while_the_captured_tables_are_quiet(database: Database) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    database.run("CREATE TABLE noise AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 3000)")
+    before = database.slot().lag_bytes
+    assert database.capture("t") == 0
+    wait_until(lambda: database.slot().lag_bytes < before / 10, "the slot to move on")
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings"),
+    [
+        ("no database", {"url": "mysql://h/d", "tables": ("t",)}),
+        ("no tables", {"url": "postgres://h/d", "tables": ()}),
+        ("not the name of a table", {"url": "postgres://h/d", "tables": ("a.b.c",)}),
+        ("cannot begin", {"url": "postgres://h/d", "tables": ("t",), "name": "a/b"}),
+        (
+            "masked and hashed",
+            {"url": "postgres://h/d", "tables": ("t",), "mask": ("t.a",), "hash": ("t.a",)},
+        ),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(problem: str, settings: dict[str, object]) -> None:
+    with pytest.raises(Misuse, match=problem):
+        CaptureSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_a_password_is_shown_nowhere() -> None:
+    settings = CaptureSettings(
+        url="postgres://ann:secret@h:5432/shop?sslmode=require", tables=("t",), salt="s3"
+    )
+    assert "secret" not in repr(settings) + settings.address
+    assert "s3" not in repr(settings)
+
+
+def test_a_slot_that_this_broker_does_not_know_is_left_alone(database: Database) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    with broker() as other:
+        elsewhere = Database(database.url, database.name, other.bootstrap)
+        with pytest.raises(CaptureError, match="this broker knows nothing of it"):
+            elsewhere.capture("t")
+        elsewhere.connection.close()
+    database.run("INSERT INTO t VALUES (1)")
+    assert database.capture("t") == 1

@@ -1,0 +1,80 @@
+"""Captures that are stopped, dropped, and begun anew; captures in processes of their own."""
+
+import os
+import signal
+
+import pytest
+
+from headrace.capture.errors import CaptureFailed, UnknownCapture
+from headrace.capture.process import CaptureProcess
+from headrace.capture.registry import find_capture, list_captures, status_of, stop_capture
+from tests.capture.database import Database
+from tests.cli.terminal import wait_until
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
+TOPIC = "shop.public.t"
+
+
+def test_a_capture_is_found_with_what_it_holds(database: Database) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    (progress,) = list_captures(database.bootstrap)
+    status = status_of(progress, database.url)
+    assert (status.name, status.tables) == ("shop", {"public.t": TOPIC})
+    assert status.wal_held_bytes is not None
+    with pytest.raises(UnknownCapture, match="there are: shop"):
+        find_capture(database.bootstrap, "other")
+
+
+def test_a_capture_is_stopped_from_elsewhere_and_goes_on_when_it_is_started_again(database: Database) -> None:
+    database.run(TABLE)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, tell=database.told.append)
+    process.start()
+    wait_until(lambda: process.is_active() and "follows" in str(database.told), "the capture to follow")
+    assert stop_capture(database.bootstrap, find_capture(database.bootstrap, "shop"), database.url)
+    wait_until(lambda: not process.is_active(), "its end")
+    assert "was asked to stop" in database.told[-1]
+    database.run("INSERT INTO t VALUES (1)")
+    assert database.capture("t") == 1
+    assert not stop_capture(database.bootstrap, find_capture(database.bootstrap, "shop"), database.url)
+
+
+def test_a_capture_begun_anew_corrects_what_its_topics_hold(database: Database) -> None:
+    database.run(TABLE, "INSERT INTO t VALUES (1), (2)")
+    database.capture("t")
+    database.drop()
+    assert database.slot() is None
+    database.run("DELETE FROM t WHERE id = 1", "INSERT INTO t VALUES (3)")
+    database.capture("t")
+    assert sorted(map(str, database.table(TOPIC))) == ["2", "3"]
+    assert ("1", "d") in [(key, op) for key, op, *_ in database.events(TOPIC)]
+
+
+def test_a_process_ends_cleanly_when_its_standard_input_does(database: Database) -> None:
+    database.run(TABLE)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, tell=database.told.append)
+    process.start()
+    wait_until(lambda: process.is_active() and "follows" in str(database.told), "the capture to follow")
+    database.run("INSERT INTO t VALUES (1)")
+    wait_until(lambda: list(database.table(TOPIC)) == ["1"], "the change")
+    process.ask_to_stop()
+    wait_until(lambda: not process.is_active(), "its end")
+    assert database.capture("t") == 0
+
+
+def test_a_process_says_why_it_failed_and_whether_there_is_hope(database: Database) -> None:
+    process = CaptureProcess(database.settings("nothing"), database.bootstrap, tell=database.told.append)
+    process.start()
+    with pytest.raises(CaptureFailed, match=r"no table public\.nothing"):
+        wait_until(lambda: not process.is_active(), "its end")
+
+
+def test_a_capture_that_is_killed_leaves_its_slot_to_the_next(database: Database) -> None:
+    database.run(TABLE)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, tell=database.told.append)
+    process.start()
+    wait_until(lambda: process.is_active() and "follows" in str(database.told), "the capture to follow")
+    os.kill(process.pid, signal.SIGKILL)
+    database.run("INSERT INTO t VALUES (1)")
+    assert database.capture("t") == 1
+    process.stop()

@@ -1,0 +1,108 @@
+"""Captured tables in jobs: joins and views over them stay right after inserts, updates and deletes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from headrace import App, Rows
+from headrace.streams.runner import Order, Runner
+from headrace.streams.table_view import TableView
+from headrace.tables.row_values import RowReader
+from tests.capture.database import Database, read_topic
+from tests.streams.test_runner import Recorder
+
+PEOPLE = "CREATE TABLE employees (id bigint PRIMARY KEY, name text, dept int, since date, pay numeric(8, 2))"
+DEPARTMENTS = "CREATE TABLE departments (id int PRIMARY KEY, title text)"
+
+
+def staff_app(url: str) -> App:
+    app = App("staff")
+    app.capture(url, tables=["employees", "departments"], name="shop")
+    visits = app.stream("visits", "who long, n int")
+    employees = app.table(
+        "shop.public.employees", "id long, name string, dept int, pay decimal(8,2)", key="id"
+    )
+    departments = app.table("shop.public.departments", "id int, title string", key="id")
+
+    @app.job(into=app.topic("seen", partitions=1))
+    def seen() -> Rows:
+        return visits.join(employees, on={"who": "id"}, as_of="latest")
+
+    @app.job(into=app.view("staff", key="id", partitions=1))
+    def staff() -> TableView:
+        return employees.join(departments, on={"dept": "id"})
+
+    return app
+
+
+def visit(bootstrap: str, number: int, *people: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for who in people:
+        producer.produce("visits", json.dumps({"who": who, "n": number}).encode(), partition=0)
+    assert producer.flush(10) == 0
+
+
+def values(bootstrap: str, topic: str) -> list[Any]:
+    return [value for _, value in read_topic(bootstrap, topic)]
+
+
+@pytest.mark.timeout(240)
+def test_jobs_over_captured_tables_follow_the_database(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    def run() -> None:
+        recorder = Recorder()
+        order = Order(app=staff_app(database.url), once=True, broker=database.bootstrap, state=tmp_path)
+        assert Runner(order, recorder).run() == 0, recorder.news
+
+    database.run(
+        PEOPLE,
+        DEPARTMENTS,
+        "INSERT INTO departments VALUES (1, 'Human Resources'), (2, 'Information Technology')",
+        "INSERT INTO employees VALUES (1, 'Alice', 1, now(), 10.50), (2, 'Bob', 2, now(), 20)",
+    )
+    visit(database.bootstrap, 1, 1, 2, 3)
+    run()
+    database.run(
+        "INSERT INTO employees VALUES (3, 'Carol', NULL, now(), NULL)",
+        "UPDATE employees SET dept = 1 WHERE id = 2",
+        "UPDATE departments SET title = 'People' WHERE id = 1",
+        "DELETE FROM departments WHERE id = 2",
+        "DELETE FROM employees WHERE id = 1",
+    )
+    visit(database.bootstrap, 2, 1, 2, 3)
+    run()
+    joined = [(row["n"], row["who"], row["name"], row["pay"]) for row in values(database.bootstrap, "seen")]
+    assert joined == [
+        (1, 1, "Alice", 10.5),
+        (1, 2, "Bob", 20.0),
+        (1, 3, None, None),
+        (2, 1, None, None),
+        (2, 2, "Bob", 20.0),
+        (2, 3, "Carol", None),
+    ]
+    view: dict[str | None, Any] = {}
+    for key, row in read_topic(database.bootstrap, "staff"):
+        view[key] = None if row is None else (row["name"], row["dept"], row["title"])
+    assert {key: row for key, row in view.items() if row is not None} == {
+        "2": ("Bob", 1, "People"),
+        "3": ("Carol", None, None),
+    }
+
+
+def test_values_are_rows_or_change_events_around_them() -> None:
+    reader = RowReader(pa.struct([("id", pa.int64()), ("op", pa.string())]))
+    event = {"before": None, "after": {"id": 1, "op": "x"}, "source": {}, "op": "c", "ts_ms": 1}
+    documents = [None, event, {**event, "after": None, "op": "d"}, {**event, "after": None, "op": "t"}]
+    texts = [None if each is None else json.dumps(each).encode() for each in documents]
+    rows, deleted = reader.read(pa.array([*texts, b"garbled"], pa.binary()))
+    assert rows[1].as_py() == {"id": 1, "op": "x"}
+    assert deleted.to_pylist() == [True, False, True, True, False]
+    rows, deleted = reader.read(pa.array([b'{"id": 1, "op": "d"}', None], pa.binary()))
+    assert rows[0].as_py() == {"id": 1, "op": "d"}
+    assert deleted.to_pylist() == [False, True]

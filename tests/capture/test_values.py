@@ -1,0 +1,137 @@
+"""Values of every common type as JSON: the same in snapshots and in changes."""
+
+from typing import Any
+
+import pytest
+
+from tests.capture.database import Database
+
+ALL = {
+    "boolean": ("true", True),
+    "smallint": ("-32768", -32768),
+    "integer": ("7", 7),
+    "bigint": ("9007199254740993", 9007199254740993),
+    "real": ("1.5", 1.5),
+    "double precision": ("'1e300'", 1e300),
+    "double precision[]": ("'{NaN,-Infinity,0.1}'", ["NaN", "-Infinity", 0.1]),
+    "numeric": ("123456789012345678901234567890.50", "123456789012345678901234567890.50"),
+    "numeric(6,2)": ("'NaN'", "NaN"),
+    "text": (
+        "E'tab\\t \"quotes\" back\\\\slash \\n line \\u0001 é😀'",
+        'tab\t "quotes" back\\slash \n line \x01 é😀',
+    ),
+    "varchar(5)": ("''", ""),
+    "char(4)": ("'ab'", "ab  "),
+    "uuid": ("'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    "bytea": (r"'\x0001ff'", "AAH/"),
+    "date": ("'2026-02-28'", "2026-02-28"),
+    "date[]": ("'{infinity,2026-01-01}'", ["infinity", "2026-01-01"]),
+    "time": ("'12:34:56.789'", "12:34:56.789"),
+    "timetz": ("'12:34:56+02'", "12:34:56+02"),
+    "timestamp": ("'2026-01-02 03:04:05.123456'", "2026-01-02T03:04:05.123456"),
+    "timestamp[]": (
+        '\'{infinity,"2026-01-02 03:04:05","0044-03-15 00:00:00 BC"}\'',
+        ["infinity", "2026-01-02T03:04:05", "0044-03-15 00:00:00 BC"],
+    ),
+    "timestamptz": ("'2026-01-02 03:04:05+02'", "2026-01-02T01:04:05Z"),
+    "interval": ("'1 year 2 months 3 days 04:05:06.7'", "P1Y2M3DT4H5M6.7S"),
+    "json": ('\'{"b": 1,  "a": [null]}\'', '{"b": 1,  "a": [null]}'),
+    "jsonb": ('\'{"b": 1,  "a": "\\""}\'', '{"a": "\\"", "b": 1}'),
+    "integer[]": ("'{1,NULL,3}'", [1, None, 3]),
+    "text[]": (
+        "ARRAY['a,b', 'NULL', NULL, '', 'q\"\\x', '{}', ' s ']",
+        ["a,b", "NULL", None, "", 'q"\\x', "{}", " s "],
+    ),
+    "integer[][]": ("'{{1,2},{3,4}}'", [[1, 2], [3, 4]]),
+    "boolean[]": ("'[0:1]={t,f}'", [True, False]),
+    "bytea[]": (r"ARRAY['\x00'::bytea, NULL]", ["AA==", None]),
+    "jsonb[]": ("""ARRAY['{"a": "x,y"}'::jsonb]""", ['{"a": "x,y"}']),
+    "mood": ("'so so'", "so so"),
+    "mood[]": ("'{happy,\"so so\"}'", ["happy", "so so"]),
+    "cents": ("12", 12),
+    "place": ("ROW('x y', 2)", '("x y",2)'),
+    "int4range": ("'[1,5]'", "[1,6)"),
+    "tstzrange": (
+        "'[2026-01-01 00:00+00,)'",
+        '["2026-01-01 00:00:00+00",)',
+    ),
+    "int4multirange": ("'{[1,3),[5,7)}'", "{[1,3),[5,7)}"),
+    "inet": ("'10.0.0.1/8'", "10.0.0.1/8"),
+    "macaddr": ("'08:00:2b:01:02:03'", "08:00:2b:01:02:03"),
+    "bit(4)": ("B'1010'", "1010"),
+    "point": ("'(1,2)'", "(1,2)"),
+    "tsvector": ("'a b'", "'a' 'b'"),
+    "oid": ("42", 42),
+    "int2vector": ("'1 2'", "1 2"),
+}
+
+
+def columns(values: list[Any]) -> dict[str, Any]:
+    return {f"c{index}": value for index, value in enumerate(values)}
+
+
+def test_every_type_has_its_value_in_snapshots_and_in_changes(database: Database) -> None:
+    database.run(
+        "CREATE TYPE mood AS ENUM ('happy', 'so so')",
+        "CREATE DOMAIN cents AS int CHECK (value >= 0)",
+        "CREATE TYPE place AS (name text, floor int)",
+        "CREATE TABLE t (id int PRIMARY KEY, "
+        + ", ".join(f"c{index} {kind}" for index, kind in enumerate(ALL))
+        + ")",
+        "INSERT INTO t VALUES (1, " + ", ".join(literal for literal, _ in ALL.values()) + ")",
+        "INSERT INTO t (id) VALUES (2)",
+    )
+    database.capture("t")
+    database.run("INSERT INTO t SELECT 3, " + ", ".join(columns(list(ALL))) + " FROM t WHERE id = 1")
+    database.run("INSERT INTO t (id) VALUES (4)")
+    database.capture("t")
+    table = database.table("shop.public.t")
+    wanted = columns([value for _, value in ALL.values()])
+    assert {**table["1"], "id": 0} == {**wanted, "id": 0}
+    assert {**table["3"], "id": 0} == {**wanted, "id": 0}
+    assert set(table["2"].values()) == {2, None}
+    assert set(table["4"].values()) == {4, None}
+
+
+def test_generated_columns_are_left_out_of_both(database: Database) -> None:
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "INSERT INTO t VALUES (1)",
+    )
+    database.capture("t")
+    database.run("INSERT INTO t VALUES (2)")
+    database.capture("t")
+    assert database.table("shop.public.t") == {"1": {"id": 1}, "2": {"id": 2}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "literal", "key"),
+    [
+        ("boolean", "true", "true"),
+        ("text", "'it''s \"x\"'", 'it\'s "x"'),
+        ("timestamptz", "'2026-01-02 03:04:05+00'", "2026-01-02T03:04:05Z"),
+        ("numeric", "1.50", "1.50"),
+        ("bytea", r"'\x6162'", "ab"),
+    ],
+)
+def test_a_key_of_one_column_is_its_text(database: Database, kind: str, literal: str, key: str) -> None:
+    database.run(f"CREATE TABLE t (id {kind} PRIMARY KEY)", f"INSERT INTO t VALUES ({literal})")
+    database.capture("t")
+    ((found, _),) = database.records("shop.public.t")
+    assert found == key
+
+
+@pytest.mark.parametrize(("identity", "after"), [("DEFAULT", "__headrace_unavailable_value"), ("FULL", None)])
+def test_a_large_value_that_did_not_change_is_marked_or_filled(
+    database: Database, identity: str, after: str | None
+) -> None:
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, large text)",
+        "ALTER TABLE t ALTER large SET STORAGE EXTERNAL",
+        f"ALTER TABLE t REPLICA IDENTITY {identity}",
+        "INSERT INTO t VALUES (1, 1, repeat('x', 10000))",
+    )
+    database.capture("t")
+    database.run("UPDATE t SET n = 2")
+    database.capture("t")
+    assert database.table("shop.public.t")["1"] == {"id": 1, "n": 2, "large": after or "x" * 10_000}
