@@ -7,6 +7,7 @@ is told here where they are.
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = (
+    "tests/capture/test_tables.py",
     "tests/cli/test_query.py",
     "tests/cluster/test_peer.py",
     "tests/columns/test_documents.py",

@@ -14,7 +14,7 @@ from headrace.streams.runner import Order, Runner
 from headrace.streams.table_view import TableView
 from headrace.tables.row_values import RowReader
 from tests.capture.database import Database, read_topic
-from tests.streams.test_runner import Recorder
+from tests.streams.workshop import Recorder
 
 PEOPLE = "CREATE TABLE employees (id bigint PRIMARY KEY, name text, dept int, since date, pay numeric(8, 2))"
 DEPARTMENTS = "CREATE TABLE departments (id int PRIMARY KEY, title text)"

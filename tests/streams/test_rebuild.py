@@ -18,7 +18,7 @@ from headrace.streams.job_folder import JobFolder
 from headrace.streams.runner import Order, Runner
 from headrace.testing import EmbeddedBroker
 from tests.cli.terminal import wait_until
-from tests.streams.test_runner import Recorder, Workshop
+from tests.streams.workshop import Recorder, Workshop
 
 pytestmark = pytest.mark.timeout(240)
 
