@@ -40,7 +40,7 @@ class Plan:
 FULL = Plan(
     name="full",
     rate=5_000,
-    first={"headrace": 1_200_000, "flink": 600_000, "pathway": 200_000, "bytewax": 100_000, "quix": 30_000},
+    first={"headrace": 2_400_000, "flink": 600_000, "pathway": 200_000, "bytewax": 100_000, "quix": 30_000},
     then={"headrace": 3_000_000, "flink": 2_000_000, "pathway": 900_000, "bytewax": 600_000, "quix": 100_000},
     thin=10,
     shares={"pathway": 0.2, "bytewax": 0.2, "quix": 0.2},
