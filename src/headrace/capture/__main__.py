@@ -24,7 +24,10 @@ def main() -> int:
     """The exit code of a capture that ran until it was told to stop."""
     orders = json.loads(sys.stdin.readline())
     capture = Capture(
-        CaptureSettings.from_dict(orders["settings"]), orders["bootstrap"], tell=lambda text: _say(text=text)
+        CaptureSettings.from_dict(orders["settings"]),
+        orders["bootstrap"],
+        tell=lambda text: _say(text=text),
+        ready=lambda: _say(ready=True),
     )
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
     threading.Thread(target=_await_end, args=(capture,), daemon=True).start()

@@ -34,11 +34,13 @@ class Capture:
         *,
         tell: Callable[[str], None] = lambda _: None,
         report: Callable[[str, int, int], None] = lambda *_: None,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._bootstrap = bootstrap
         self._tell = tell
         self._report = report
+        self._ready = ready
         self._stopped = threading.Event()
         self._reached = 0
         """How often the database and the broker were both there."""
@@ -108,6 +110,8 @@ class Capture:
         if not progress.position:
             writer.begin(source.begin(progress))
         self._reached += 1
+        source.open_topics(writer.progress, writer)
+        self._ready()
         source.snapshot(writer.progress, writer)
         if not self._stopped.is_set():
             source.follow(writer.progress, writer)

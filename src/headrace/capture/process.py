@@ -26,6 +26,7 @@ class CaptureProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._fault: Exception | None = None
+        self._is_ready = False
 
     @property
     def name(self) -> str:
@@ -40,7 +41,7 @@ class CaptureProcess:
 
     def start(self) -> None:
         """Begin, from where the last run left off."""
-        self._rest, self._fault = b"", None
+        self._rest, self._fault, self._is_ready = b"", None, False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headrace.capture"],
             stdin=subprocess.PIPE,
@@ -67,8 +68,8 @@ class CaptureProcess:
         raise self._fault or SourceLost(f"the process of {self.name} ended with {code}.")
 
     def is_settled(self) -> bool:
-        """Whether the work of starting is behind it: it takes hardly any."""
-        return True
+        """Whether the topics of its tables are there."""
+        return self._is_ready
 
     def ask_to_stop(self) -> None:
         """Let what is whole be stored, and then end."""
@@ -91,6 +92,8 @@ class CaptureProcess:
     def _hear(self, document: dict[str, Any]) -> None:
         if "text" in document:
             self._tell(f"{self.name} {document['text']}")
+        elif "ready" in document:
+            self._is_ready = True
         else:
             kind = CaptureFailed if document["hopeless"] else SourceLost
             self._fault = kind(document["error"])

@@ -18,10 +18,15 @@ UNKNOWN_TOPIC: Final = (3, -190, -188)
 """Kafka's and librdkafka's errors for a topic that is not there."""
 
 
+def read_records(bootstrap: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
+    """Key and value of all committed records with a key; nothing where there is no such topic."""
+    return _records(bootstrap, topic, "read_committed", None, {})
+
+
 def newest_records(bootstrap: str, topic: str) -> dict[bytes, bytes]:
     """The value of each key whose newest committed record has one; nothing where there is no such topic."""
     newest: dict[bytes, bytes] = {}
-    for key, value in _records(bootstrap, topic, "read_committed", None, {}):
+    for key, value in read_records(bootstrap, topic):
         if value is None:
             newest.pop(key, None)
         else:

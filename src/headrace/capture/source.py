@@ -61,6 +61,9 @@ class Source(Protocol):
     def begin(self, progress: Progress) -> Progress:
         """Where to begin: for one without a position, from now on the database keeps its log for us."""
 
+    def open_topics(self, progress: Progress, sink: Sink) -> None:
+        """Make the topics of the tables that no snapshot was taken of, before anybody else does."""
+
     def snapshot(self, progress: Progress, sink: Sink) -> None:
         """Write the tables that no snapshot was taken of; each is one transaction of the log."""
 

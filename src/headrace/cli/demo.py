@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from headrace.cli.output import print_line
-
-
-class Act(StrEnum):
-    """What is shown."""
-
-    JOBS = "jobs"
-    LOG = "log"
+from headrace.demo.acts import Act, play
 
 
 def demo(
     seconds: Annotated[float, typer.Option(help="How long the shop is open.")] = 20,
-    act: Annotated[Act, typer.Option(help="Jobs on Spark, or the log alone.")] = Act.JOBS,
+    act: Annotated[
+        Act, typer.Option(help="Jobs on Spark, systems derived from a database, or the log alone.")
+    ] = Act.ALL,
     pipeline: Annotated[
         bool, typer.Option("--pipeline", help="Print the file with the jobs of the demo, and leave.")
     ] = False,
 ) -> None:
-    """Show what there is: events, jobs on Spark, a crash, and a check that each effect is there once.
+    """Show what there is: events, jobs on Spark, crashes, and checks that each effect is there once.
 
-    The act `log` needs no Spark: two groups of consumers, a crash, and a check that nothing is lost.
+    The act `jobs` joins streams and sums them up while the broker is killed. In the act `derived` a table of
+    a PostgreSQL changes, and a search index, a Redis and a view follow. The act `log` needs no Spark: two
+    groups of consumers, a crash, and a check that nothing is lost.
 
     Example: headrace demo --seconds 10
     """
@@ -37,13 +34,5 @@ def demo(
         return
     from rich.console import Console
 
-    if act is Act.LOG:
-        from headrace.demo.show import Show
-
-        held = Show(Console(), seconds).run()
-    else:
-        from headrace.demo.jobs_show import JobsShow
-
-        held = JobsShow(Console(), seconds).run()
-    if not held:
+    if not play(act, Console(), seconds):
         raise typer.Exit(1)

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from headrace.broker.process import BrokerProcess
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
+from headrace.demo.findings import print_findings
 from headrace.demo.generator import World
 from headrace.demo.results import TOPICS, Results
+from headrace.spark.session import open_session
 from headrace.streams.display import Board
 from headrace.streams.pipeline import load_app
 from headrace.streams.runner import Order, Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import ExitStack
 
     from rich.console import Console, RenderableType
 
@@ -48,9 +50,10 @@ class Phase(Enum):
 class JobsShow:
     """One performance."""
 
-    def __init__(self, console: Console, seconds: float) -> None:
+    def __init__(self, console: Console, seconds: float, stack: ExitStack) -> None:
         self._console = console
         self._seconds = max(seconds, LEAST_SECONDS)
+        self._stack = stack  # which keeps the session of Spark for the act that follows
 
     def run(self) -> bool:
         """Play; whether the check at the end held."""
@@ -68,6 +71,7 @@ class JobsShow:
         results.start()
         self._say("Orders, payments and machines write to it. Spark starts; that takes some seconds …")
         stage = Stage(self._console, broker, world, results, begin_s=begin, seconds=self._seconds)
+        self._stack.callback(open_session(app.name).stop)
         order = Order(app=app, broker=broker.bootstrap, state=folder / "state")
         runner = Runner(order, stage)
         stage.stop = runner.stop
@@ -87,17 +91,12 @@ class JobsShow:
                 results.dead == world.garbled
             ),
         }
-        self._console.print()
-        for claim, holds in findings.items():
-            style = "green" if holds else "bold red"
-            self._console.print(Text(f"{'✓' if holds else '✗'} {claim}", style=style))
-        held = all(findings.values())
+        held = print_findings(self._console, findings)
         claim = ", each effect exactly once" if held else ""
         self._console.print(
             f"\n{world.written:,} events, three jobs (joins with a stream and a table, windows), one crash"
             f"{claim}.\nTake the jobs as a beginning with\n"
-            "`headrace demo --pipeline > pipeline.py`, and run them with `headrace run pipeline.py`.\n"
-            "Where to look next: docs/jobs.md, `headrace demo --act log`, `headrace --help`.",
+            "`headrace demo --pipeline > pipeline.py`, and run them with `headrace run pipeline.py`.\n",
             highlight=False,
         )
         return held

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headrace.demo.findings import print_findings
 from headrace.demo.shop import ORDERS, Clerk, Customers, open_shop, read_back
 from headrace.testing.process import BrokerProcess
 
@@ -108,16 +109,12 @@ class Show:
             "every order reached billing, by A or by B": not _missing(customers, clerks[:2]),
             "every order reached audit": not _missing(customers, clerks[2:]),
         }
-        self._console.print()
-        for claim, holds in findings.items():
-            self._console.print(
-                Text(f"{'✓' if holds else '✗'} {claim}", style="green" if holds else "bold red")
-            )
+        held = print_findings(self._console, findings)
         self._console.print(
             f"\n{len(customers.acknowledged):,} orders and one crash. Where to look next: `headrace --help`, "
             "the example in README.md, and docs/."
         )
-        return all(findings.values())
+        return held
 
 
 def _missing(customers: Customers, clerks: list[Clerk]) -> set[int]:

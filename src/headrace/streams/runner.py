@@ -117,11 +117,18 @@ class Runner:
         self._stopped.set()
 
     def _run_on(self, runs: Sequence[JobRun | Rebuild]) -> int:
-        self._supervisor.add([*self._captures, *runs])
+        self._supervisor.add(self._captures)
+        self._await_captures()
+        self._supervisor.add(runs)
         self._look_after(runs)
         if self._stopped.is_set():
             self._end()
         return FAILED if self._supervisor.failed else DONE
+
+    def _await_captures(self) -> None:
+        """Return when the topics of captured tables are there: a job would make them otherwise."""
+        while not self._stopped.is_set() and self._supervisor.turn() and self._supervisor.starting:
+            self._stopped.wait(TURN_S)
 
     def _run_once(self, runs: Sequence[JobRun | Rebuild]) -> int:
         by_name = {run.name: run for run in runs}

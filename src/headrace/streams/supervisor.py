@@ -114,13 +114,15 @@ class Supervisor:
         """Look after every job once; whether one of them still runs or will."""
         for charge in self.charges.values():
             if charge.state is State.WAITING and self.clock() >= charge.since_s:
-                if self._starting() < self.at_once:
+                if self.starting < self.at_once:
                     self._start(charge)
             elif charge.state is State.RUNNING:
                 self._check(charge)
         return any(charge.state in (State.WAITING, State.RUNNING) for charge in self.charges.values())
 
-    def _starting(self) -> int:
+    @property
+    def starting(self) -> int:
+        """How many jobs are being started now."""
         running = (charge.run for charge in self.charges.values() if charge.state is State.RUNNING)
         return sum(not run.is_settled() for run in running)
 

@@ -14,7 +14,7 @@ from headrace.capture.postgres.fitness import check_server, chosen_tables
 from headrace.capture.postgres.follower import Follower
 from headrace.capture.postgres.lsn import read_lsn, write_lsn
 from headrace.capture.postgres.slot import drop_slot, find_slot, publish
-from headrace.capture.postgres.snapshot import Interrupted, Snapshot
+from headrace.capture.postgres.snapshot import Interrupted, Snapshot, key_of_table
 from headrace.capture.progress import Progress
 from headrace.client.retry import attempts
 
@@ -99,13 +99,19 @@ class PostgresSource:
         self._exported = self._create_slot(progress.slot, "")
         return replace(progress, position=self._exported[1])
 
+    def open_topics(self, progress: Progress, sink: Sink) -> None:
+        """Make the topics of the tables that no snapshot was taken of; what the outbox names comes later."""
+        for table in self._missing(progress):
+            if table.name != self._settings.outbox:
+                sink.open_topic(self._topic(table), compacted=bool(key_of_table(table)))
+
     def snapshot(self, progress: Progress, sink: Sink) -> None:
         """Write the tables that no snapshot was taken of; each is one transaction of the log.
 
         They are read as of the slot's beginning, or if that was before this process began, as of a position
         of their own: changes to a table that committed before it are left out.
         """
-        missing = [table for table in self._tables if table.name not in progress.tables]
+        missing = self._missing(progress)
         if not missing:
             return
         name, position = self._exported or self._create_slot(
@@ -116,7 +122,7 @@ class PostgresSource:
             for table in missing:
                 snapshot.write(
                     table,
-                    topic=self._settings.topic(table.relation.schema, table.relation.table),
+                    topic=self._topic(table),
                     catalog=self._catalog,
                     settings=self._settings,
                     database=self._database,
@@ -184,6 +190,12 @@ class PostgresSource:
     def stored(self) -> int:
         """Up to where all is in the log."""
         return self._stored
+
+    def _missing(self, progress: Progress) -> list[Table]:
+        return [table for table in self._tables if table.name not in progress.tables]
+
+    def _topic(self, table: Table) -> str:
+        return self._settings.topic(table.relation.schema, table.relation.table)
 
     def _check_no_slot(self) -> None:
         if find_slot(self._connection, self._settings.slot) is not None:
