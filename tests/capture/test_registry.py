@@ -5,9 +5,11 @@ import signal
 
 import pytest
 
+from headrace.capture.capture import Capture
 from headrace.capture.errors import CaptureFailed, UnknownCapture
 from headrace.capture.process import CaptureProcess
 from headrace.capture.registry import find_capture, list_captures, status_of, stop_capture
+from headrace.client.cluster import Cluster
 from tests.capture.database import Database
 from tests.cli.terminal import wait_until
 
@@ -55,11 +57,26 @@ def test_a_process_ends_cleanly_when_its_standard_input_does(database: Database)
     process = CaptureProcess(database.settings("t"), database.bootstrap, tell=database.told.append)
     process.start()
     wait_until(lambda: process.is_active() and "follows" in str(database.told), "the capture to follow")
+    assert process.is_settled()
     database.run("INSERT INTO t VALUES (1)")
     wait_until(lambda: list(database.table(TOPIC)) == ["1"], "the change")
     process.ask_to_stop()
     wait_until(lambda: not process.is_active(), "its end")
     assert database.capture("t") == 0
+
+
+def test_the_topics_of_all_tables_are_there_before_the_first_snapshot(database: Database) -> None:
+    database.run(TABLE, "CREATE TABLE u (id int)", "ALTER TABLE u REPLICA IDENTITY FULL")
+    found: list[set[str]] = []
+
+    def ready() -> None:
+        with Cluster.of(database.bootstrap) as cluster:
+            found.append(set(cluster.topics([TOPIC, "shop.public.u"])))
+        capture.stop()
+
+    capture = Capture(database.settings("t", "u"), database.bootstrap, ready=ready)
+    capture.run()
+    assert found == [{TOPIC, "shop.public.u"}]
 
 
 def test_a_process_says_why_it_failed_and_whether_there_is_hope(database: Database) -> None:

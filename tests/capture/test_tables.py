@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headrace import App, Rows
 from headrace.streams.runner import Order, Runner
@@ -28,6 +28,11 @@ def staff_app(url: str) -> App:
         "shop.public.employees", "id long, name string, dept int, pay decimal(8,2)", key="id"
     )
     departments = app.table("shop.public.departments", "id int, title string", key="id")
+    changes = app.stream(
+        "shop.public.employees",
+        "op string, before struct<id: long>, after struct<id: long, name: string, pay: decimal(8,2)>, "
+        "ts_ms long",
+    )
 
     @app.job(into=app.topic("seen", partitions=1))
     def seen() -> Rows:
@@ -36,6 +41,10 @@ def staff_app(url: str) -> App:
     @app.job(into=app.view("staff", key="id", partitions=1))
     def staff() -> TableView:
         return employees.join(departments, on={"dept": "id"})
+
+    @app.job(into=app.topic("steps", partitions=1))
+    def steps() -> DataFrame:
+        return changes.df.selectExpr("op", "coalesce(after.id, before.id) AS id", "after.pay", "ts_ms")
 
     return app
 
@@ -52,7 +61,7 @@ def values(bootstrap: str, topic: str) -> list[Any]:
 
 
 @pytest.mark.timeout(240)
-def test_jobs_over_captured_tables_follow_the_database(
+def test_jobs_over_captured_tables_and_their_changes_follow_the_database(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
     def run() -> None:
@@ -85,6 +94,11 @@ def test_jobs_over_captured_tables_follow_the_database(
         (2, 1, None, None),
         (2, 2, "Bob", 20.0),
         (2, 3, "Carol", None),
+    ]
+    steps = [(row["op"], row["id"], row["pay"]) for row in values(database.bootstrap, "steps")]
+    assert steps == [
+        *[("r", 1, 10.5), ("r", 2, 20.0)],
+        *[("c", 3, None), ("u", 2, 20.0), ("d", 1, None)],  # and the record without a value is none
     ]
     view: dict[str | None, Any] = {}
     for key, row in read_topic(database.bootstrap, "staff"):

@@ -22,11 +22,12 @@ def test_the_log_survives_its_crash_and_nothing_is_missing() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_the_jobs_survive_a_crash_of_the_broker_with_each_effect_once() -> None:
+def test_both_acts_of_spark_survive_their_crashes_with_each_effect_once() -> None:
     shown = demo("--seconds", "8", timeout_s=380)
     assert "The first results are there" in shown
-    assert "killed (kill -9) and is back" in shown
-    assert shown.count("✓") == 4
+    assert "The broker was killed (kill -9) and is back" in shown
+    assert "Redis was killed (kill -9)" in shown
+    assert shown.count("✓") == 9
 
 
 def test_the_pipeline_of_the_demo_is_a_file_to_begin_with() -> None:

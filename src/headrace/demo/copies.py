@@ -50,7 +50,7 @@ class Viewed(threading.Thread):
     def __init__(self, bootstrap: str, view: str) -> None:
         super().__init__(name="viewed", daemon=True)
         self.sums: dict[str, Sums] = {}
-        self._bootstrap = bootstrap
+        self._broker = bootstrap
         self._view = view
         self._closing = threading.Event()
 
@@ -58,7 +58,7 @@ class Viewed(threading.Thread):
         """Follow until closed; a view that is not there yet is waited for."""
         while not self._closing.is_set():
             try:
-                with closing(ChangeFeed(self._view, self._bootstrap)) as feed:
+                with closing(ChangeFeed(self._view, self._broker)) as feed:
                     self._follow(feed)
             except HeadraceError:
                 self._closing.wait(LOOK_AGAIN_S)
