@@ -1,6 +1,10 @@
 """Jobs with outputs besides topics: each row once, whatever happens."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headrace import App, postgres
 from headrace.errors import Misuse
+from headrace.streams.pipeline import load_app
 from headrace.streams.rebuild import Rebuild
 from headrace.streams.supervisor import State
 from headrace.streams.workplace import Workplace
@@ -107,6 +112,40 @@ def test_a_server_that_is_killed_is_waited_for_and_a_stop_does_not_wait(
     files = [file for file in workshop.state.rglob("*") if file.is_file()]
     assert any(file.name == "job.json" for file in files)
     assert not [file for file in files if b"s3cret" in file.read_bytes()]
+
+
+NUMBERS = range(1000)
+PIPELINE = """
+from headrace import App, postgres
+
+app = App("shop")
+numbers = app.stream("numbers", "n int", max_records=100)
+app.job(into=[postgres("log"), app.topic("copy", partitions=1)], name="copied")(lambda: numbers.df)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_job_that_is_killed_as_a_whole_is_finished_by_the_next_run(
+    workshop: Workshop, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_POSTGRES", database)
+    asked(database, "CREATE TABLE log (n int)")
+    workshop.write("numbers", *({"n": n} for n in NUMBERS))
+    file = workshop.state / "pipeline.py"
+    file.write_text(PIPELINE)
+    command = [*(sys.executable, "-m", "headrace.cli", "run", str(file)), "--broker", workshop.bootstrap]
+    with subprocess.Popen(
+        [*command, "--state", str(workshop.state)], stdout=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        try:
+            wait_until(lambda: asked(database, "SELECT FROM log LIMIT 1"), "a batch", deadline_s=100)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # the Java process too
+    left = len(NUMBERS) - len(asked(database, "SELECT FROM log"))
+    assert workshop.run_once(load_app(file)) == 0
+    assert asked(database, "SELECT n FROM log ORDER BY n") == [(n,) for n in NUMBERS]
+    assert sorted(json.loads(value)["n"] for value in workshop.read("copy")) == list(NUMBERS)
+    assert left > 0  # it was killed on its way
 
 
 def test_a_job_whose_table_cannot_take_its_rows_is_given_up_before_anything_is_written(
