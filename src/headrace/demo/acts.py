@@ -37,12 +37,11 @@ def play(act: Act, console: Console, seconds: float) -> bool:
     from headrace.demo.jobs_show import JobsShow
 
     with ExitStack() as stack:
-        held = True
-        if act in (Act.ALL, Act.JOBS):
-            share = 1 - SHARE_OF_DERIVED if act is Act.ALL else 1.0
-            held = JobsShow(console, seconds * share, stack).run()
-        if act in (Act.ALL, Act.DERIVED):
-            share = SHARE_OF_DERIVED if act is Act.ALL else 1.0
-            held = DerivedShow(console, seconds * share).run() and held
+        shows: list[JobsShow | DerivedShow] = []
+        if act is not Act.DERIVED:
+            shows.append(JobsShow(console, seconds * (1 - SHARE_OF_DERIVED if act is Act.ALL else 1), stack))
+        if act is not Act.JOBS:
+            shows.append(DerivedShow(console, seconds * (SHARE_OF_DERIVED if act is Act.ALL else 1)))
+        held = all(show.run() for show in shows)
     console.print(MORE, highlight=False)
     return held

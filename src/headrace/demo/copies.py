@@ -75,6 +75,6 @@ class Viewed(threading.Thread):
                 if change.row is None:
                     self.sums.pop(category, None)
                 else:
-                    self.sums[category] = (change.row["products"], str(change.row["value"]))
+                    self.sums[category] = (change.row["products"], change.row["value"])
             if self._closing.is_set():
                 return

