@@ -25,9 +25,9 @@ def catalogue_app(database: str, cache: str, index: Path) -> App:
     app = App("catalogue")
     app.capture(database, tables=[TABLE], name="shop")
     products = app.table(TOPIC, "id long, name string, category string, price decimal(10,2)", key="id")
-    copies = [search("products", key="id", text=["name"], path=str(index)), redis("product:{id}", url=cache)]
+    searched = search("products", key="id", text=["name"], path=str(index))
 
-    @app.job(into=copies)
+    @app.job(into=[searched, redis("product:{id}", url=cache)])
     def catalogue() -> TableView:
         """Each product as it is now, for whoever looks it up or searches it."""
         return products.changes
