@@ -120,6 +120,7 @@ def newest(rows: list[dict[str, Any]]) -> dict[str, tuple[int, Decimal]]:
     return {category: values for category, values in view.items() if values[0]}
 
 
+@pytest.mark.soak  # docs/derived.md has the same in short
 def test_index_and_cache_are_the_table_after_changes_and_a_crash(
     app: App, server: RedisServer, cache: Any, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def run_sums(app: App, parts: list[dict[int, Product | None]], crash: tuple[str,
     return newest(run(job, [{"products": records(part)} for part in parts], crash=crash))
 
 
+@pytest.mark.soak  # docs/derived.md has the same in short
 def test_sums_follow_what_comes_changes_and_goes(app: App) -> None:
     parts = [FIRST, THEN, {1: None, 2: ("Black tea", "sale", "1.00"), 5: None}]
     assert (

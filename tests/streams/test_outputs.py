@@ -51,10 +51,13 @@ def test_a_running_sum_is_kept_in_a_table(app: App, database: str) -> None:
     ]
 
 
-SELDOM = [pytest.param(step, marks=pytest.mark.soak) for step in ("begun", "written", "marked", "committed")]
+SELDOM = [
+    pytest.param(step, marks=pytest.mark.soak)
+    for step in ("begun", "collected", "written", "marked", "committed")
+]
 
 
-@pytest.mark.parametrize("step", ["collected", "delivered", *SELDOM])
+@pytest.mark.parametrize("step", ["delivered", *SELDOM])
 def test_a_crash_after_any_step_leaves_each_row_once_in_every_output(
     app: App, database: str, step: str
 ) -> None:
@@ -138,10 +141,10 @@ def test_a_job_that_is_killed_as_a_whole_is_finished_by_the_next_run(
         [*command, "--state", str(workshop.state)], stdout=subprocess.DEVNULL, start_new_session=True
     ) as process:
         try:
-            wait_until(lambda: asked(database, "SELECT FROM log LIMIT 1"), "a batch", deadline_s=100)
+            wait_until(lambda: asked(database, "SELECT n FROM log LIMIT 1"), "a batch", deadline_s=100)
         finally:
             os.killpg(process.pid, signal.SIGKILL)  # the Java process too
-    left = len(NUMBERS) - len(asked(database, "SELECT FROM log"))
+    left = len(NUMBERS) - len(asked(database, "SELECT n FROM log"))
     assert workshop.run_once(load_app(file)) == 0
     assert asked(database, "SELECT n FROM log ORDER BY n") == [(n,) for n in NUMBERS]
     assert sorted(json.loads(value)["n"] for value in workshop.read("copy")) == list(NUMBERS)
