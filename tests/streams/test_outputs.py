@@ -117,7 +117,7 @@ def test_a_server_that_is_killed_is_waited_for_and_a_stop_does_not_wait(
     assert not [file for file in files if b"s3cret" in file.read_bytes()]
 
 
-NUMBERS = range(1000)
+NUMBERS = range(400)
 PIPELINE = """
 from headrace import App, postgres
 
