@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 from rich import box
@@ -12,18 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.demo.copies import cached, indexed
+from headrace.demo.stage import Phase, Stage
 from headrace.demo.storekeeper import CATEGORIES, NAMES
-from headrace.streams.display import Board
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rich.console import Console, RenderableType
 
     from headrace.demo.copies import Viewed
     from headrace.demo.storekeeper import Store, Storekeeper
-    from headrace.streams.report import Report
     from headrace.testing.redis import RedisServer
 
 PATIENCE_S: Final = 120.0
@@ -31,19 +28,8 @@ DOWN_S: Final = 1.5
 """How long Redis is away."""
 
 
-class Phase(Enum):
-    """Where the act is."""
-
-    WARMING = auto()
-    RUNNING = auto()
-    DOWN = auto()
-    BACK = auto()
-    DRAINING = auto()
-    DONE = auto()
-
-
-class DerivedStage(Board):
-    """The live picture; and the director, who is called with every turn of the supervisor."""
+class DerivedStage(Stage):
+    """The live picture of the act, and its director."""
 
     def __init__(
         self,
@@ -62,18 +48,8 @@ class DerivedStage(Board):
         self._index = index
         self._viewed = viewed
         self._seconds = seconds
-        self._phase = Phase.WARMING
-        self._since_s = time.monotonic()
         self._look()
-        self.stop: Callable[[], None] = lambda: None
-        """How the run is ended; set when there is one."""
         super().__init__(console)  # last, because it draws the first picture
-
-    def show(self, reports: Sequence[Report]) -> None:
-        """Look at the table and its copies, show them, and play on."""
-        super().show(reports)
-        self._look()
-        self._direct()
 
     def _look(self) -> None:
         # The copies first: what they have of a later moment than the table would look like a fault.
@@ -86,8 +62,8 @@ class DerivedStage(Board):
     def _is_complete(self) -> bool:
         return self._copies == [self._products] * 2 and self._viewed_sums == self._sums
 
-    def _direct(self) -> None:
-        passed_s = time.monotonic() - self._since_s
+    def _direct(self, passed_s: float) -> None:
+        self._look()
         match self._phase:
             case Phase.WARMING if self._is_complete:
                 self.say("The copies are there. Now the table changes, before your eyes.")
@@ -98,8 +74,8 @@ class DerivedStage(Board):
             case Phase.RUNNING if passed_s > self._seconds / 2:
                 self._cache.kill()
                 self.say("Redis was killed (kill -9). The table goes on; the job waits for Redis.")
-                self._enter(Phase.DOWN)
-            case Phase.DOWN if passed_s > DOWN_S:
+                self._enter(Phase.CRASHED)
+            case Phase.CRASHED if passed_s > DOWN_S:
                 self._cache.start()
                 self.say("Redis is back.")
                 self._enter(Phase.BACK)
@@ -109,14 +85,6 @@ class DerivedStage(Board):
                 self._enter(Phase.DRAINING)
             case Phase.DRAINING if self._is_complete or passed_s > PATIENCE_S:
                 self._end("Done.")
-
-    def _enter(self, phase: Phase) -> None:
-        self._phase, self._since_s = phase, time.monotonic()
-
-    def _end(self, text: str) -> None:
-        self.say(text)
-        self._enter(Phase.DONE)
-        self.stop()
 
     def _picture(self) -> RenderableType:
         index, cache = self._copies

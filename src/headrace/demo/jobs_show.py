@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,34 +16,22 @@ from headrace.client.topics import NewTopic, create_topics
 from headrace.demo.findings import print_findings
 from headrace.demo.generator import World
 from headrace.demo.results import TOPICS, Results
+from headrace.demo.stage import Phase, Stage
 from headrace.spark.session import open_session
-from headrace.streams.display import Board
 from headrace.streams.pipeline import load_app
 from headrace.streams.runner import Order, Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from contextlib import ExitStack
 
     from rich.console import Console, RenderableType
 
     from headrace.streams.app import App
-    from headrace.streams.report import Report
 
 PIPELINE: Final = Path(__file__).parent / "pipeline.py"
 INPUTS: Final = ("orders", "payments", "device_events", "products")
 PATIENCE_S: Final = 180.0
 LEAST_SECONDS: Final = 6.0
-
-
-class Phase(Enum):
-    """Where the act is."""
-
-    WARMING = auto()
-    RUNNING = auto()
-    CRASHED = auto()
-    DRAINING = auto()
-    DONE = auto()
 
 
 class JobsShow:
@@ -70,7 +57,7 @@ class JobsShow:
         world.start()
         results.start()
         self._say("Orders, payments and machines write to it. Spark starts; that takes some seconds …")
-        stage = Stage(self._console, broker, world, results, begin_s=begin, seconds=self._seconds)
+        stage = JobsStage(self._console, broker, world, results, begin_s=begin, seconds=self._seconds)
         self._stack.callback(open_session(app.name).stop)
         order = Order(app=app, broker=broker.bootstrap, state=folder / "state")
         runner = Runner(order, stage)
@@ -105,8 +92,8 @@ class JobsShow:
         self._console.print(text, highlight=False)
 
 
-class Stage(Board):
-    """The live picture; and the director, who is called with every turn of the supervisor."""
+class JobsStage(Stage):
+    """The live picture of the act, and its director."""
 
     def __init__(
         self,
@@ -123,19 +110,9 @@ class Stage(Board):
         self._results = results
         self._begin_s = begin_s
         self._seconds = seconds
-        self._phase = Phase.WARMING
-        self._since_s = time.monotonic()
-        self.stop: Callable[[], None] = lambda: None
-        """How the run is ended; set when there is one."""
         super().__init__(console)  # last, because it draws the first picture
 
-    def show(self, reports: Sequence[Report]) -> None:
-        """Show the figures, and play on."""
-        super().show(reports)
-        self._direct()
-
-    def _direct(self) -> None:
-        passed_s = time.monotonic() - self._since_s
+    def _direct(self, passed_s: float) -> None:
         match self._phase:
             case Phase.WARMING if self._results.paid:
                 self.say(
@@ -153,14 +130,6 @@ class Stage(Board):
                 self._enter(Phase.DRAINING)
             case Phase.DRAINING if self._is_complete() or passed_s > PATIENCE_S:
                 self._end("Done.")
-
-    def _enter(self, phase: Phase) -> None:
-        self._phase, self._since_s = phase, time.monotonic()
-
-    def _end(self, text: str) -> None:
-        self.say(text)
-        self._enter(Phase.DONE)
-        self.stop()
 
     def _crash(self) -> None:
         self._broker.kill()
