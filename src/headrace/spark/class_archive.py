@@ -49,7 +49,7 @@ def _has_own_archive(java: Java) -> bool:
 
 
 def _base_archive(java: Java, folder: Path) -> Path | None:
-    """An archive of Java's own classes, to which others add, for a Java that came without. A second's work."""
+    """An archive of Java's own classes, to which others add, for a Java that came without one."""
     base = folder / f"java-{_fingerprint(java.executable)}.jsa"
     if not _is_whole(base):
         command = [java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *QUIET]
