@@ -151,7 +151,7 @@ class Bench:
             F.element_at(F.lit(keys or [0]), F.col("id").cast("int") + 1)
         )
         frame = frame.toDF("key").select(F.col("key").cast("bigint").alias("the.key"))
-        made = self.stage.rows(frame)
+        made = self.stage.step(frame).rows
         described: Any = _Batch(id=batch, late_ms=late_ms)
         self.stage.prepare(described, frame)
         return made

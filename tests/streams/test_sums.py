@@ -13,7 +13,7 @@ from headrace import App, hopping, tumbling
 from headrace.columns.panes import PANE
 from headrace.spark.layout import ERROR, VALUE
 from headrace.spark.summing import SummingTask
-from headrace.spark.sums import DEAD, NEWEST, RECORDS, Sums, Value
+from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, Sums, Value
 from headrace.streams.report import rows_of
 from headrace.streams.rows import Rows
 from headrace.testing import run
@@ -21,7 +21,7 @@ from tests.streams.window_jobs import FAR, SCHEMA, at_minute, counted, inputs
 
 pytestmark = pytest.mark.timeout(600)
 
-COLUMNS = ("key", PANE, "_headrace_rows", "v.count", "v.sum", NEWEST, RECORDS, DEAD)
+COLUMNS = ("key", PANE, "_headrace_rows", "v.count", "v.sum", NEWEST, RECORDS, DEAD_RECORDS)
 SUMS = Sums(
     time="at",
     keys=("key",),
@@ -67,7 +67,7 @@ def test_every_record_is_in_one_pane_or_counted_among_the_others(batches) -> Non
         assert row["v.count"] == sum(amount is not None for _, amount, _, _ in own)
         assert row[NEWEST] == max(at for _, _, at, _ in own)
     assert sum(row[RECORDS] for row in rows) == len(everything)
-    assert sum(row[DEAD] for row in rows) == sum(one[3] == "bad" for one in everything)
+    assert sum(row[DEAD_RECORDS] for row in rows) == sum(one[3] == "bad" for one in everything)
 
 
 def test_bad_records_are_dead_letters_and_the_same_stream_may_be_used_twice(app: App) -> None:

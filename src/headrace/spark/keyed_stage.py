@@ -106,10 +106,6 @@ class KeyedStage:
     task: type[KeyedTask] | None = None
     """What a task does, if it is not to gather and keep whole tables."""
 
-    def rows(self, frame: DataFrame) -> DataFrame:
-        """The kernel's output for each batch of `frame`."""
-        return self.step(frame).rows
-
     def step(self, frame: DataFrame) -> ArrowStep:
         """The kernel at work on each batch of `frame`."""
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
@@ -130,7 +126,7 @@ class KeyedStage:
         return ArrowStep.of(shuffled.select("*", F.spark_partition_id().alias(SLOT)), task, self.schema)
 
     def prepare(self, batch: Batch, frame: DataFrame) -> None:
-        """Tell the tasks of a batch which one it is; `frame` is what `rows` was given."""
+        """Tell the tasks of a batch which one it is; `frame` is what `step` was given."""
         folder = local_folder(self.folder)
         write_note(folder, Note(partitions=self._partitions(frame), outline=self.outline))
         forget_late_rows(folder, before=batch.id)

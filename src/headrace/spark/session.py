@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from headrace.spark.class_archive import archive_options
 from headrace.spark.java import find_java
 from headrace.spark.local_files import install_local_files
 from headrace.spark.machine import driver_memory_gib, usable_cores, usable_memory_bytes
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
+
+    from headrace.spark.java import Java
 
 LOGGING: Final = Path(__file__).parent / "log4j2.properties"
 PYTHON_START: Final = Path(__file__).parent / "python_start"
@@ -119,13 +122,22 @@ def _open(name: str, master: str, fixed: Mapping[str, str], more: Mapping[str, s
 
     from headrace.spark import register
 
+    java = find_java()
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in merged_settings(fixed, more).items():
+    for key, value in merged_settings(_archived(java, fixed), more).items():
         builder = builder.config(key, value)
-    with _starting_environment():
+    with _starting_environment(java):
         session = builder.getOrCreate()
     register(session)
     return session
+
+
+def _archived(java: Java, fixed: Mapping[str, str]) -> dict[str, str]:
+    """The settings, with the archive of classes among the options of the JVM."""
+    import pyspark
+
+    options = archive_options(java, Path(pyspark.__file__).parent / "jars")
+    return {**fixed, JAVA_OPTIONS: " ".join([fixed[JAVA_OPTIONS], *options])}
 
 
 def merged_settings(fixed: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -137,12 +149,12 @@ def merged_settings(fixed: Mapping[str, str], more: Mapping[str, str]) -> dict[s
 
 
 @contextmanager
-def _starting_environment() -> Iterator[None]:
+def _starting_environment(java: Java) -> Iterator[None]:
     """The environment that Spark's JVM is started with; what is for the JVM alone is taken back."""
     # Spark looks for this variable whenever it makes a function ready for its workers.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     python_path = [str(PYTHON_START), os.environ.get("PYTHONPATH", "")]
-    for_jvm = find_java().environment() | {"PYTHONPATH": os.pathsep.join(filter(None, python_path))}
+    for_jvm = java.environment() | {"PYTHONPATH": os.pathsep.join(filter(None, python_path))}
     before = {name: os.environ.get(name) for name in for_jvm}
     os.environ.update(for_jvm)
     try:

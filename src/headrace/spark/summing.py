@@ -15,7 +15,7 @@ from headrace.columns.measures import ROWS, Measure
 from headrace.columns.panes import Hops, PaneSums
 from headrace.spark.layout import ERROR, ERROR_TYPE, VALUE
 from headrace.spark.rows import read_rows
-from headrace.spark.sums import DEAD, RECORDS, TIME
+from headrace.spark.sums import DEAD_RECORDS, RECORDS, TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,10 +54,12 @@ class SummingTask:
             counts = panes[ROWS]
             summed += int(counts.to_numpy().sum())
             columns = {name: panes[name] for name in panes.schema.names}
-            yield self._shaped({**columns, RECORDS: counts, DEAD: pa.array(np.zeros(len(counts), np.int64))})
+            yield self._shaped(
+                {**columns, RECORDS: counts, DEAD_RECORDS: pa.array(np.zeros(len(counts), np.int64))}
+            )
         if self._records > summed:
             left = self._records - summed
-            yield self._shaped({RECORDS: pa.array([left]), DEAD: pa.array([self._dead])})
+            yield self._shaped({RECORDS: pa.array([left]), DEAD_RECORDS: pa.array([self._dead])})
 
     def _summands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Time, keys and values of the records that parsed; all are counted."""

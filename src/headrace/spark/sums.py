@@ -22,7 +22,7 @@ OPTION: Final = "sums"
 TIME: Final = "_headrace_at"
 NEWEST: Final = f"{TIME}.max"
 RECORDS: Final = "_headrace_records"
-DEAD: Final = "_headrace_dead"
+DEAD_RECORDS: Final = "_headrace_dead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

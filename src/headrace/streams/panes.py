@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headrace.columns.measures import part_names
 from headrace.columns.panes import PANE, Hops, PanesKernel, PaneSums
 from headrace.spark.keyed_stage import arrow_schema
-from headrace.spark.sums import DEAD, NEWEST, RECORDS, TIME, Sums
+from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, TIME, Sums
 from headrace.streams.aggregates import Aggregates, Uncombinable, read_aggregates
 from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ENOUGH: Final = 4
 """Windows that an event is in, from which on panes are faster."""
-COUNTS: Final = (NEWEST, RECORDS, DEAD)
+COUNTS: Final = (NEWEST, RECORDS, DEAD_RECORDS)
 """What sums have beside panes: the newest time, and how many records they stand for."""
 
 
@@ -76,22 +76,22 @@ class _Panes:
         self._hops = Hops(
             size_us=window.size_ms * 1000, every_us=window.every_ms * 1000, offset_us=window.offset_ms * 1000
         )
+        self._events = self._selected()
 
     def result(self) -> Rows:
         """The windows of rows, which tasks put into panes before they are shuffled."""
-        events, measures = self._events(), self._aggregates.measures
+        measures = self._aggregates.measures
         return self._windows(
-            events,
+            self._events,
             first=PaneSums(time=TIME, keys=self._by, measures=measures, hops=self._hops),
-            first_schema=StructType(self._pane_fields(events.schema)),
+            first_schema=StructType(self._pane_fields()),
         )
 
     def result_of(self, stream: Stream) -> Rows:
-        """The windows of a stream, of which the source gives panes."""
-        events = self._events()  # never read: it tells the types
+        """The windows of a stream, of which the source gives panes: its events only tell the types."""
         sources = self._aggregates.sources
         assert sources is not None
-        fields = [*self._pane_fields(events.schema), *(StructField(name, LongType()) for name in COUNTS)]
+        fields = [*self._pane_fields(), *(StructField(name, LongType()) for name in COUNTS)]
         sums = Sums(
             time=self._rows.event_time or "",
             keys=self._by,
@@ -104,7 +104,7 @@ class _Panes:
         panes = current_building("a window").sums(stream, sums, schema)
         return self._windows(panes.drop(TIME))
 
-    def _events(self) -> DataFrame:
+    def _selected(self) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
         frame, time = timed(self._rows)
@@ -128,15 +128,16 @@ class _Panes:
             schema=schema,
             behind_ms=self._rows.behind_ms,
             outline=f"panes of windows of {window.size} every {window.every}, offset {window.offset}, with "
-            + self._events().drop(TIME).schema.simpleString(),
+            + self._events.drop(TIME).schema.simpleString(),
             **first,
         )
         others = [F.col(quoted(name)) for name in step.rows.columns[2:]]
         result = step.rows.select(START, F.col(END).alias(END, metadata=end_metadata(self._rows)), *others)
         return replace(self._rows, frame=result, step=step.giving(result), event_time=END, mode="append")
 
-    def _pane_fields(self, events: StructType) -> list[StructField]:
+    def _pane_fields(self) -> list[StructField]:
         """Keys, number, parts. Parts are of the type of their values, counts are whole."""
+        events = self._events.schema
         fields = [StructField(key, events[key].dataType) for key in self._by]
         fields.append(StructField(PANE, LongType()))
         for name in part_names(self._aggregates.measures):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import Misuse
-from headrace.spark.sums import DEAD as DEAD_RECORDS
-from headrace.spark.sums import NEWEST, RECORDS, TIME
+from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, TIME
 from headrace.streams.columns import quoted
 from headrace.streams.durations import interval_of
 from headrace.streams.newest_times import observe_newest
