@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -89,9 +90,12 @@ class PostgresServer:
     def kill(self) -> None:
         """End the server and all its processes with SIGKILL, as a power cut would, but for what is cached."""
         if self._process is not None:
-            os.killpg(self._process.pid, 9)
+            self._process.send_signal(signal.SIGSTOP)  # it starts no more of them
+            children = _children(self._process.pid)
+            self._process.kill()
             self._process.wait()
             self._process = None
+            _kill_all(children)
             (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def restart(self) -> None:
@@ -172,6 +176,32 @@ def _let_pass(folder: Path) -> None:
     for parent in folder.parents:
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that a process has started, each of which PostgreSQL gives a group of its own."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has ended meanwhile
+            if int(_status(file)[1]) == parent:
+                found.append(int(file.parent.name))
+    return found
+
+
+def _kill_all(processes: list[int]) -> None:
+    """Return when they have ended: a server does not start beside those that hold its shared memory."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    for process in processes:
+        with suppress(OSError):
+            while _status(Path("/proc", str(process), "stat"))[0] not in "XZ":
+                time.sleep(0.005)
+
+
+def _status(file: Path) -> list[str]:
+    """State and parent of a process, and more, as Linux writes them behind the name."""
+    return file.read_text().rpartition(")")[2].split()
 
 
 def free_port() -> int:
