@@ -18,6 +18,7 @@ from headrace.capture.settings import CaptureSettings
 from headrace.testing import BrokerProcess
 from headrace.testing.postgres import PostgresServer
 from tests.capture.database import read_topic, rebuilt
+from tests.cli.terminal import wait_until
 
 TABLES = ("accounts", "moves")
 ROWS = 20
@@ -97,7 +98,14 @@ class Storm:
             self._capture = None
 
     def await_capture(self) -> None:
-        """Return when what is committed now has reached the log; one that gave up is started again."""
+        """Return when what is committed now has reached the log; one that gave up is started again.
+
+        While the load goes on, that is something which no capture before this one can have written.
+        """
+        if self._capture is None:
+            self.start_capture()
+        before = self.committed
+        wait_until(lambda: self.committed > before + 1 or self._stopped.is_set(), "the load to go on")
         with psycopg.connect(self.url) as connection:
             newest = connection.execute("SELECT max(id) FROM moves").fetchone()
         assert newest is not None
