@@ -52,7 +52,7 @@ def _base_archive(java: Java, folder: Path) -> Path | None:
     """An archive of Java's own classes, to which others add, for a Java that came without one."""
     base = folder / f"java-{_fingerprint(java.executable)}.jsa"
     if not _is_whole(base):
-        command = [java.executable, "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *QUIET]
+        command = [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *QUIET]
         try:
             subprocess.run(command, capture_output=True, timeout=BASE_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError):

@@ -167,7 +167,9 @@ class JobRun:
     def _start(self, building: Building, rows: Rows) -> StreamingQuery:
         from headrace.spark.transactional_sink import TransactionalSink
 
-        letters = DeadLetters(self.job, building.streams, self._workplace, self._observed)
+        letters = DeadLetters(
+            self.job, building.streams, building.plan.tables, self._workplace, self._observed
+        )
         building.plan.add_rows(letters.of_batch)
         building.plan.add_rows(lambda batch: self._count_left_out(building.state, batch))
         if self.job.late_topic is not None:
