@@ -41,8 +41,8 @@ class Plan:
 FULL = Plan(
     name="full",
     rate=5_000,
-    first={"headrace": 6_000_000, "flink": 2_000_000, "pathway": 200_000, "bytewax": 100_000, "quix": 30_000},
-    then={"headrace": 6_000_000, "flink": 3_000_000, "pathway": 900_000, "bytewax": 600_000, "quix": 100_000},
+    first={"headrace": 6_000_000, "flink": 1_000_000, "pathway": 200_000, "bytewax": 100_000, "quix": 30_000},
+    then={"headrace": 6_000_000, "flink": 2_000_000, "pathway": 900_000, "bytewax": 600_000, "quix": 100_000},
     thin=10,
     shares={"pathway": 0.2, "bytewax": 0.2, "quix": 0.2},
     table_share=1.0,

@@ -319,3 +319,23 @@ def test_what_cannot_be_joined_is_explained(app: App, spark: SparkSession) -> No
             build(spark, job)
     with pytest.raises(Misuse, match="keep of the table of 'users' is 'for ever'"):
         app.table("users", "id long", key="id", keep="for ever")
+
+
+@pytest.mark.parametrize("crash", [None, ("computed", 1)], ids=["whole", "crash"])
+def test_what_names_no_row_of_the_table_is_a_dead_letter_once(
+    app: App, crash: tuple[str, int] | None
+) -> None:
+    rows = run(
+        joined_job(app),
+        [
+            {"activity": [event(1, 0)], "users": ["nonsense", user(1, "Rome", -5), None]},
+            {"activity": [event(1, 1)], "users": [{"name": "Nobody"}, user(2, "Oslo", 0)]},
+        ],
+        crash=crash,
+    )
+    assert [row["city"] for row in rows] == ["Rome", "Rome"]
+    assert [(letter["topic"], letter["value"][:8]) for letter in rows.dead] == [
+        ("users", b"nonsense"),
+        ("users", b'{"name":'),
+    ]
+    assert rows.dead[1]["reason"] == "the key (id) is null"

@@ -302,3 +302,17 @@ def test_the_columns_of_a_view_are_those_of_its_tables_without_the_keys_of_the_o
         columns.simpleString()
         == "struct<id:bigint,name:string,boss:bigint,people_name:string,people_boss:bigint>"
     )
+
+
+def test_what_names_no_row_of_a_table_is_a_dead_letter_of_the_view(app: App) -> None:
+    office = Office(app)
+    job = office.log(lambda office: office.employees.join(office.departments, on={"dept": "id"}))
+    batches = inputs([employee(1, "Alice", 1), department(1, "People")], [employee(2, "Bob", 1)])
+    batches[0]["employees"].append("nonsense")
+    batches[1]["departments"].append({"title": "no number"})
+    rows = run(job, batches)
+    assert sorted(row["name"] for row in rows) == ["Alice", "Bob"]
+    assert [(letter["topic"], letter["value"]) for letter in rows.dead] == [
+        ("employees", b"nonsense"),
+        ("departments", b'{"title":"no number"}'),
+    ]

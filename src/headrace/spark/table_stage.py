@@ -55,16 +55,21 @@ class TableFeed:
         self._folder = folder
         self._definition = definition
         self._copy: TableCopy | None = None
+        self._reader: ChangeReader | None = None
 
     def update(self, batch: Batch) -> None:
         """Bring the copy to where the batch ends in its topic, and tell the tasks of this thread."""
         if self._copy is None:
             prepare_tables()
-            reader = ChangeReader(self._link.cluster(), self._definition)
-            self._copy = TableCopy(self._folder, self._definition, reader.read)
+            self._reader = ChangeReader(self._link.cluster(), self._definition)
+            self._copy = TableCopy(self._folder, self._definition, self._reader.read)
         ends = batch.end.get(self._definition.topic, {})
         current = self._copy.advance(batch.id, {int(number): end for number, end in ends.items()})
         self._context.setLocalProperty(PROPERTY + self._definition.topic, json.dumps(asdict(current)))
+
+    def take_unread(self) -> int | None:
+        """How many records of the last batch named no row; None where the copy had the batch already."""
+        return None if self._reader is None else self._reader.take_unread()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

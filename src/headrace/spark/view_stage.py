@@ -102,6 +102,7 @@ class ViewFeed:
         self._folder = folder
         self._shape = shape
         self._tables: dict[str, ViewTable] = {}
+        self._readers: dict[str, ChangeReader] = {}
         self._with_images = with_images
         """Whether tasks want the rows as they were and as they are, instead of the changes."""
 
@@ -119,8 +120,12 @@ class ViewFeed:
         path = self._folder.write_changes(batch.id, rows)
         self._context.setLocalProperty(PROPERTY + str(self._folder.path), str(path))
 
+    def take_unread(self, topic: str) -> int | None:
+        """How many records of a table named no row in the last batch; None where its copy had it already."""
+        return self._readers[topic].take_unread() if topic in self._readers else None
+
     def _opened(self, table: WholeRows) -> ViewTable:
-        reader = ChangeReader(self._link.cluster(), table)
+        reader = self._readers[table.topic] = ChangeReader(self._link.cluster(), table)
         return ViewTable(self._folder.table(table.topic), table, reader.read)
 
 

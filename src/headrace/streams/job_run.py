@@ -168,7 +168,9 @@ class JobRun:
         from headrace.spark.transactional_sink import TransactionalSink
 
         into_topics = [topic.name for topic in self.job.into.topics]
-        letters = DeadLetters(self.job, building.streams, self._workplace, self._observed)
+        letters = DeadLetters(
+            self.job, building.streams, building.plan.tables, self._workplace, self._observed
+        )
         building.plan.add_rows(letters.of_batch)
         building.plan.add_rows(lambda batch: self._count_left_out(building.state, batch))
         if self.job.late_topic is not None:

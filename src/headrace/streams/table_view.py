@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import urlparse
 
 from headrace.client.topics import NewTopic
 from headrace.errors import Misuse
+from headrace.streams.batch_plan import FollowedTable
 from headrace.streams.building import current_building
 from headrace.streams.columns import listed
 from headrace.streams.description import IncompatibleChange
@@ -26,7 +28,7 @@ from headrace.streams.view_layout import Layout, TableLink, changes_of
 from headrace.streams.workplace import PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -101,7 +103,9 @@ class TableView(Operators):
         layout = Layout.of(self.first, self.links)
         folder = _folder(building)
         _check_outline(building, folder, layout.shape)
-        return layout, _followed(building, folder, layout.shape, with_images=with_images), folder
+        tables = [self.first, *(link.table for link in self.links)]
+        stream = _followed(building, folder, layout.shape, tables, with_images=with_images)
+        return layout, stream, folder
 
     def _changes(self, stream: DataFrame, folder: ViewFolder, layout: Layout) -> ArrowStep:
         from headrace.spark.view_changes import FindChanges
@@ -157,13 +161,18 @@ def _not_for_views(step: str) -> Misuse:
     )
 
 
-def _followed(building: Building, folder: ViewFolder, shape: ViewShape, *, with_images: bool) -> DataFrame:
+def _followed(
+    building: Building, folder: ViewFolder, shape: ViewShape, tables: Sequence[Table], *, with_images: bool
+) -> DataFrame:
     """A stream in whose batches the tables are kept up to date."""
     from headrace.spark.view_stage import ViewFeed, watched
 
     context = building.spark.sparkContext
     feed = ViewFeed(context, building.bootstrap, folder, shape, with_images=with_images)
     building.plan.before(feed.update)
+    for table in tables:
+        unread = partial(feed.take_unread, table.topic)
+        building.plan.tables[table.topic] = FollowedTable(table.struct(), table.key, unread)
     topics = list(dict.fromkeys(table.topic for table in shape.tables))
     for topic in topics:
         building.plan.follow(

@@ -51,6 +51,7 @@ class ChangeReader:
         self._cluster = cluster
         self._topic = definition.topic
         self._maker = VersionMaker(definition)
+        self._unread: int | None = None
 
     def read(self, start: Positions, end: Positions) -> Changes:
         """What the topic holds between two positions; a partition without a start begins at its first record.
@@ -59,6 +60,7 @@ class ChangeReader:
         """
         parts = [part for number in sorted(end) for part in self._parts(number, start, end)]
         changes = joined_changes(parts, self._maker.schema)
+        self._unread = (self._unread or 0) + changes.unread
         if changes.unread:
             log.warning(
                 "the table of %r: %d records were left out, because their value does not parse or their key "
@@ -67,6 +69,11 @@ class ChangeReader:
                 changes.unread,
             )
         return changes
+
+    def take_unread(self) -> int | None:
+        """How many records named no row since this was asked last; None if nothing was read."""
+        unread, self._unread = self._unread, None
+        return unread
 
     def _parts(self, number: int, start: Positions, end: Positions) -> Iterator[Changes]:
         partition = TopicPartition(self._topic, number)
