@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tests.broker.processes import wait_until
@@ -97,17 +97,22 @@ def commit(bootstrap: str, topic: str, group: str, offset: int) -> None:
 
 def read_all(bootstrap: str, topic: str, **settings: Any) -> list[str]:
     """Everything that is in the topic's one partition."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
-        | {name.replace("_", "."): value for name, value in settings.items()}
-    )
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+    fixed = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(fixed | {name.replace("_", "."): value for name, value in settings.items()})
+    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
     consumer.assign([TopicPartition(topic, 0, low)])
     values: list[str] = []
-    while consumer.position([TopicPartition(topic, 0)])[0].offset < high and low < high:
-        message = consumer.poll(5)
-        assert message is not None, f"{len(values)} of {high - low} records came"
-        assert message.error() is None, message.error()
+    while True:
+        message = consumer.poll(10)
+        assert message is not None, f"{len(values)} records came, and then nothing"
+        if message.error() is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            break
         values.append(message.value().decode())
     consumer.close()
     return values

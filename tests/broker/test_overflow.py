@@ -122,7 +122,7 @@ def test_records_that_are_deleted_make_room(client: WireClient, other: WireClien
     client.send_produce("orders", batch_of(b"c"))
     wait_for_waiting(other)
     topics = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": 1}]}]
-    other.ask(DELETE_RECORDS, 2, topics=topics, timeout_ms=10_000)
+    other.ask(DELETE_RECORDS, 2, topics=topics, timeout=10_000)
     assert result(client).base_offset == 2
 
 
@@ -130,7 +130,7 @@ def test_the_end_of_a_topic_ends_the_wait(client: WireClient, other: WireClient)
     fill(other)
     client.send_produce("orders", batch_of(b"c"))
     wait_for_waiting(other)
-    other.ask(20, 6, topics=[{"name": "orders", "topic_id": None}], timeout_ms=10_000)
+    other.ask(20, 6, topics=[{"name": "orders", "topic_id": None}], timeout=10_000)
     assert result(client).error_code is ErrorCode.unknown_topic_or_partition
 
 
@@ -246,7 +246,7 @@ def begin(client: WireClient, transactional_id: str) -> dict[str, int]:
         INIT_PRODUCER_ID,
         4,
         transactional_id=transactional_id,
-        transaction_timeout_ms=60_000,
+        transaction_timeout=60_000,
         producer_id=-1,
         producer_epoch=-1,
     )

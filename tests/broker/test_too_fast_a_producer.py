@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import PolicyViolationError
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from headrace.testing import EmbeddedBroker
 from tests.broker.overflow_topics import (
@@ -185,24 +185,34 @@ def test_a_transaction_waits_at_the_bound_and_commits_when_there_is_room(bootstr
     assert read_all(bootstrap, "orders", isolation_level="read_committed") == numbers(0, 11)
 
 
-def test_a_transaction_that_is_refused_a_record_aborts_and_the_next_one_goes_through(bootstrap: str) -> None:
+def test_a_transaction_that_is_refused_a_record_is_aborted_and_a_later_one_goes_through(
+    bootstrap: str,
+) -> None:
     create(bootstrap, "orders", **DROP_NEWEST)
     commit(bootstrap, "orders", "mailer", 0)
     sender = Sender(bootstrap, "orders", transactional_id="shop")
     sender.producer.init_transactions(30)
-    sender.producer.begin_transaction()
-    sender.write(*numbers(0, 11))
-    with pytest.raises(KafkaException) as failed:
-        sender.producer.commit_transaction(30)
-    error = failed.value.args[0]
-    assert isinstance(error, KafkaError)
-    assert error.txn_requires_abort()
-    sender.producer.abort_transaction(30)
-    commit(bootstrap, "orders", "mailer", 10)
-    sender.producer.begin_transaction()
-    sender.write("again")
-    sender.producer.commit_transaction(30)
+    assert not is_committed(sender, *numbers(0, 11))
+    commit(bootstrap, "orders", "mailer", 11)
+    # librdkafka has given a sequence number to the record that was refused, as to one that is too large: the
+    # next transaction fails for the gap, and then it takes a new epoch.
+    assert not is_committed(sender, "too early")
+    assert is_committed(sender, "again")
     assert read_all(bootstrap, "orders", isolation_level="read_committed") == ["again"]
+
+
+def is_committed(sender: Sender, *values: str) -> bool:
+    """Whether a transaction of these records went through; one that did not is aborted."""
+    sender.producer.begin_transaction()
+    sender.write(*values)
+    try:
+        sender.producer.commit_transaction(30)
+    except KafkaException as failed:
+        if not failed.args[0].txn_requires_abort():
+            raise
+        sender.producer.abort_transaction(30)
+        return False
+    return True
 
 
 async def test_aiokafka_is_refused_what_does_not_fit_and_waits_where_it_must(bootstrap: str) -> None:
