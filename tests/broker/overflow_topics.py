@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from tests.broker.processes import wait_until
 
@@ -16,12 +16,19 @@ def create(bootstrap: str, topic: str, **settings: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
 
 
-def alter(bootstrap: str, topic: str, **settings: str) -> None:
-    """Replace the settings of a topic."""
-    config = {name.replace("_", "."): value for name, value in settings.items()}
+def alter(bootstrap: str, topic: str, **settings: str | None) -> None:
+    """Change settings of a topic; None returns one to its default."""
+    changes = [
+        ConfigEntry(
+            name.replace("_", "."),
+            value,
+            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+        )
+        for name, value in settings.items()
+    ]
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config=config)
-    next(iter(admin.alter_configs([resource]).values())).result(10)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
+    next(iter(admin.incremental_alter_configs([resource]).values())).result(10)
 
 
 def configs(bootstrap: str, topic: str) -> dict[str, str]:

@@ -207,6 +207,27 @@ def test_nobody_passes_those_who_wait_even_with_a_batch_that_would_fit(
         assert result(third).base_offset == 4
 
 
+def test_a_producers_next_batches_wait_behind_the_one_that_waits(
+    client: WireClient, other: WireClient
+) -> None:
+    fill(other)
+    for sequence in range(2):
+        writer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+        client.send_produce("orders", batch_of(b"c", **writer))
+    wait_for_waiting(other, 2)
+    commit(other, 2)
+    assert [result(client).base_offset, result(client).base_offset] == [2, 3]
+
+
+def test_when_one_has_waited_too_long_those_behind_it_try_again_with_it(client: WireClient) -> None:
+    fill(client, headrace_overflow_timeout_ms="30")
+    for sequence in range(3):
+        writer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+        client.send_produce("orders", batch_of(b"c", **writer))
+    assert [result(client).error_code for _ in range(3)] == [ErrorCode.request_timed_out] * 3
+    assert (status(client)["timed_out_records"], end(client)) == (3, 2)
+
+
 def test_a_batch_larger_than_the_bound_is_taken_when_everything_was_read(client: WireClient) -> None:
     fill(client)
     commit(client, 2)

@@ -24,8 +24,12 @@ from tests.broker.processes import BrokerProcess, wait_until
 TEN = {"headrace_overflow_records": "10"}
 BLOCK = TEN | {"headrace_overflow": "block", "headrace_overflow_groups": "mailer"}
 DROP_NEWEST = TEN | {"headrace_overflow": "drop-newest", "headrace_overflow_groups": "mailer"}
-KINDS: list[dict[str, Any]] = [{"enable_idempotence": False}, {"enable_idempotence": True}]
-STORAGE = ["disk", "memory"]
+IN_MEMORY = {"headrace_storage": "memory", "headrace_overflow_bytes": "1000000"}
+# What must not be lost in memory has a bound in bytes too.
+CASES = [
+    pytest.param({"enable_idempotence": True}, {}, id="idempotent, on disk"),
+    pytest.param({"enable_idempotence": False}, IN_MEMORY, id="plain, in memory"),
+]
 
 
 def numbers(first: int, end: int) -> list[str]:
@@ -37,14 +41,6 @@ def bootstrap(headrace_broker: EmbeddedBroker) -> str:
     return headrace_broker.bootstrap
 
 
-@pytest.fixture(params=STORAGE)
-def storage(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Settings that keep a topic on disk or in memory; what must not be lost there has a bound in bytes."""
-    if request.param == "disk":
-        return {}
-    return {"headrace_storage": "memory", "headrace_overflow_bytes": "1000000"}
-
-
 def test_a_buffer_grows(bootstrap: str) -> None:
     create(bootstrap, "orders", headrace_overflow="buffer")
     sender = Sender(bootstrap, "orders")
@@ -53,7 +49,7 @@ def test_a_buffer_grows(bootstrap: str) -> None:
     assert sender.stored == read_all(bootstrap, "orders") == numbers(0, 1000)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(("kind", "storage"), CASES)
 def test_drop_oldest_keeps_the_newest_and_counts_what_went(
     bootstrap: str, kind: dict[str, Any], storage: dict[str, str]
 ) -> None:
@@ -80,7 +76,7 @@ def test_drop_oldest_by_bytes_keeps_no_more_than_its_bound(bootstrap: str) -> No
     assert found["dropped_records"] == 300 - len(left)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(("kind", "storage"), CASES)
 def test_drop_newest_refuses_counts_and_takes_again_when_consumers_have_read(
     bootstrap: str, kind: dict[str, Any], storage: dict[str, str]
 ) -> None:
@@ -98,7 +94,21 @@ def test_drop_newest_refuses_counts_and_takes_again_when_consumers_have_read(
     assert read_all(bootstrap, "orders") == sender.stored
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_an_idempotent_producer_with_batches_under_way_goes_on_after_refusals(bootstrap: str) -> None:
+    create(bootstrap, "orders", **DROP_NEWEST)
+    commit(bootstrap, "orders", "mailer", 0)
+    sender = Sender(bootstrap, "orders", enable_idempotence=True)
+    sender.send(*numbers(0, 30))
+    sender.finish()
+    commit(bootstrap, "orders", "mailer", 10)
+    sender.write("again")
+    assert sender.stored == [*numbers(0, 10), "again"]
+    assert sender.failed.keys() == set(numbers(10, 30))
+    assert set(sender.failed.values()) == {"POLICY_VIOLATION"}
+    assert read_all(bootstrap, "orders") == sender.stored
+
+
+@pytest.mark.parametrize(("kind", "storage"), CASES)
 def test_block_lets_the_producer_wait_until_consumers_have_read(
     bootstrap: str, kind: dict[str, Any], storage: dict[str, str]
 ) -> None:
@@ -240,7 +250,7 @@ def test_a_topic_can_be_given_another_policy_while_producers_wait(bootstrap: str
     sender.write(*numbers(0, 10))
     sender.send("10")
     wait_for_status(bootstrap, "orders", "waiting_batches", 1)
-    alter(bootstrap, "orders")
+    alter(bootstrap, "orders", **dict.fromkeys(BLOCK))
     sender.finish()
     assert sender.stored == numbers(0, 11)
 

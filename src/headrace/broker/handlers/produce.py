@@ -139,11 +139,15 @@ class Produce:
             return PartitionResult(
                 index, ErrorCode.invalid_record, message="a request without a record batch"
             )
+        guard = partition.guard
         try:
+            if guard is not None and guard.line:
+                # Before its sequence is looked at: the batch that comes before it may be in the line.
+                raise MustWait
             return self._store(topic, partition, records, now_ms)
         except MustWait:
-            assert partition.guard is not None
-            self._hold(topic, partition, partition.guard, records, results)
+            assert guard is not None
+            self._hold(topic, partition, guard, records, results)
             return PartitionResult(index, ErrorCode.request_timed_out)
 
     def _hold(

@@ -65,8 +65,6 @@ class Guard:
     def admit(self, header: BatchHeader) -> None:
         """Return when the batch may be stored now, or raise `TopicFull` or `MustWait`."""
         incoming = Amount(header.last_offset_delta + 1, header.size)
-        if self.line.is_ahead:
-            raise MustWait(f"others wait for room in partition {self.index} of {self.topic}")
         log = self._log
         if (
             log.end_offset + incoming.records <= self._end_limit

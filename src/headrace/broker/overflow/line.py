@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """One batch: how it is stored, who hears of it, and what it weighs."""
+    """One batch: how it is stored, who hears of it, and how many records it has."""
 
     attempt: Callable[[], PartitionResult]
     """Stores the batch and gives the answer to its producer; raises `MustWait` while there is no room."""
     answer: asyncio.Future[PartitionResult]
-    size: int
+    records: int
 
 
 class WaitingLine:
@@ -28,38 +28,30 @@ class WaitingLine:
 
     def __init__(self) -> None:
         self._waiting: deque[Waiting] = deque()
-        self._is_moving = False
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether somebody waits already: false to those in the line when it moves."""
-        return bool(self._waiting) and not self._is_moving
 
     def add(self, waiting: Waiting) -> None:
         """Put a batch at the end of the line."""
         self._waiting.append(waiting)
 
-    def remove(self, waiting: Waiting) -> None:
-        """Take a batch out of the line: it waited long enough."""
-        self._waiting.remove(waiting)
+    def leave(self, waiting: Waiting) -> list[Waiting]:
+        """Take a batch out of the line with all behind it: a producer's next batch is no good without it."""
+        place = self._waiting.index(waiting)
+        leaving = [self._waiting.pop() for _ in range(len(self._waiting) - place)]
+        return leaving[::-1]
 
     def move(self) -> None:
         """Store the batches for which there is room now, as long as the first one finds some."""
-        self._is_moving = True
-        try:
-            while self._waiting:
-                first = self._waiting[0]
-                try:
-                    result = first.attempt()
-                except MustWait:
-                    return
-                self._waiting.popleft()
-                answer_with(first.answer, result)
-        finally:
-            self._is_moving = False
+        while self._waiting:
+            first = self._waiting[0]
+            try:
+                result = first.attempt()
+            except MustWait:
+                return
+            self._waiting.popleft()
+            answer_with(first.answer, result)
 
     def dissolve(self, result: PartitionResult) -> None:
         """Send everybody away with the same answer."""

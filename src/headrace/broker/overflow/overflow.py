@@ -90,13 +90,14 @@ class Overflow:
             answer.set_result(self._refuse(guard, records))
             return answer
         self._held_bytes += size
-        waiting = Waiting(attempt, answer, size)
+        waiting = Waiting(attempt, answer, records)
         guard.line.add(waiting)
 
         def give_up() -> None:
-            guard.line.remove(waiting)
-            answer_with(answer, self._refuse(guard, records))
-            guard.line.move()  # a smaller one behind it may fit
+            if answer.done():  # in the same turn of the loop, so that the timer could not be stopped
+                return
+            for each in guard.line.leave(waiting):
+                answer_with(each.answer, self._refuse(guard, each.records))
 
         timer = self._clock.call_later(min(wait_ms, guard.terms.timeout_ms), give_up)
 
