@@ -52,7 +52,7 @@ def print_overflow(partitions: Sequence[PartitionOverflow]) -> None:
             f"{part.full_percent:g} %",
             part.backlog_records,
             size_text(part.backlog_bytes),
-            part.slowest_group or "",
+            part.slowest_group,
             part.dropped_records,
             part.refused_records,
             part.waiting_batches,
