@@ -52,17 +52,17 @@ def test_a_smaller_bound_holds_from_the_next_upkeep_on():
 
 
 def test_memory_is_given_back_however_many_batches_pass():
-    log = memory_log(retention_bytes=200_000)
+    log = memory_log(retention_bytes=100_000)
     tracemalloc.start()
     try:
-        for number in range(20_000):
+        for number in range(6_000):
             log.append(filler(number), NOW)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert log.end_offset == 20_000
-    assert held < 3 * 200_000
-    assert [record.offset for record in read_records(log)] == list(range(log.start_offset, 20_000))
+    assert log.end_offset == 6_000
+    assert held < 3 * 100_000
+    assert [record.offset for record in read_records(log)] == list(range(log.start_offset, 6_000))
 
 
 def test_records_without_a_time_are_kept_by_the_time_of_their_append():
