@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.broker import connection
 from headrace.broker.overflow import overflow
 from headrace.protocol.batch import TRANSACTIONAL
 from headrace.testing import EmbeddedBroker, broker
@@ -245,6 +246,20 @@ def test_what_waits_is_bounded_and_those_beyond_are_told_at_once(
     assert answer.error_code is ErrorCode.request_timed_out
     commit(other, 2)
     assert result(client).base_offset == 2
+
+
+def test_a_connection_is_not_read_while_too_much_of_it_waits(
+    client: WireClient, other: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MAX_HELD_BYTES", 1)
+    fill(other)
+    other.create_topic("free")
+    client.send_produce("orders", batch_of(b"c"))
+    wait_for_waiting(other)
+    client.send_produce("free", batch_of(b"in its turn"))
+    assert [end(other, "free") for _ in range(20)] == [0] * 20
+    commit(other, 2)
+    assert [result(client).base_offset, result(client).base_offset] == [2, 0]
 
 
 def test_a_producer_that_wants_no_answer_is_held_by_its_connection(

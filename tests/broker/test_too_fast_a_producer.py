@@ -271,3 +271,14 @@ def test_the_bound_holds_after_kill_9_and_what_waited_is_stored_once(tmp_path: P
         sender.finish()
         assert sender.failed == {}
         assert sender.stored == read_all(kafka.address, "orders") == numbers(0, 15)
+
+
+def test_what_was_dropped_before_kill_9_and_has_come_back_goes_with_the_next_record(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as kafka:
+        create(kafka.address, "orders", headrace_overflow="drop-oldest", **TEN)
+        Sender(kafka.address, "orders").write(*numbers(0, 40))
+        kafka.kill()
+        kafka.start()
+        assert read_all(kafka.address, "orders")[-10:] == numbers(30, 40)
+        Sender(kafka.address, "orders").write("40")
+        assert read_all(kafka.address, "orders") == numbers(31, 41)
