@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.broker.plan import FULL, QUICK
@@ -59,15 +60,16 @@ def main() -> None:
                         seen[kind].setdefault(name, []).append(figure)
     except (ServerFailed, LoadBroke) as failed:
         sys.exit(str(failed))
-    best = {kind: {name: round_to(max(all_)) for name, all_ in rows.items()} for kind, rows in seen.items()}
-    for kind, rows in best.items():
+    medians = {
+        kind: {name: round_to(median(figures)) for name, figures in rows.items()}
+        for kind, rows in seen.items()
+    }
+    for kind, rows in medians.items():
         for name, figure in rows.items():
             print(f"{kind:<28} {name:<34} {number(figure):>12}")
     target = options.json or (None if options.quick else RESULTS)
     if target:
-        target.write_text(
-            json.dumps({"machine": machine, "best of rounds": best, "all": seen}, indent=1) + "\n"
-        )
+        target.write_text(json.dumps({"machine": machine, "medians": medians, "all": seen}, indent=1) + "\n")
 
 
 def measure_kind(stage: Stage, entry: Entry, kind: str) -> dict[str, float]:
