@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header, split_batches
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from headrace.storage.log import Log
     from headrace.storage.partition import PartitionLog
 
 NOW = 1_700_000_000_000
@@ -84,15 +84,13 @@ def reopen(log: PartitionLog, *, clean: bool = False, marks: Marks | None = None
     return open_partition(log.directory, log.config, now_ms=NOW, marks=marks, clean=clean)
 
 
-def read_batches(
-    log: PartitionLog, offset: int, end_offset: int, max_bytes: int = 2**20
-) -> Iterator[memoryview]:
+def read_batches(log: Log, offset: int, end_offset: int, max_bytes: int = 2**20) -> Iterator[memoryview]:
     """Each batch that fetches from `offset` on bring, whole and with a good checksum."""
     while True:
         found = log.read(offset, max_bytes, end_offset, at_least_one=True)
         if found is None:
             return
-        data = memoryview(os.pread(found.file.fd, found.size, found.position))
+        data = memoryview(found.read())
         whole = list(split_batches(data))
         assert sum(map(len, whole)) == len(data) == found.size, "a fetch brought a part of a batch"
         for each in whole:
@@ -103,7 +101,7 @@ def read_batches(
 
 
 def read_records(
-    log: PartitionLog, offset: int | None = None, *, committed: bool = False, max_bytes: int = 2**20
+    log: Log, offset: int | None = None, *, committed: bool = False, max_bytes: int = 2**20
 ) -> list[Record]:
     """What a consumer gets from `offset` on; with `committed` it skips aborted transactions as clients do."""
     offset = log.start_offset if offset is None else offset
@@ -130,6 +128,6 @@ def _is_commit(marker: memoryview) -> bool:
     return record.key[-1] == 1
 
 
-def read_values(log: PartitionLog, offset: int | None = None, **options: Any) -> list[bytes | None]:
+def read_values(log: Log, offset: int | None = None, **options: Any) -> list[bytes | None]:
     """The values that a consumer gets."""
     return [record.value for record in read_records(log, offset, **options)]

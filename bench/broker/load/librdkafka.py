@@ -98,7 +98,7 @@ def latency(job: Job) -> Outcome:
 def topic_of(job: Job) -> Iterator[None]:
     """The job's topic, made when it is not there yet, and removed at the end unless it is to be kept."""
     admin = AdminClient({"bootstrap.servers": job.address})
-    made = admin.create_topics([NewTopic(job.topic, job.partitions, 1)])[job.topic]
+    made = admin.create_topics([NewTopic(job.topic, job.partitions, 1, config=job.settings)])[job.topic]
     try:
         made.result(TIMEOUT_SECONDS)
     except KafkaException as refused:

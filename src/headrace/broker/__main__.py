@@ -56,6 +56,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MS",
         help="how often retention and compaction look",
     )
+    parser.add_argument(
+        "--memory-topics-bytes",
+        default=2**30,
+        type=int,
+        metavar="BYTES",
+        help="what all topics in memory may hold together",
+    )
     parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
     return parser
 
@@ -78,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             default_partitions=options.partitions,
             auto_create_topics=not options.no_auto_create,
             maintenance_interval_ms=options.maintenance_interval_ms,
+            memory_topics_bytes=options.memory_topics_bytes,
         )
         _raise_file_limit()
         return _run(config)

@@ -17,6 +17,7 @@ from headrace.broker.flusher import Flusher
 from headrace.broker.groups import Groups
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import Offsets
+from headrace.broker.overflow.overflow import Overflow
 from headrace.broker.server import Server, listen
 from headrace.broker.sessions import FetchSessions
 from headrace.broker.statelog import PartitionStateLog
@@ -50,6 +51,7 @@ class Broker:
             config.data,
             background=self._executor.submit,
             waits_for_sync=config.flush is Flush.ALWAYS,
+            memory_bytes=config.memory_topics_bytes,
         )
         self.cluster_id = self.folder.cluster_id
         self.sessions = FetchSessions()
@@ -79,6 +81,7 @@ class Broker:
         self.transactions = Transactions(transactions, self.clock, participants, self.config.transactions)
         self.groups.load()
         self.transactions.load()
+        self.overflow = Overflow(self.topics, self.offsets, self.clock)
 
     @classmethod
     async def start(cls, config: BrokerConfig) -> Broker:
@@ -118,6 +121,7 @@ class Broker:
         """Stop cleanly: nothing is lost, and the next start needs no scan."""
         self.is_stopping = True
         self.topics.wake_readers()
+        self.overflow.drain()
         self.groups.drain()
         if self._server is not None:
             await self._server.close()

@@ -52,6 +52,8 @@ class BrokerConfig:
     """Limits and times of consumer groups and their offsets."""
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     """Limits and times of transactions."""
+    memory_topics_bytes: int = 2**30
+    """What all topics in memory may hold together."""
     compaction_bytes_per_second: int = 0
     """The most that compaction reads and writes a second; 0 for no limit."""
 

@@ -18,7 +18,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.apis import answer_request
+from headrace.broker.handlers.produce import HeldAnswer
 from headrace.protocol.errors import ProtocolError
+from headrace.storage.memory_batches import MemoryRange
 from headrace.storage.segment import FileRange
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 SIZE: Final = struct.Struct(">i")
 MAX_UNANSWERED: Final = 64
 """Requests of one connection that may wait for their answers before it is no longer read."""
+MAX_HELD_BYTES: Final = 8 * 2**20
+"""Records of one connection that may wait for room in their topics before it is no longer read: more than a
+client has under way by default (five batches of a megabyte), so that its other requests are served."""
 MAX_A_TURN: Final = 64
 """Requests of one connection that are handled before the others have their turn."""
 MAX_UNSENT: Final = 16
@@ -47,10 +52,12 @@ Answers = list[object]
 class Slot:
     """The place of an answer in the order of requests; `chunks` is None until it is there."""
 
-    __slots__ = ("chunks", "future")
+    __slots__ = ("chunks", "future", "held_bytes")
 
     def __init__(self) -> None:
         self.chunks: Answers | None = None
+        self.held_bytes = 0
+        """What is kept of the request until it can be answered."""
         self.future: asyncio.Future[Answers] | None = None
         """What the answer comes from, when nothing is lost by giving it up: a long poll."""
 
@@ -62,6 +69,7 @@ class Connection:
         "_buffer",
         "_end",
         "_fd",
+        "_held_bytes",
         "_is_draining",
         "_is_paused",
         "_is_writing",
@@ -87,6 +95,7 @@ class Connection:
         self._view = memoryview(b"")
         self._start = 0
         self._end = 0
+        self._held_bytes = 0
         self._slots: deque[Slot] = deque()
         self._out: deque[Chunk] = deque()
         self._is_writing = False
@@ -171,7 +180,7 @@ class Connection:
     @property
     def _is_full(self) -> bool:
         """Whether the client must first wait for, or read, the answers to what it has asked."""
-        return self._is_writing or len(self._slots) >= MAX_UNANSWERED
+        return self._is_writing or len(self._slots) >= MAX_UNANSWERED or self._held_bytes >= MAX_HELD_BYTES
 
     def _keep(self, view: memoryview, start: int, end: int) -> None:
         """Keep the bytes of an unfinished request, with room for more of it."""
@@ -243,6 +252,9 @@ class Connection:
             slot.future = answer
             answer.add_done_callback(lambda done: self._complete(slot, done))
             return
+        if isinstance(answer, HeldAnswer):
+            slot.held_bytes = answer.held_bytes
+            self._held_bytes += slot.held_bytes
         # It goes on when the connection ends: what it began (a join, a commit) is not to be left half done.
         self._server.keep(self._server.loop.create_task(self._await(slot, answer)))
 
@@ -272,6 +284,7 @@ class Connection:
         if self.is_closed:
             return
         slot.chunks = chunks
+        self._held_bytes -= slot.held_bytes
         while self._slots and self._slots[0].chunks is not None:
             self._queue(self._slots.popleft().chunks or [])
         if self._out and not self._is_writing:
@@ -286,8 +299,11 @@ class Connection:
         out = self._out
         for chunk in chunks:
             piece = chunk
+            if isinstance(piece, MemoryRange):
+                out.extend(piece.pieces())
+                continue
             if isinstance(piece, FileRange) and piece.size <= COPY_BYTES:
-                piece = os.pread(piece.file.fd, piece.size, piece.position)
+                piece = piece.read()
             last = out[-1] if out else None
             if isinstance(piece, bytes) and isinstance(last, bytes) and len(last) < COPY_BYTES:
                 out[-1] = last + piece

@@ -48,9 +48,9 @@ class Flusher:
 
     def appended(self, partition: Partition) -> None:
         """Note an append; readers hear of it as soon as they may see it."""
-        if self._keeps_dirty:
+        if self._keeps_dirty and partition.log.needs_sync:
             self._dirty.add(partition)
-        if self.waits:
+        if self.waits and partition.log.needs_sync:
             # Also when nobody waits for an acknowledgement: readers see nothing before it is synced.
             self._start()
         elif partition.waiters:

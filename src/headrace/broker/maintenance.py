@@ -15,7 +15,7 @@ from headrace.storage.cleaning import plan_compaction
 from headrace.storage.compaction import recover_swaps, swap_in
 from headrace.storage.compactor import run_compactor
 from headrace.storage.errors import StorageError
-from headrace.storage.retention import apply_retention
+from headrace.storage.partition import PartitionLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.partition import Partition
     from headrace.storage.compaction import CleanedGroup, CompactionRequest, CompactionResult
-    from headrace.storage.partition import PartitionLog
 
 log = logging.getLogger(__name__)
 
@@ -65,18 +64,21 @@ class Maintenance:
         for partition in self._partitions():
             if partition.log.is_deleted:
                 continue
-            freed = apply_retention(partition.log, now_ms)
+            freed = partition.log.apply_retention(now_ms)
             partition.log.producers.expire(now_ms)
             if freed:
+                self._broker.overflow.made_room(partition)
                 log.info("%s-%d: %d bytes were past their retention", partition.topic, partition.index, freed)
                 await asyncio.sleep(0)
-            if partition.log.has_rolled:
+            if isinstance(partition.log, PartitionLog) and partition.log.has_rolled:
                 await self._broker.in_background(partition.log.close_rolled)
         await self._broker.save_checkpoint()
 
     async def compact(self) -> None:
         """Compact the partitions that are worth it, one after the other."""
         for partition in list(self._partitions()):
+            if not isinstance(partition.log, PartitionLog):
+                continue
             try:
                 await self._compact(partition.log)
             except (StorageError, OSError) as fault:

@@ -23,7 +23,7 @@ from headrace.broker.groups.records import (
 from headrace.broker.statelog import StateMarker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace.broker.clock import Clock
     from headrace.broker.groups.settings import GroupSettings
@@ -56,6 +56,7 @@ class Offsets:
         self._clock = clock
         self._settings = settings
         self._rules: CommitRules | None = None
+        self._moved: Callable[[OffsetKey], None] = lambda _key: None
         self._reset()
 
     def _reset(self) -> None:
@@ -66,6 +67,10 @@ class Offsets:
     def follow(self, rules: CommitRules) -> None:
         """Ask `rules` who may commit; the groups introduce themselves when they are made."""
         self._rules = rules
+
+    def watch(self, moved: Callable[[OffsetKey], None]) -> None:
+        """Have `moved` called when a group has moved in a partition, or has let go of it."""
+        self._moved = moved
 
     # Life
 
@@ -204,6 +209,7 @@ class Offsets:
         present = of_group.get(where)
         if present is None or present.sequence < entry.sequence:
             of_group[where] = entry
+            self._moved(key)
 
     def _remove(self, key: OffsetKey) -> None:
         of_group = self._committed.get(key.group_id, {})
@@ -212,6 +218,7 @@ class Offsets:
             self._committed.pop(key.group_id, None)
         for keys in self._pending.values():
             keys.pop(key, None)
+        self._moved(key)
 
     def _holds(self, key: OffsetKey) -> bool:
         is_committed = (key.topic, key.partition) in self._committed.get(key.group_id, {})

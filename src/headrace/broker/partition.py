@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.storage.partition import PartitionLog
+    from headrace.broker.overflow.guard import Guard
+    from headrace.storage.log import Log
 
 
 class Partition:
     """One partition of a topic."""
 
-    __slots__ = ("index", "log", "topic", "waiters")
+    __slots__ = ("guard", "index", "log", "topic", "waiters")
 
-    def __init__(self, topic: str, index: int, log: PartitionLog) -> None:
+    def __init__(self, topic: str, index: int, log: Log) -> None:
         self.topic = topic
         self.index = index
         self.log = log
         self.waiters: set[Callable[[], None]] = set()
         """Called when there is more to read; each takes itself out when it has had enough."""
+        self.guard: Guard | None = None
+        """Who decides about new records at the topic's bound; None for a topic without one."""
 
     def notify(self) -> None:
         """Tell those who wait that there is more to read."""

@@ -17,10 +17,10 @@ from headrace.broker.partition import Partition
 from headrace.broker.statelog import StateRecord
 from headrace.errors import HeadraceError
 from headrace.storage.config import TopicConfig
-from headrace.storage.errors import StorageError
+from headrace.storage.errors import InvalidConfig, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace.broker.clock import Clock
     from headrace.broker.statelog import StateLog
@@ -102,6 +102,11 @@ class Topics:
         self._by_id: dict[UUID, Topic] = {}
         self._by_plain_name: dict[str, str] = {}
         self._state: StateLog | None = None
+        self._changed: Callable[[Topic], None] = lambda _topic: None
+
+    def follow(self, changed: Callable[[Topic], None]) -> None:
+        """Have `changed` called with each topic that is made, altered or deleted from now on."""
+        self._changed = changed
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -153,13 +158,16 @@ class Topics:
             )
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise InvalidPartitions(f"{partitions} partitions: a topic has 1 to {MAX_PARTITIONS}")
-        return TopicConfig.parse(configs)
+        config = TopicConfig.parse(configs)
+        self._check_memory(config, partitions)
+        return config
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Make a topic."""
         topic = Topic(name=name, id=uuid4(), config=self.check_new(name, partitions, configs))
         self._make_partitions(topic, partitions)
         self._register(topic)
+        self._changed(topic)
         return topic
 
     def check_growth(self, name: str, partitions: int) -> Topic:
@@ -170,20 +178,36 @@ class Topics:
                 f"topic {name!r} has {len(topic.partitions)} partitions and cannot have {partitions}: "
                 "partitions can be added and not taken away"
             )
+        self._check_memory(topic.config, partitions - len(topic.partitions))
         return topic
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let a topic have `partitions` partitions in all."""
-        self._make_partitions(self.check_growth(name, partitions), partitions)
+        topic = self.check_growth(name, partitions)
+        self._make_partitions(topic, partitions)
+        self._changed(topic)
 
     def configure(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace the settings of a topic."""
-        topic = self._existing(name)
-        config = TopicConfig.parse(configs)
+        topic, config = self._existing(name), self.check_configs(name, configs)
         self._record(topic, config, len(topic.partitions))
         topic.config = config
         for partition in topic.partitions:
             partition.log.config = config
+        self._changed(topic)
+
+    def check_configs(self, name: str, configs: Mapping[str, str]) -> TopicConfig:
+        """The settings that a topic could have instead of its own, or the reason why it cannot."""
+        topic, config = self._existing(name), TopicConfig.parse(configs)
+        if config.headrace_storage != topic.config.headrace_storage:
+            raise InvalidConfig(
+                f"headrace.storage of topic {name!r} stays {topic.config.headrace_storage}: where records "
+                "are kept is chosen when a topic is made; make another topic and copy them"
+            )
+        more_bytes = config.retention_bytes - topic.config.retention_bytes
+        if config.is_in_memory and more_bytes > 0:
+            self._folder.memory.check_room(more_bytes * len(topic.partitions))
+        return config
 
     def delete(self, name: str) -> Topic:
         """Remove a topic and its records; those who wait for it are told."""
@@ -196,6 +220,7 @@ class Topics:
         for partition in topic.partitions:
             self._folder.delete(name, partition.index)
             partition.notify()
+        self._changed(topic)
         return topic
 
     def wake_readers(self) -> None:
@@ -203,6 +228,10 @@ class Topics:
         for topic in self._by_name.values():
             for partition in topic.partitions:
                 partition.notify()
+
+    def _check_memory(self, config: TopicConfig, partitions: int) -> None:
+        if config.is_in_memory:
+            self._folder.memory.check_room(config.retention_bytes * partitions)
 
     def _existing(self, name: str) -> Topic:
         topic = self._by_name.get(name)

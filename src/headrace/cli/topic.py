@@ -13,6 +13,7 @@ from headrace.cli.failure import Misuse, RequestFailed
 from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
 from headrace.cli.session import connect
 from headrace.cli.topic_admin import TopicConfig, is_internal
+from headrace.cli.topic_overflow import STATUS, PartitionOverflow, print_overflow, read_overflow
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -47,6 +48,7 @@ class TopicDescription:
 
     topic: str
     partitions: tuple[PartitionDescription, ...]
+    overflow: tuple[PartitionOverflow, ...]
     configs: tuple[TopicConfig, ...]
 
 
@@ -123,7 +125,7 @@ def describe(
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
-    """Show a topic's partitions, offsets, sizes and settings.
+    """Show a topic's partitions, offsets, sizes and settings, and how full it is if it has a bound.
 
     Settings that differ from the default are marked with a star.
 
@@ -135,6 +137,8 @@ def describe(
         print_json(description)
         return
     _print_partitions(description)
+    if description.overflow:
+        print_overflow(description.overflow)
     _print_configs(description, every=configs)
 
 
@@ -217,8 +221,13 @@ def describe_topic(session: Session, topic: str) -> TopicDescription:
         )
         for place in places
     )
-    configs = tuple(topic_admin.read_configs(session, topic))
-    return TopicDescription(topic=topic, partitions=partitions, configs=configs)
+    configs = topic_admin.read_configs(session, topic)
+    return TopicDescription(
+        topic=topic,
+        partitions=partitions,
+        overflow=read_overflow(configs),
+        configs=tuple(config for config in configs if config.name != STATUS),
+    )
 
 
 def _print_partitions(description: TopicDescription) -> None:

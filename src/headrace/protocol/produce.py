@@ -37,6 +37,7 @@ class ProduceRequest(NamedTuple):
 
     transactional_id: str | None
     acks: int
+    timeout_ms: int
     topics: list[TopicData]
 
 
@@ -55,10 +56,10 @@ def read_produce(frame: memoryview, position: int, version: int) -> ProduceReque
     """The request whose body begins at `position`."""
     cursor = Cursor(frame, position, flexible=version >= FLEXIBLE_FROM)
     transactional_id = cursor.string()
-    acks, _timeout = cursor.take(_ACKS)
+    acks, timeout_ms = cursor.take(_ACKS)
     topics = [_read_topic(cursor, version) for _ in range(cursor.count())]
     cursor.tags()
-    return ProduceRequest(transactional_id, acks, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
 def _read_topic(cursor: Cursor, version: int) -> TopicData:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.protocol.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
+from headrace.protocol.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, check_batch, read_header
 from headrace.protocol.compression import CODECS, ZSTD
 from headrace.protocol.records import first_record_without_key
 from headrace.storage.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
@@ -29,6 +29,8 @@ def accept_batch(batch: memoryview, config: TopicConfig, now_ms: int) -> BatchHe
     # Most batches have none: this runs for each of them.
     if header.attributes:
         _check_attributes(header)
+    if header.producer_id >= 0 > header.base_sequence:
+        raise InvalidRecord("a batch of a producer without a sequence: it could be written twice unnoticed")
     if config.message_timestamp_type == "CreateTime":
         _check_time(header, config, now_ms)
     if config.is_compacted:
@@ -44,6 +46,8 @@ def _check_attributes(header: BatchHeader) -> None:
             f"a batch in compression codec {header.codec}, which nobody can read: "
             f"use {', '.join(CODECS.values())}"
         )
+    if header.attributes & LOG_APPEND_TIME:
+        raise InvalidTimestamp("a client stamped a batch with the time of its append: only the broker does")
     if header.is_control:
         raise InvalidRecord("a client wrote a control batch: only the broker may")
     if header.is_transactional and header.producer_id < 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.storage.contradictions import check_together
 from headrace.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -74,6 +75,17 @@ def _policies(text: str) -> frozenset[str]:
     return policies
 
 
+def _names(text: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in text.split(",") if part.strip())
+
+
+def _bound(text: str) -> int:
+    value = int(text)
+    if value != -1 and not 1 <= value <= LONG_MAX:
+        raise ValueError("it must be at least 1, or -1 for no bound")
+    return value
+
+
 def _compression(text: str) -> str:
     if text != "producer":
         raise ValueError("batches are stored as their producer compressed them: set compression.type on it")
@@ -84,6 +96,7 @@ def _option(name: str, kind: str, default: object, parse: Callable[[str], Any], 
     return Option(name=name, kind=kind, default=str(default), doc=doc, parse=parse)
 
 
+_SMALLEST_SEGMENT: Final = 2**20
 _SIZE = _integer(0, INT_MAX)
 _DURATION = _integer(0, LONG_MAX)
 _LIMIT = _integer(-1, LONG_MAX)
@@ -156,8 +169,42 @@ OPTIONS: Final[Mapping[str, Option]] = {
             _boolean,
             "Accepted; one node elects nobody.",
         ),
+        # Headrace's own; Apache Kafka refuses them.
+        _option(
+            "headrace.storage",
+            "string",
+            "disk",
+            _one_of("disk", "memory"),
+            "Where records are kept; those in memory are gone after a restart.",
+        ),
+        _option(
+            "headrace.overflow",
+            "string",
+            "buffer",
+            _one_of("buffer", "drop-oldest", "drop-newest", "block"),
+            "What happens to new records when a partition is at its bound.",
+        ),
+        _option("headrace.overflow.bytes", "long", -1, _bound, "The bound in bytes; -1 for none."),
+        _option("headrace.overflow.records", "long", -1, _bound, "The bound in records; -1 for none."),
+        _option(
+            "headrace.overflow.groups",
+            "list",
+            "",
+            _names,
+            "Consumer groups: what all of them have read does not count; without any, everything counts.",
+        ),
+        _option(
+            "headrace.overflow.timeout.ms",
+            "long",
+            10_000,
+            _DURATION,
+            "How long a producer is held at the bound before it is told to try again.",
+        ),
     )
 }
+
+MEMORY_BYTES: Final = 32 * 2**20
+"""Bytes that a partition in memory keeps when its topic does not say how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,16 +226,25 @@ class TopicConfig:
     segment_bytes: int = 2**30
     segment_index_bytes: int = 10 * 2**20
     segment_ms: int = 7 * DAY_MS
+    headrace_storage: str = "disk"
+    headrace_overflow: str = "buffer"
+    headrace_overflow_bytes: int = -1
+    headrace_overflow_records: int = -1
+    headrace_overflow_groups: frozenset[str] = frozenset()
+    headrace_overflow_timeout_ms: int = 10_000
     overrides: Mapping[str, str] = field(default_factory=dict)
     """The settings that were given, as text: what is stored and described."""
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> TopicConfig:
         """Typed settings from names and texts, or `InvalidConfig` that says what is wrong."""
-        typed = {name: _parse_one(name, text) for name, text in overrides.items()}
+        given = {**default_texts(overrides), **overrides}
+        typed = {name: _parse_one(name, text) for name, text in given.items()}
         known = {OPTIONS[name].attribute: value for name, value in typed.items()}
         effective = {name: value for name, value in known.items() if name in cls.__dataclass_fields__}
-        return cls(**effective, overrides=dict(overrides))
+        config = cls(**effective, overrides=dict(overrides))
+        check_together(config)
+        return config
 
     @property
     def is_compacted(self) -> bool:
@@ -199,6 +255,26 @@ class TopicConfig:
     def is_deleted(self) -> bool:
         """Whether old segments are deleted by time and size."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether records are kept in memory only."""
+        return self.headrace_storage == "memory"
+
+    def text(self, name: str) -> str:
+        """A setting as text: as it was given, or its default in this topic."""
+        return self.overrides.get(name) or default_texts(self.overrides).get(name, OPTIONS[name].default)
+
+
+def default_texts(overrides: Mapping[str, str]) -> dict[str, str]:
+    """The defaults that follow from other settings of the topic."""
+    if overrides.get("headrace.storage") == "memory":
+        return {"retention.bytes": str(MEMORY_BYTES)}
+    bound = overrides.get("headrace.overflow.bytes", "-1")
+    if overrides.get("headrace.overflow") == "drop-oldest" and bound.isdigit():
+        # Files go as a whole: small ones, or the disk would hold far more than the topic.
+        return {"segment.bytes": str(min(max(int(bound) // 4, _SMALLEST_SEGMENT), 2**30))}
+    return {}
 
 
 def _parse_one(name: str, text: str) -> Any:

@@ -6,6 +6,7 @@ DATA/clean-stop                        there only after a clean stop
 DATA/recovery-point-offset-checkpoint  below these offsets nothing needs a scan
 DATA/log-start-offset-checkpoint       where each partition begins
 DATA/cleaner-offset-checkpoint         where compaction has not been yet
+DATA/memory-offset-checkpoint          from where the offsets of partitions in memory go on
 DATA/<topic>-<partition>/              segments
 """
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.storage.checkpoint import Checkpoint, Offsets
 from headrace.storage.errors import DiskFault, FolderInUse
 from headrace.storage.files import FilePool, replace_file, sync_directory
+from headrace.storage.memory_folder import MemoryPartitions
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.recovery import NO_MARKS, Marks, open_partition
 
@@ -32,10 +34,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.storage.config import TopicConfig
+    from headrace.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
 DELETED_SUFFIX: Final = ".deleted"
+MEMORY_BYTES: Final = 2**30
+"""What all partitions in memory may hold together, unless the broker is told otherwise."""
 
 
 class DataFolder:
@@ -47,18 +52,21 @@ class DataFolder:
         *,
         background: Callable[[Callable[[], None]], object] = run_inline,
         waits_for_sync: bool = False,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self.path = path
         self.background = background
         self.waits_for_sync = waits_for_sync
         self.pool = FilePool()
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
+        """Those on disk; the others are in `memory`."""
         path.mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock()
         self._recovery_points = Checkpoint(path / "recovery-point-offset-checkpoint")
         self._start_offsets = Checkpoint(path / "log-start-offset-checkpoint")
         self._first_dirty = Checkpoint(path / "cleaner-offset-checkpoint")
         self._checkpoint_lock = threading.Lock()
+        self.memory = MemoryPartitions(path / "memory-offset-checkpoint", memory_bytes)
         self.cluster_id = self._read_cluster_id()
         self._clean_mark = path / "clean-stop"
         self.was_clean = self._clean_mark.exists()
@@ -88,9 +96,11 @@ class DataFolder:
             replace_file(path, base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"="))
         return path.read_text()
 
-    def open(self, topic: str, partition: int, config: TopicConfig, now_ms: int) -> PartitionLog:
+    def open(self, topic: str, partition: int, config: TopicConfig, now_ms: int) -> Log:
         """The log of one partition, made if it is new."""
         key = (topic, partition)
+        if config.is_in_memory:
+            return self.memory.open(key, config)
         try:
             opened = self._open(key, self.path / f"{topic}-{partition}", config, now_ms)
         except OSError as fault:
@@ -137,6 +147,9 @@ class DataFolder:
 
     def delete(self, topic: str, partition: int) -> None:
         """Remove a partition: out of sight at once, its files in the background."""
+        if (topic, partition) in self.memory:
+            self.memory.delete((topic, partition))
+            return
         log = self.partitions.pop((topic, partition))
         log.is_deleted = True
         for segment in log.segments:
@@ -146,6 +159,7 @@ class DataFolder:
 
     def discard(self, topic: str, partition: int) -> None:
         """Remove what a partition left that is not open: the broker died while it deleted the topic."""
+        self.memory.discard((topic, partition))
         directory = self.path / f"{topic}-{partition}"
         if directory.is_dir():
             self._remove(directory)
@@ -184,6 +198,7 @@ class DataFolder:
             for log in self.partitions.values():
                 log.close()
             self.checkpoint()
+            self.memory.close()
             replace_file(self._clean_mark, b"")
         except (OSError, DiskFault) as fault:
             logger.warning("the next start has to scan the log: %s", fault)

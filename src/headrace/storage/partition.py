@@ -3,35 +3,24 @@
 The event loop of the broker is the only writer and does nothing here that waits for the disk: an append goes
 to the page cache, and whatever needs a sync (closing a segment, `flush=always`) is handed to `background`.
 
-Offsets of a partition, in this order: `start_offset` (retention and DeleteRecords move it), the last stable
-offset (what readers of committed records may see), `high_watermark` (what anybody may see; it trails the end
-only while acknowledgements wait for a sync), `end_offset`.
+The high watermark trails the end only while acknowledgements wait for a sync.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.protocol.batch import (
-    CONTROL,
-    HEADER_BYTES,
-    TRANSACTIONAL,
-    BatchHeader,
-    build_batch,
-    place_batch,
-    read_header,
-    stamp_append_time,
-)
-from headrace.storage.aborted import AbortedTransactions, read_entries, save_entries
-from headrace.storage.acceptance import accept_batch
-from headrace.storage.errors import DiskFault, OffsetOutOfRange
+from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
+from headrace.storage import reading
+from headrace.storage.aborted import read_entries, save_entries
+from headrace.storage.appending import AppendingLog
+from headrace.storage.errors import DiskFault
 from headrace.storage.files import FilePool, replace_file, sync_directory
-from headrace.storage.producers import ProducerStates
-from headrace.storage.segment import FileRange, Segment, Step, segment_name
+from headrace.storage.retention import apply_retention
+from headrace.storage.segment import FileRange, Segment, segment_name
 from headrace.storage.timesearch import TimedOffset, find_latest_time, find_time
 
 if TYPE_CHECKING:
@@ -43,17 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NO_TIMESTAMP: Final = -1
 MAX_OFFSET_SPAN: Final = 2**31 - 1
 """Offsets that one segment can hold: its indexes store them as 32-bit distances."""
-
-
-class Appended(NamedTuple):
-    """Where a batch went; a repeated batch went where its first copy is."""
-
-    base_offset: int
-    append_time_ms: int
-    is_duplicate: bool = False
 
 
 class _Rolled(NamedTuple):
@@ -70,7 +50,7 @@ def run_inline(job: Callable[[], None]) -> None:
     job()
 
 
-class PartitionLog:
+class PartitionLog(AppendingLog):
     """The log in `directory`; open one with `headrace.storage.recovery.open_partition`."""
 
     def __init__(
@@ -82,22 +62,17 @@ class PartitionLog:
         background: Callable[[Callable[[], None]], object] = run_inline,
         waits_for_sync: bool = False,
     ) -> None:
+        super().__init__(config)
+        self.needs_sync = True
         self.directory = directory
-        self.config = config
         self.pool = pool or FilePool()
         self.background = background
         self.waits_for_sync = waits_for_sync
         self.segments: list[Segment] = []
-        self.start_offset = 0
-        self.end_offset = 0
-        self.high_watermark = 0
         self.recovery_point = 0
         """Everything below this offset has been synced and needs no scan after a crash."""
         self.first_dirty_offset = 0
         """Where the part begins that compaction has not seen."""
-        self.producers = ProducerStates()
-        self.aborted = AbortedTransactions()
-        self.is_deleted = False
         self.is_swapping = False
         """While a compacted segment takes the place of others, no file is deleted."""
         self._new_names = False
@@ -107,77 +82,16 @@ class PartitionLog:
 
     # ---------------------------------------------------------------- append
 
-    def append(self, batch: memoryview, now_ms: int) -> Appended:
-        """Store one batch of a client and say at which offset, or refuse it with the reason.
-
-        `batch` must be writable: its offset and, if the topic wants it, the broker's time go into its header.
-        """
-        header = accept_batch(batch, self.config, now_ms)
-        if header.producer_id >= 0:
-            duplicate = self.producers.check(header)
-            if duplicate is not None:
-                return Appended(duplicate.base_offset, duplicate.append_time_ms, is_duplicate=True)
-        append_time_ms = NO_TIMESTAMP
-        if self.config.message_timestamp_type == "LogAppendTime":
-            stamp_append_time(batch, header, now_ms)
-            header = header._replace(max_timestamp=now_ms)
-            append_time_ms = now_ms
-        base_offset = self._store(batch, header)
-        if header.producer_id >= 0:
-            self.producers.applied(header, base_offset, now_ms)
-        return Appended(base_offset, append_time_ms)
-
-    def append_own(
-        self, records: bytes, count: int, now_ms: int, producer: tuple[int, int] | None = None
-    ) -> int:
-        """Store records of the broker itself; with a producer id and epoch, inside its transaction."""
-        producer_id, epoch = producer or (-1, -1)
-        batch = build_batch(
-            records,
-            count,
-            base_timestamp=now_ms,
-            max_timestamp=now_ms,
-            attributes=TRANSACTIONAL if producer else 0,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-        )
-        header = read_header(batch)
-        base_offset = self._store(batch, header)
-        if producer:
-            self.producers.applied(header, base_offset, now_ms)
-        return base_offset
-
-    def append_marker(self, producer_id: int, epoch: int, *, committed: bool, now_ms: int) -> int:
-        """End the producer's transaction in this partition with a control batch."""
-        self.producers.check_marker(producer_id, epoch)
-        batch = build_batch(
-            _marker_record(committed=committed),
-            1,
-            base_timestamp=now_ms,
-            max_timestamp=now_ms,
-            attributes=TRANSACTIONAL | CONTROL,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-        )
-        offset = self._store(batch, read_header(batch))
-        aborted = self.producers.marker(producer_id, epoch, offset, committed=committed, now_ms=now_ms)
-        if aborted is not None:
-            self.aborted.add(aborted)
-        return offset
-
-    def _store(self, batch: memoryview | bytearray, header: BatchHeader) -> int:
-        base_offset = self.end_offset
-        place_batch(batch, base_offset, 0)
+    def _write(self, batch: memoryview | bytearray, header: BatchHeader, last_offset: int) -> None:
         segment = self.active
         if self._is_full(segment, len(batch), header):
             segment = self.roll()
-        last_offset = base_offset + header.last_offset_delta
         position = segment.append(batch)
         segment.note(header, position, last_offset, self.config.index_interval_bytes)
-        self.end_offset = last_offset + 1
+
+    def _appended(self) -> None:
         if not self.waits_for_sync:
             self.high_watermark = self.end_offset
-        return base_offset
 
     # ---------------------------------------------------------------- segments
 
@@ -307,10 +221,7 @@ class PartitionLog:
 
     def move_start(self, offset: int) -> None:
         """Move the start of the log to `offset`, and let go of the segments that lie before it."""
-        if not self.start_offset <= offset <= self.high_watermark:
-            raise OffsetOutOfRange(
-                f"offset {offset} is not between {self.start_offset} and {self.high_watermark}"
-            )
+        self._check_start(offset)
         self.start_offset = offset
         self.aborted.forget_before(self.start_offset)
         self.first_dirty_offset = max(self.first_dirty_offset, offset)
@@ -336,15 +247,11 @@ class PartitionLog:
         self.aborted.forget_before(self.start_offset)
         self.segments[first:end] = [cleaned]
 
-    # ---------------------------------------------------------------- read
+    def apply_retention(self, now_ms: int) -> int:
+        """Delete the segments that are too old or too many; gives how many bytes went."""
+        return apply_retention(self, now_ms)
 
-    @property
-    def last_stable_offset(self) -> int:
-        """The end of what readers of committed records may see."""
-        unstable = self.producers.first_unstable_offset
-        if unstable is None:
-            return self.high_watermark
-        return max(self.start_offset, min(unstable, self.high_watermark))
+    # ---------------------------------------------------------------- read
 
     def read(self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool) -> FileRange | None:
         """Whole batches from the one that holds `offset`, below `end_offset`, as a range of a file.
@@ -352,33 +259,13 @@ class PartitionLog:
         None when there is nothing yet. With `at_least_one` the first batch comes even if it is larger than
         `max_bytes`. The batch may begin before `offset`: readers skip, as Kafka's clients do.
         """
-        if offset < self.start_offset:
-            raise OffsetOutOfRange(f"offset {offset} is before the start {self.start_offset}")
-        if offset >= end_offset:
-            if offset > self.high_watermark:
-                raise OffsetOutOfRange(f"offset {offset} is beyond the end {self.high_watermark}")
+        if self._has_read_all(offset, end_offset):
             return None
-        found = self._find(offset)
-        if found is None or found[1].base_offset >= end_offset:
+        found = reading.find_batch(self.segments, offset)
+        if found is None or found.step.base_offset >= end_offset:
             return None
-        segment, step = found
-        position = step.position
-        limit = self._limit(segment, end_offset)
-        size = limit - position
-        if size > max_bytes:
-            size = segment.offset_index.boundary(position, position + max_bytes) - position
-            if size <= 0:
-                size = step.size if step.size <= max_bytes or at_least_one else 0
-        return FileRange(segment.file, position, size) if size > 0 else None
-
-    def _find(self, offset: int) -> tuple[Segment, Step] | None:
-        """The batch that holds `offset`, or the next one where compaction left a gap."""
-        index = bisect_right(self.segments, offset, key=_base_offset) - 1
-        for segment in self.segments[max(index, 0) :]:
-            step = segment.locate(offset)
-            if step is not None:
-                return segment, step
-        return None
+        limit = self._limit(found.segment, end_offset)
+        return reading.fitting_range(found, limit, max_bytes, at_least_one=at_least_one)
 
     def _limit(self, segment: Segment, end_offset: int) -> int:
         """Where in the segment the batches end that lie below `end_offset`."""
@@ -390,20 +277,18 @@ class PartitionLog:
     def batches(self, offset: int) -> Iterator[bytes]:
         """Each batch from `offset` to the end, as bytes: for the broker's own reading."""
         while offset < self.end_offset:
-            found = self._find(offset)
+            found = reading.find_batch(self.segments, offset)
             if found is None:
                 return
-            segment, step = found
-            yield segment.read(step.position, step.size)
-            offset = step.last_offset + 1
+            yield found.segment.read(found.step.position, found.step.size)
+            offset = found.step.last_offset + 1
 
     def next_batch(self, offset: int) -> BatchHeader | None:
         """The header of the batch that holds `offset`, or of the first after it."""
-        found = self._find(offset)
+        found = reading.find_batch(self.segments, offset)
         if found is None:
             return None
-        segment, step = found
-        return read_header(segment.read(step.position, HEADER_BYTES))
+        return read_header(found.segment.read(found.step.position, HEADER_BYTES))
 
     def find_time(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older than `timestamp`."""
@@ -413,13 +298,11 @@ class PartitionLog:
         """The record with the largest time; the first one of several."""
         return find_latest_time(self.segments, self.start_offset)
 
+    def size_from(self, offset: int) -> int:
+        """Bytes of the batches from the one that holds `offset` to the end."""
+        return reading.size_from(self.segments, offset)
 
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
-
-
-def _marker_record(*, committed: bool) -> bytes:
-    """The one record of a control batch: key (version 0, type), value (version 0, coordinator epoch 0)."""
-    key = b"\0\0\0\1" if committed else b"\0\0\0\0"
-    body = b"\0\0\0" + b"\x08" + key + b"\x0c" + b"\0\0\0\0\0\0" + b"\0"
-    return bytes([len(body) * 2]) + body
+    def offset_within(self, size: int) -> int:
+        """The first offset from which on all batches together have at most `size` bytes."""
+        found = reading.offset_within(self.segments, size)
+        return self.start_offset if found is None else max(found, self.start_offset)

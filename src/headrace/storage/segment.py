@@ -37,6 +37,10 @@ class FileRange(NamedTuple):
     position: int
     size: int
 
+    def read(self) -> bytes:
+        """All of its bytes."""
+        return os.pread(self.file.fd, self.size, self.position)
+
 
 class Step(NamedTuple):
     """One batch met on a walk along a log file."""
@@ -264,16 +268,28 @@ class Segment:
 
     def locate(self, offset: int) -> Step | None:
         """The batch that holds `offset`, or the first one after it when compaction removed it."""
-        for step in walk(self.file, self.offset_index.floor(offset), self.size):
+        for step in self.walk(self.offset_index.floor(offset)):
             if step.last_offset >= offset:
                 return step
         return None
+
+    def walk(self, position: int) -> Iterator[Step]:
+        """Each batch from `position` on."""
+        return walk(self.file, position, self.size)
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Position and whole header of each batch from `position` on."""
         file = self.file
         for step in walk(file, position, self.size):
             yield step.position, read_header(os.pread(file.fd, HEADER_BYTES, step.position))
+
+    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch, from the one that holds `offset` or a few before it."""
+        return self.headers(self.offset_index.floor(offset))
+
+    def offset_before(self, timestamp: int) -> int:
+        """An offset at or before the first record that is not older than `timestamp`."""
+        return self.time_index.floor(timestamp)
 
     def read(self, position: int, size: int) -> bytes:
         """The bytes of one batch, or of a part of it."""

@@ -257,6 +257,8 @@ class AioClient:
         "instance id": "its DescribeGroups goes up to version 3, before instance ids were described",
         "fenced instance": "its Heartbeat 1 does not carry the instance id that the broker would fence",
         "invalid record": "it does not know this error of Kafka's, and raises an unknown one",
+        "idempotent after a refusal": "it counts the sequence of a batch that was refused, and all after it "
+        "is out of order",
         "delete group": "its admin client has no DeleteGroups",
         "delete offsets": "its admin client has no OffsetDelete",
     }

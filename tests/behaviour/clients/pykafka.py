@@ -234,6 +234,7 @@ class PykafkaClient:
 
     CANNOT: ClassVar[Mapping[str, str]] = {
         "fenced instance": "only its heartbeat learns of it; poll() goes on in silence",
+        "idempotent after a refusal": "any batch that is refused for good ends its idempotent producer",
         "replace configs": "its AlterConfigs keeps the other settings by sending them again",
         **{
             name: f"kafka-python compresses so only with the package {package}, which is not installed"

@@ -9,7 +9,6 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.errors import error_code
 from headrace.broker.handlers.describe_configs import TOPIC
 from headrace.errors import HeadraceError
-from headrace.storage.config import TopicConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,7 +63,7 @@ def _alter(
         return ErrorCode.invalid_request, "the settings of internal topics are the broker's own"
     try:
         configs = changed(topic, resource)
-        TopicConfig.parse(configs)
+        broker.topics.check_configs(topic.name, configs)
         if not validate_only:
             broker.topics.configure(topic.name, configs)
     except HeadraceError as fault:

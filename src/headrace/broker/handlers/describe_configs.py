@@ -1,7 +1,11 @@
-"""DescribeConfigs (key 32), versions 1–4: the settings of topics, and what clients ask of the broker's."""
+"""DescribeConfigs (key 32), versions 1–4: the settings of topics, and what clients ask of the broker's.
+
+Beyond Kafka: a topic with `headrace.overflow` also shows how full it is, as a read-only setting.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -13,8 +17,10 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
+    from headrace.broker.topics import Topic
 
 VERSIONS: Final = (1, 4)
+OVERFLOW_STATUS: Final = "headrace.overflow.status"
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -49,7 +55,7 @@ def _describe(broker: Broker, resource: Any) -> tuple[int, str | None, Iterable[
         topic = broker.topics.get(resource.resource_name)
         if topic is None:
             return ErrorCode.unknown_topic_or_partition, "there is no such topic", ()
-        configs = describe_topic_configs(topic.config)
+        configs = [*describe_topic_configs(topic.config), *_describe_overflow(topic)]
     elif resource.resource_type == BROKER and resource.resource_name in (str(broker.node_id), ""):
         configs = describe_broker_configs(broker)
     else:
@@ -62,7 +68,7 @@ def describe_topic_configs(config: TopicConfig) -> list[Mapping[str, Any]]:
     return [
         {
             "name": option.name,
-            "value": config.overrides.get(option.name, option.default),
+            "value": config.text(option.name),
             "read_only": False,
             "config_source": TOPIC_SOURCE if option.name in config.overrides else DEFAULT_SOURCE,
             "is_sensitive": False,
@@ -70,6 +76,24 @@ def describe_topic_configs(config: TopicConfig) -> list[Mapping[str, Any]]:
             "documentation": option.doc,
         }
         for option in OPTIONS.values()
+    ]
+
+
+def _describe_overflow(topic: Topic) -> list[Mapping[str, Any]]:
+    """How full a topic with a bound is: a setting that nobody sets, for every tool can read settings."""
+    guards = [partition.guard for partition in topic.partitions if partition.guard is not None]
+    if not guards:
+        return []
+    return [
+        {
+            "name": OVERFLOW_STATUS,
+            "value": json.dumps([guard.status() for guard in guards]),
+            "read_only": True,
+            "config_source": DEFAULT_SOURCE,
+            "is_sensitive": False,
+            "config_type": TYPES["string"],
+            "documentation": "By partition: how full it is now, and counts since the broker started.",
+        }
     ]
 
 

@@ -1,7 +1,7 @@
 """Fetch (key 1), versions 4–18: long poll, byte limits, isolation levels and fetch sessions.
 
-Records go from the file to the socket without passing through Python. One node has no followers, so replica
-fields are read over; every other client's fetch is served the same way.
+Records go from the file to the socket without passing through Python, and from memory as they are. One node
+has no followers, so replica fields are read over; every other client's fetch is served the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.broker.sessions import FetchSession, Key
     from headrace.protocol.fetch import FetchRequest, PartitionFetch
     from headrace.protocol.messages import RequestHeader
-    from headrace.storage.segment import FileRange
+    from headrace.storage.log import Records
 
 __all__ = ["VERSIONS", "handle"]
 
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
     key: Key
     data: PartitionData
-    records: FileRange | None
+    records: Records | None
 
 
 def handle(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.storage.partition import PartitionLog
+    from headrace.storage.log import Log
 
 VERSIONS: Final = (1, 11)
 
@@ -60,7 +60,7 @@ def _look_up(broker: Broker, name: str, item: Any, *, committed: bool) -> Mappin
     return _by_time(item, log, end)
 
 
-def _by_time(item: Any, log: PartitionLog, end: int) -> Mapping[str, Any]:
+def _by_time(item: Any, log: Log, end: int) -> Mapping[str, Any]:
     if item.timestamp != MAX_TIMESTAMP and item.timestamp < 0:
         return _answer(item, ErrorCode.unsupported_version)
     found = log.find_latest_time() if item.timestamp == MAX_TIMESTAMP else log.find_time(item.timestamp)

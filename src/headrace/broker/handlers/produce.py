@@ -4,59 +4,211 @@ Each partition's data is exactly one batch of format 2, stored as it came. Answe
 `flush=always`. With acks=0 there is no answer, and a failure closes the connection, as in Apache Kafka.
 Unlike there, the records inside a batch are not opened, except for keys where the topic is compacted.
 
+A topic with `headrace.overflow` may refuse a batch at its bound (POLICY_VIOLATION, which no client repeats)
+or let it wait: then its answer comes when there was room, or REQUEST_TIMED_OUT, and nothing was stored. A
+batch that waits is looked at again from the beginning: its transaction or its topic may have ended meanwhile.
+
 The hottest path of the broker: it is given the frame itself, and batches stay views of it until the write.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
+from headrace.broker.overflow.errors import MustWait
 from headrace.errors import HeadraceError
-from headrace.protocol.batch import HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL
+from headrace.protocol.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.produce import VERSIONS, PartitionResult, pack_produce_response, read_produce
+from headrace.protocol.produce import (
+    TOPIC_IDS_FROM,
+    VERSIONS,
+    PartitionResult,
+    pack_produce_response,
+    read_produce,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Coroutine, Generator
+    from typing import Any
     from uuid import UUID
 
     from headrace.broker.broker import Broker
+    from headrace.broker.overflow.guard import Guard
+    from headrace.broker.overflow.overflow import Answer
     from headrace.broker.partition import Partition
     from headrace.broker.topics import Topic
     from headrace.protocol.messages import RequestHeader
-    from headrace.protocol.produce import ProduceRequest
 
-__all__ = ["VERSIONS", "handle"]
+__all__ = ["VERSIONS", "HeldAnswer", "handle"]
 
-# Attributes, producer id, producer epoch and base sequence of a batch header.
-_WRITER = struct.Struct(">21xh20xqhi")
+# Attributes, producer id and producer epoch of a batch header.
+_WRITER = struct.Struct(">21xh20xqh")
 
 Results = list[tuple["str | UUID", list[PartitionResult]]]
 
 
-def handle(broker: Broker, frame: memoryview, header: RequestHeader) -> bytes | Awaitable[bytes] | None:
+def handle(
+    broker: Broker, frame: memoryview, header: RequestHeader
+) -> bytes | Awaitable[bytes | None] | None:
     """Store what the request brings."""
-    request = read_produce(frame, header.body, header.version)
-    now_ms = broker.clock.now_ms()
-    results: Results = []
-    for name, partitions in request.topics:
-        topic = broker.topics.find(name)
-        results.append((name, [_append(broker, request, header, topic, i, r, now_ms) for i, r in partitions]))
-    if request.acks == 0:
-        _check_unanswered(results)
-        return None
-    if broker.flusher.waits:
-        return _answer_when_durable(broker, header, results)
-    return pack_produce_response(header.version, header.correlation_id, results)
+    return Produce(broker, frame, header).answer()
 
 
-async def _answer_when_durable(broker: Broker, header: RequestHeader, results: Results) -> bytes:
-    await broker.flusher.durable()
-    return pack_produce_response(header.version, header.correlation_id, results)
+class HeldAnswer:
+    """An answer that waits for room in a topic, while `held_bytes` of its request are kept in memory."""
+
+    def __init__(self, answer: Coroutine[Any, Any, bytes | None], held_bytes: int) -> None:
+        self._answer = answer
+        self.held_bytes = held_bytes
+
+    def __await__(self) -> Generator[Any, Any, bytes | None]:
+        return self._answer.__await__()
+
+
+class _Held(NamedTuple):
+    """A batch that waits, and where in the answer its result goes."""
+
+    results: list[PartitionResult]
+    position: int
+    answer: Answer
+
+
+class Produce:
+    """One request, from its frame to its answer."""
+
+    __slots__ = ("_broker", "_header", "_held", "_held_bytes", "_request")
+
+    def __init__(self, broker: Broker, frame: memoryview, header: RequestHeader) -> None:
+        self._broker = broker
+        self._header = header
+        self._request = read_produce(frame, header.body, header.version)
+        self._held: list[_Held] = []
+        self._held_bytes = 0
+
+    def answer(self) -> bytes | Awaitable[bytes | None] | None:
+        """Store what the request brings; the answer is there at once unless something must be waited for."""
+        now_ms = self._broker.clock.now_ms()
+        results: Results = []
+        for name, partitions in self._request.topics:
+            topic = self._broker.topics.find(name)
+            of_topic: list[PartitionResult] = []
+            results.append((name, of_topic))
+            for index, records in partitions:
+                of_topic.append(self._append(topic, index, records, now_ms, of_topic))
+        if self._held:
+            return HeldAnswer(self._answer_when_admitted(results), self._held_bytes)
+        if self._request.acks == 0:
+            _check_unanswered(results)
+            return None
+        if self._broker.flusher.waits:
+            return self._answer_when_durable(results)
+        return self._pack(results)
+
+    async def _answer_when_admitted(self, results: Results) -> bytes | None:
+        for held in self._held:
+            held.results[held.position] = await held.answer
+        if self._request.acks == 0:
+            _check_unanswered(results)
+            return None
+        return await self._answer_when_durable(results)
+
+    async def _answer_when_durable(self, results: Results) -> bytes:
+        await self._broker.flusher.durable()
+        return self._pack(results)
+
+    def _pack(self, results: Results) -> bytes:
+        return pack_produce_response(self._header.version, self._header.correlation_id, results)
+
+    def _append(
+        self,
+        topic: Topic | None,
+        index: int,
+        records: memoryview | None,
+        now_ms: int,
+        results: list[PartitionResult],
+    ) -> PartitionResult:
+        partition = topic.partition(index) if topic is not None else None
+        if partition is None or topic is None:
+            return PartitionResult(index, self._unknown)
+        if records is None or len(records) < HEADER_BYTES:
+            return PartitionResult(
+                index, ErrorCode.invalid_record, message="a request without a record batch"
+            )
+        guard = partition.guard
+        try:
+            if guard is not None and guard.line:
+                # Before its sequence is looked at: the batch that comes before it may be in the line.
+                raise MustWait
+            return self._store(topic, partition, records, now_ms)
+        except MustWait:
+            assert guard is not None
+            self._hold(topic, partition, guard, records, results)
+            return PartitionResult(index, ErrorCode.request_timed_out)
+
+    def _hold(
+        self,
+        topic: Topic,
+        partition: Partition,
+        guard: Guard,
+        records: memoryview,
+        results: list[PartitionResult],
+    ) -> None:
+        """Let a batch wait for room: a copy of it, for the frame's memory is used again."""
+        answer = self._broker.overflow.hold(
+            guard,
+            partial(self._store_later, topic, partition, memoryview(bytearray(records))),
+            records=read_header(records).count,
+            size=len(records),
+            wait_ms=self._request.timeout_ms,
+        )
+        self._held.append(_Held(results, len(results), answer))
+        self._held_bytes += len(records)
+
+    def _store_later(self, topic: Topic, partition: Partition, records: memoryview) -> PartitionResult:
+        if partition.log.is_deleted:
+            return PartitionResult(partition.index, self._unknown)
+        return self._store(topic, partition, records, self._broker.clock.now_ms())
+
+    def _store(self, topic: Topic, partition: Partition, records: memoryview, now_ms: int) -> PartitionResult:
+        log, guard = partition.log, partition.guard
+        code = self._check(topic, partition, records)
+        if code:
+            return PartitionResult(partition.index, code)
+        try:
+            base_offset, append_time_ms, _ = log.append(
+                records, now_ms, None if guard is None else guard.admit
+            )
+        except MustWait:
+            raise
+        except HeadraceError as fault:
+            return PartitionResult(partition.index, error_code(fault), message=str(fault))
+        self._broker.flusher.appended(partition)
+        return PartitionResult(partition.index, 0, base_offset, append_time_ms, log.start_offset)
+
+    def _check(self, topic: Topic, partition: Partition, records: memoryview) -> int:
+        """What forbids the write before the batch itself is looked at; 0 when nothing does."""
+        request = self._request
+        if topic.is_internal:
+            return ErrorCode.invalid_topic_exception
+        if request.acks not in (-1, 0, 1):
+            return ErrorCode.invalid_required_acks
+        attributes, producer_id, epoch = _WRITER.unpack_from(records)
+        if not attributes & TRANSACTIONAL or partition.log.producers.has_open(producer_id):
+            return 0
+        return self._broker.transactions.check_produce(
+            request.transactional_id, producer_id, epoch, topic.name, partition.index, self._header.version
+        )
+
+    @property
+    def _unknown(self) -> ErrorCode:
+        if self._header.version >= TOPIC_IDS_FROM:
+            return ErrorCode.unknown_topic_id
+        return ErrorCode.unknown_topic_or_partition
 
 
 def _check_unanswered(results: Results) -> None:
@@ -64,55 +216,3 @@ def _check_unanswered(results: Results) -> None:
         for result in partitions:
             if result.error_code:
                 raise ProtocolError(f"a record that nobody waits for was refused: {result.message}")
-
-
-def _append(
-    broker: Broker,
-    request: ProduceRequest,
-    header: RequestHeader,
-    topic: Topic | None,
-    index: int,
-    records: memoryview | None,
-    now_ms: int,
-) -> PartitionResult:
-    partition = topic.partition(index) if topic is not None else None
-    if partition is None or topic is None:
-        unknown = ErrorCode.unknown_topic_id if header.version >= 13 else ErrorCode.unknown_topic_or_partition
-        return PartitionResult(index, unknown)
-    if records is None or len(records) < HEADER_BYTES:
-        return PartitionResult(index, ErrorCode.invalid_record, message="a request without a record batch")
-    log = partition.log
-    code = _check(broker, request, header, topic, partition, records)
-    if code:
-        return PartitionResult(index, code)
-    try:
-        base_offset, append_time_ms, _ = log.append(records, now_ms)
-    except HeadraceError as fault:
-        return PartitionResult(index, error_code(fault), message=str(fault))
-    broker.flusher.appended(partition)
-    return PartitionResult(index, 0, base_offset, append_time_ms, log.start_offset)
-
-
-def _check(
-    broker: Broker,
-    request: ProduceRequest,
-    header: RequestHeader,
-    topic: Topic,
-    partition: Partition,
-    records: memoryview,
-) -> int:
-    """What forbids the write before the batch itself is looked at; 0 when nothing does."""
-    if topic.is_internal:
-        return ErrorCode.invalid_topic_exception
-    if request.acks not in (-1, 0, 1):
-        return ErrorCode.invalid_required_acks
-    attributes, producer_id, epoch, sequence = _WRITER.unpack_from(records)
-    if attributes & LOG_APPEND_TIME:
-        return ErrorCode.invalid_timestamp  # only the broker stamps batches with its time
-    if producer_id >= 0 > sequence:
-        return ErrorCode.invalid_record  # it could be written twice, and nobody would know
-    if not attributes & TRANSACTIONAL or partition.log.producers.has_open(producer_id):
-        return 0
-    return broker.transactions.check_produce(
-        request.transactional_id, producer_id, epoch, topic.name, partition.index, header.version
-    )
