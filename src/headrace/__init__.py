@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from headrace.queues.queue import queue
     from headrace.streams.app import App
     from headrace.streams.clocks import clock_skew, correct_clock
     from headrace.streams.correction import correct
@@ -22,6 +23,7 @@ __all__ = [
     "correct",
     "correct_clock",
     "hopping",
+    "queue",
     "session",
     "sliding",
     "tumbling",
@@ -43,6 +45,8 @@ _PLACES: Final = {
 
 def __getattr__(name: str) -> Any:
     """What users import from here, brought when it is asked for: the broker starts without it."""
+    if name == "queue":
+        return import_module("headrace.queues.queue").queue
     if name in _PLACES:
         return getattr(import_module(f"headrace.streams.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")

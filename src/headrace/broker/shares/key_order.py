@@ -19,6 +19,10 @@ class KeyOrder:
         """How many records stand behind another one."""
         return len(self._key_of) - len(self._rows)
 
+    def below(self, start: int) -> list[int]:
+        """The records with offsets below `start`."""
+        return [offset for offset in self._key_of if offset < start]
+
     def join(self, offset: int, key: bytes) -> bool:
         """Put a record at the end of its key's row; True when it is the first there."""
         self._key_of[offset] = key

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.shares.wishes import read_wishes
 from headrace.protocol.batch import read_header, split_batches
+from headrace.protocol.slices import OpenBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_BYTES: Final = 64 * 1024
 """How much of the log is looked at in one go; a larger batch is looked at as a whole."""
+CUT_BYTES: Final = 1024
+"""A batch of this size is cut when less than half of it is wanted."""
 
 
 class Collected(NamedTuple):
@@ -48,6 +52,7 @@ class ShareReader:
         self._max_behind = max_behind
         self._recent: list[Batch] = []
         self._opened: tuple[int, list[Wish] | None] = (-1, None)
+        self._cut: OpenBatch | None = None
 
     def end(self, state: SharePartition) -> int:
         """The end of what the group may see."""
@@ -113,21 +118,31 @@ class ShareReader:
     def collect(self, offsets: Sequence[int], max_bytes: int) -> Collected:
         """The batches that hold these offsets, up to `max_bytes`, but one at least."""
         found = Collected([], 0, [], [], [])
-        size, batch = 0, Batch(-1, -1, b"")
-        for index, offset in enumerate(offsets):
-            if offset > batch.last:
-                fetched = self._fetch(offset)
-                if fetched is None or fetched.base > offset:
-                    found.missing.append(offset)
-                    continue
-                if found.batches and size + len(fetched.data) > max_bytes:
-                    found.left.extend(offsets[index:])
-                    break
-                batch = fetched
-                found.batches.append(batch.data)
-                size += len(batch.data)
-            found.covered.append(offset)
+        size, index = 0, 0
+        while index < len(offsets):
+            batch = self._fetch(offsets[index])
+            if batch is None or batch.base > offsets[index]:
+                found.missing.append(offsets[index])
+                index += 1
+                continue
+            inside = bisect_right(offsets, batch.last, lo=index)
+            data = self._part(batch, offsets[index:inside])
+            if found.batches and size + len(data) > max_bytes:
+                found.left.extend(offsets[index:])
+                break
+            found.batches.append(data)
+            found.covered.extend(offsets[index:inside])
+            size += len(data)
+            index = inside
         return found._replace(size=size)
+
+    def _part(self, batch: Batch, offsets: Sequence[int]) -> bytes:
+        """The batch, or only the records that are wanted of it when those are few."""
+        if len(batch.data) < CUT_BYTES or 2 * len(offsets) > batch.last - batch.base + 1:
+            return batch.data
+        if self._cut is None or self._cut.base_offset != batch.base:
+            self._cut = OpenBatch(batch.data)
+        return self._cut.cut(offsets)
 
     def _fetch(self, offset: int) -> Batch | None:
         for batch in self._recent:

@@ -144,9 +144,6 @@ class SharePartition:
         limit = min(limit, self.room())
         while self._ready and len(taken) < limit:
             offset = heapq.heappop(self._ready)
-            if offset < self.start or offset in self.done:
-                self._unblock(offset)
-                continue
             self.held[offset] = Hold(member, self.deliveries.get(offset, 0) + 1, deadline_ms)
             taken.append(offset)
         if taken:
@@ -295,12 +292,13 @@ class SharePartition:
             return
         for offset in [offset for offset in self.held if offset < start]:
             del self.held[offset]
+        for offset in self._keys.below(start):
             self._unblock(offset)
+        self._ready = [offset for offset in self._ready if offset >= start]
+        heapq.heapify(self._ready)
         for offset in [offset for offset in self.deliveries if offset < start]:
             del self.deliveries[offset]
-        self.next = max(self.next, start)
         self._finish_range(self.start, start - 1)
-        self._advance()
 
     def _finish(self, offset: int) -> None:
         self.deliveries.pop(offset, None)
@@ -320,6 +318,7 @@ class SharePartition:
 
     def _advance(self) -> None:
         self.start = self.done.take_from(self.start)
+        self.next = max(self.next, self.start)
 
     # ---------------------------------------------------------------- storing
 
