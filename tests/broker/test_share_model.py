@@ -1,4 +1,4 @@
-"""A share partition under arbitrary deliveries, acknowledgements, deaths and restarts, against a plain dict."""
+"""A share partition under arbitrary deliveries, acknowledgements and restarts, against a plain dict."""
 
 from __future__ import annotations
 

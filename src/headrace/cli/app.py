@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import changes, consume, demo, doctor, group, job, produce, query, run, topic, txn, view
+from headrace.cli import (
+    changes,
+    consume,
+    demo,
+    doctor,
+    group,
+    job,
+    produce,
+    query,
+    queue,
+    run,
+    topic,
+    txn,
+    view,
+)
 from headrace.cli.failure import ExplainingGroup
 from headrace.cli.main import run_broker
 from headrace.cli.output import print_line
@@ -20,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(topic.commands, name="topic")
 app.add_typer(group.commands, name="group")
+app.add_typer(queue.commands, name="queue")
 app.add_typer(txn.commands, name="txn")
 app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")

@@ -1,4 +1,4 @@
-"""Some records of a batch as a batch of their own, at their offsets: what a queue gives out of a large one."""
+"""Some records of a batch as a batch of their own, at their offsets: what a queue takes of a large one."""
 
 from __future__ import annotations
 
