@@ -78,11 +78,19 @@ class Leader:
 
     def receive(self, ticket: int) -> tuple[Taken, ...]:
         """What the broker gave; after a lost session nothing, and the next request opens another one."""
-        while self._unread:
-            self._heed(read_acknowledged(self.connection.collect(self._unread.popleft())))
+        self._catch_up()
         answer = read_fetched(self.connection.collect(ticket))
         self._heed(answer)
         return answer.partitions
+
+    def settle(self) -> None:
+        """Send what was said, and return when the broker has heard it."""
+        self.acknowledge()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        while self._unread:
+            self._heed(read_acknowledged(self.connection.collect(self._unread.popleft())))
 
     def close(self) -> None:
         """Say the last word: what is still held goes to others."""

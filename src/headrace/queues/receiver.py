@@ -18,6 +18,7 @@ from headrace.queues.message import Message, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
 
     from headrace.client.address import Address
     from headrace.client.share_groups import SharedTopic
@@ -40,7 +41,7 @@ class Receiver:
         self._prepare()
         self._member = Membership(bootstrap, queue.group, queue.topics)
         self._leaders: dict[Address, Leader] = {}
-        self._topics: dict[object, SharedTopic] = {}
+        self._topics: dict[UUID, SharedTopic] = {}
         self._ready: deque[Message] = deque()
         self._lost_since = NO_PATIENCE
 
@@ -76,6 +77,11 @@ class Receiver:
         leader.say(message.place, message.offset, verdict)
         if self._ready:
             self._send(leader)
+
+    def settle(self) -> None:
+        """Return when the brokers have heard all that was said."""
+        for leader in self._leaders.values():
+            leader.settle()
 
     def close(self) -> None:
         """Give back what is held, and leave."""
@@ -129,7 +135,7 @@ class Receiver:
 
     def _divide(self, assignment: frozenset[Place]) -> list[tuple[Leader, frozenset[Place]]]:
         if any(topic not in self._topics for topic, _ in assignment) or not self._leaders:
-            self._topics = {**locate(self._cluster, self._queue.topics)}
+            self._topics = locate(self._cluster, self._queue.topics)
         by_address: dict[Address, set[Place]] = {address: set() for address in self._leaders}
         for topic, index in assignment:
             address = self._address((topic, index))

@@ -119,7 +119,8 @@ class ShareFetch:
             results[place] = result if known is None else _merged(known, result)
             size += sum(map(len, result.batches))
         request = self._request
-        is_last = is_last or request.max_wait_ms <= 0 or request.renews or self._broker.is_stopping
+        wants_none = request.renews or min(request.max_wait_ms, request.max_records, request.max_bytes) <= 0
+        is_last = is_last or wants_none or self._broker.is_stopping
         has_fault = any(result.error or result.acknowledge_error for result in results.values())
         # Whoever has been acknowledged something waits as well: the answer to that is on the disk already.
         if is_last or has_fault or size or self._acknowledged or not self.session or not self.session.places:

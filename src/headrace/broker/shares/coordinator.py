@@ -289,7 +289,7 @@ class Shares:
     async def _bury(self, share: Share) -> None:
         try:
             await self._burials.bury(share, lambda: self.settle([share]))
-        except HeadraceError:
+        except (HeadraceError, OSError):
             log.exception("dead letters of %s could not be written: tried again soon", share.key.group)
             self._clock.call_later(self.settings.burial_retry_ms, lambda: self._retry(share))
         finally:

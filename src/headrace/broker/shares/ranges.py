@@ -55,6 +55,11 @@ class Ranges:
             if end >= first:
                 yield max(begin, first), min(end, last)
 
+    def after(self, number: int) -> int:
+        """The first number from `number` on that is not in."""
+        index = bisect_right(self._firsts, number) - 1
+        return max(number, self._lasts[index] + 1) if index >= 0 else number
+
     def take_from(self, number: int) -> int:
         """The first number from `number` on that is not in; all below it are forgotten."""
         gone = 0

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_BYTES: Final = 64 * 1024
 """How much of the log is looked at in one go; a larger batch is looked at as a whole."""
+LOOKS: Final = 16
+"""How often in a row: others are served before it goes on."""
 CUT_BYTES: Final = 1024
 """A batch of this size is cut when less than half of it is wanted."""
 
@@ -64,7 +66,10 @@ class ShareReader:
         self._recent.clear()
         state.move_start(self.log.start_offset)
         end = self.end(state)
-        while state.ready < wanted and state.next < end and state.behind < self._max_behind:
+        for _ in range(LOOKS):
+            state.pass_done()
+            if state.ready >= wanted or not self.has_more(state):
+                return
             found = self.log.read(state.next, LOOK_BYTES, end, at_least_one=True)
             if found is None:
                 state.skip(end - 1)
@@ -73,6 +78,10 @@ class ShareReader:
                 if state.ready >= wanted:
                     break
                 self._look_at(state, bytes(batch), wanted, now_ms)
+
+    def has_more(self, state: SharePartition) -> bool:
+        """Whether there are records that nobody has looked at, and that may be looked at now."""
+        return state.next < self.end(state) and state.behind < self._max_behind
 
     def _look_at(self, state: SharePartition, data: bytes, wanted: int, now_ms: int) -> None:
         header = read_header(data)

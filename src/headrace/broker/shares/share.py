@@ -52,11 +52,6 @@ class Share:
         self._is_scheduled = False
 
     @property
-    def end(self) -> int:
-        """The end of what the group may see."""
-        return self._reader.end(self.state)
-
-    @property
     def lag(self) -> int:
         """How many records are not done."""
         return self.state.lag(self.partition.log.high_watermark)
@@ -94,6 +89,8 @@ class Share:
         if not self._waiting:
             self.partition.waiters.add(self.wake)
         self._waiting[look] = None
+        if self._reader.has_more(self.state):
+            self.wake()
 
     def stop_waiting(self, look: Callable[[], None]) -> None:
         """Wait no more."""
@@ -112,8 +109,10 @@ class Share:
         for look in tuple(self._waiting):
             if look in self._waiting:
                 look()
-            if not self.state.ready and self.state.next >= self.end:
+            if not self.state.ready and not self._reader.has_more(self.state):
                 return
+        if self._waiting and self.state.room() and (self.state.ready or self._reader.has_more(self.state)):
+            self.wake()
 
     def serve_all(self) -> None:
         """Let everybody look who waits, whether there is something or not."""

@@ -97,10 +97,14 @@ class SharePartition:
 
     def see_all(self, first: int, last: int, enough: int) -> None:
         """Look at plain records in a row until `enough` are ready."""
-        for offset in range(first, last + 1):
-            if len(self._ready) >= enough:
-                return
+        offset = first
+        while offset <= last and len(self._ready) < enough:
             self.see(offset, 0)
+            offset = self.next
+
+    def pass_done(self) -> None:
+        """Go on behind what is done, which need not be looked at."""
+        self.next = self.done.after(self.next)
 
     def skip(self, last: int) -> None:
         """Pass over what is for nobody, up to `last`: the ends of transactions, and aborted records."""
@@ -325,8 +329,9 @@ class SharePartition:
     def take_changes(self) -> tuple[int | None, Mapping[int, Sequence[Run]]]:
         """The new start, if it moved, and the chunks that changed, empty ones to be deleted."""
         first_chunk = self.start // CHUNK
-        passed = {chunk for chunk in self._stored if chunk < first_chunk} if self._stored else set()
-        changed: dict[int, Sequence[Run]] = dict.fromkeys(passed, ())
+        changed: dict[int, Sequence[Run]] = {}
+        if first_chunk != self._stored_start // CHUNK:
+            changed = {chunk: () for chunk in self._stored if chunk < first_chunk}
         for chunk in self._dirty:
             if chunk >= first_chunk:
                 current = self._runs(chunk)
