@@ -1,7 +1,6 @@
 """RabbitMQ, as Debian's package installs it, in a folder of its own."""
 
 import importlib.util
-import os
 import shutil
 import socket
 import subprocess
@@ -47,9 +46,7 @@ def _ping(connection: socket.socket) -> bool:
 
 
 def _version() -> str:
-    said = subprocess.run(
-        [PROGRAM, "--version"], capture_output=True, text=True, check=False, env={**os.environ}
-    )
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=False)
     return said.stdout.strip() or "unknown"
 
 

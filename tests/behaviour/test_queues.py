@@ -1,10 +1,12 @@
 """Share groups: the worked example of a queue, and what clients rely on, with librdkafka's share consumer."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.behaviour.clients.contract import Client, Message, ProducerOptions
+from tests.behaviour.clients.java import SOURCE, class_path
 from tests.behaviour.names import NewName, NewTopic
 from tests.behaviour.workers import REJECT, RELEASE, Worker, set_group
 
@@ -149,3 +151,22 @@ def test_aborted_messages_are_not_delivered_to_a_group_that_reads_committed_ones
     assert message.value() == b"kept"
     worker.say([message])
     assert worker.take_quietly() == []
+
+
+@pytest.mark.broker_only("java")
+def test_the_java_client_renews_rejects_releases_and_accepts(
+    client: Client, broker: str, group: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    send(client, topic, b"m1", b"m2", b"m3", b"m4")
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path(), str(SOURCE.with_name("Shares.java"))]
+    done = subprocess.run(
+        [*command, broker, group, topic], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.splitlines() == [
+        "took [m1/1, m2/1, m3/1, m4/1]",
+        "said true",
+        "again [m1/1, m3/2]",
+        "members 1",
+        "partitions 1",
+    ], done.stderr
