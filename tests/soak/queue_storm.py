@@ -61,9 +61,8 @@ class Worker(threading.Thread):
 def ride_out(storm: QueueStorm, broker: BrokerProcess) -> None:
     """Send, work and kill; then every message has been seen, and each tenth is a dead letter, once."""
     chance = random.Random(storm.seed)
-    (made,) = (
-        AdminClient({"bootstrap.servers": broker.address}).create_topics([NewTopic(TOPIC, 2, 1)]).values()
-    )
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    (made,) = admin.create_topics([NewTopic(TOPIC, 2, 1)]).values()
     made.result(10)
     settings = {"share.delivery.count.limit": "100", "share.record.lock.duration.ms": "2000"}
     assert list(queue(TOPIC, group=GROUP, broker=broker.address, idle_s=0.1, settings=settings)) == []

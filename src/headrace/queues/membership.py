@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from headrace.client.cluster import Cluster
 from headrace.client.codes import PASSING
 from headrace.client.errors import BrokerUnreachable, RequestRefused
+from headrace.client.retry import persist
 from headrace.client.share_groups import beat
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 JOIN: Final = 0
 LEAVE: Final = -1
 RETRY_S: Final = 0.2
+ANSWER_S: Final = 3.0
+JOIN_S: Final = 30.0
+"""How long a coordinator may take to come into being: Apache Kafka makes topics for the first share group."""
 OUTSIDE: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
 """Refusals after which a member joins anew, with the id that it has."""
 
@@ -37,13 +41,14 @@ class Membership:
         self.assignment: frozenset[Place] = frozenset()
         self.fault: RequestRefused | None = None
         """Why the coordinator does not want the member any more."""
-        self._cluster = Cluster.of(bootstrap)
+        # Short: whoever leaves waits for a heartbeat under way, also when its broker is gone.
+        self._cluster = Cluster.of(bootstrap, timeout_s=ANSWER_S)
         self._group = group
         self._topics = tuple(topics)
         self._epoch = JOIN
         self._interval_s = 5.0
         self._stop = threading.Event()
-        self._cluster.persist(self._beat, PASSING)
+        persist(self._beat, within_s=JOIN_S, passing=PASSING, between=lambda _: self._cluster.refresh())
         self._thread = threading.Thread(target=self._run, name=f"queue-{group}", daemon=True)
         self._thread.start()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -50,6 +51,7 @@ def write_group_key(group: str, kind: int = GROUP) -> bytes:
     return FieldWriter().i16(kind).string(group).done()
 
 
+@lru_cache(maxsize=4096)
 def write_start_key(share: ShareKey) -> bytes:
     """The key of where a share partition starts."""
     return _share_key(START, share).done()
