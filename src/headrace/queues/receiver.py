@@ -44,6 +44,8 @@ class Receiver:
         self._topics: dict[UUID, SharedTopic] = {}
         self._ready: deque[Message] = deque()
         self._lost_since = NO_PATIENCE
+        # Half the time after which the loop is to end, so that it ends in time.
+        self._wait_s = WAIT_S if queue.idle_s is None else min(WAIT_S, queue.idle_s / 2)
 
     def _prepare(self) -> None:
         """Let a new group begin where the queue wants it to; one that says otherwise is left as it is."""
@@ -125,7 +127,7 @@ class Receiver:
         if not by_leader:
             time.sleep(PAUSE_S)  # the topic is not there yet: a heartbeat will say when it is
             return iter(())
-        wait_ms = round(WAIT_S * 1000)
+        wait_ms = round(1000 * self._wait_s)
         tickets = [
             (leader, leader.ask(places, max_records=self._queue.prefetch, max_wait_ms=wait_ms))
             for leader, places in by_leader
