@@ -42,12 +42,12 @@ class Row:
 
 
 def rows(systems: list[System]) -> list[Row]:
-    """The columns: our own client beside librdkafka, where the system speaks Kafka."""
+    """The columns: for Headrace, our own client beside librdkafka."""
     found = [Row(name=s.name, title=s.title, system=s, client=s.client) for s in systems]
     own = [
-        Row(name=f"{s.name}-own", title=f"{s.title}, queue(…)", system=s, client="headrace")
+        Row(name="own", title="Headrace, queue(…)", system=s, client="headrace")
         for s in systems
-        if s.speaks_kafka
+        if s.name == "headrace"
     ]
     return found + own
 

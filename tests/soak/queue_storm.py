@@ -37,7 +37,7 @@ class Worker(threading.Thread):
         self.seen: set[int] = set()
         self.stop = threading.Event()
         self.faults: list[HeadraceError] = []
-        self._bootstrap = bootstrap
+        self._address = bootstrap
         self._random = random.Random(seed)
 
     def run(self) -> None:
@@ -49,7 +49,7 @@ class Worker(threading.Thread):
 
     def _work(self) -> None:
         prefetch = self._random.choice([1, 5, 20])
-        for message in queue(TOPIC, group=GROUP, broker=self._bootstrap, prefetch=prefetch, idle_s=IDLE_S):
+        for message in queue(TOPIC, group=GROUP, broker=self._address, prefetch=prefetch, idle_s=IDLE_S):
             number = int(message.value or b"")
             self.seen.add(number)
             if number % 10 == 0:

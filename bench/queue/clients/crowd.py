@@ -12,6 +12,9 @@ from bench.queue.job import Job, Outcome
 STAMP = struct.Struct(">q")
 LONGEST_S = 120.0
 
+Sample = tuple[int, float]
+"""When a message was sent, in nanoseconds, and how many milliseconds later it was acknowledged."""
+
 
 class Worker(Protocol):
     """One consumer."""
@@ -39,7 +42,7 @@ class Crowd:
         self._waits = job.act == "latency"
         self._stop = threading.Event()
         self._ready = threading.Barrier(job.consumers + 1)
-        self.latencies_ms: list[float] = []
+        self.samples: list[Sample] = []
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(job.consumers)]
 
     def start(self) -> float:
@@ -71,9 +74,20 @@ class Crowd:
         with self._lock:
             self._left -= 1
             if self._waits:
-                self.latencies_ms.append((now_ns - STAMP.unpack_from(value)[0]) / 1e6)
+                self.samples.append(sample(value, now_ns))
             if self._left == 0:
                 self._stop.set()
+
+
+def sample(value: bytes, now_ns: int) -> Sample:
+    """When a message was sent, and how many milliseconds ago."""
+    (sent_ns,) = STAMP.unpack_from(value)
+    return sent_ns, (now_ns - sent_ns) / 1e6
+
+
+def steady(samples: list[Sample]) -> tuple[float, ...]:
+    """The latencies without those of the first quarter: while it is sent, consumers still join."""
+    return tuple(latency for _, latency in sorted(samples)[len(samples) // 4 :])
 
 
 def payloads(job: Job) -> Iterator[bytes]:
@@ -99,4 +113,4 @@ def run_crowd(job: Job, new_worker: NewWorker, send: Callable[[Job, Iterator[byt
     crowd.start()
     send(job, payloads(job))
     crowd.finish()
-    return Outcome(latencies_ms=tuple(crowd.latencies_ms))
+    return Outcome(latencies_ms=steady(crowd.samples))

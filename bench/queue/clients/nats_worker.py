@@ -8,7 +8,7 @@ from nats.errors import TimeoutError as NothingCame
 from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.js.client import JetStreamContext
 
-from bench.queue.clients.crowd import LONGEST_S, STAMP
+from bench.queue.clients.crowd import LONGEST_S, STAMP, Sample, sample, steady
 from bench.queue.job import Job, Outcome
 
 AT_ONCE = 64
@@ -22,7 +22,7 @@ class Run:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.left = job.messages
-        self.latencies_ms: list[float] = []
+        self.samples: list[Sample] = []
         self.done = asyncio.Event()
 
     async def work(self, stream: JetStreamContext) -> None:
@@ -32,7 +32,7 @@ class Run:
         while not self.done.is_set():
             try:
                 messages = await subscription.fetch(at_once, timeout=WAIT_S)
-            except NothingCame:
+            except (NothingCame, TimeoutError):  # it raises the one or the other
                 continue
             for message in messages:
                 await (message.ack() if self.job.act == "drain" else message.ack_sync())
@@ -40,7 +40,7 @@ class Run:
 
     def _count(self, value: bytes) -> None:
         if self.job.act == "latency":
-            self.latencies_ms.append((time.perf_counter_ns() - STAMP.unpack_from(value)[0]) / 1e6)
+            self.samples.append(sample(value, time.perf_counter_ns()))
         self.left -= 1
         if self.left == 0:
             self.done.set()
@@ -83,7 +83,7 @@ async def _run(job: Job) -> Outcome:
     await asyncio.gather(*workers)
     for connection in connections:
         await connection.close()
-    return Outcome(seconds=seconds, latencies_ms=tuple(run.latencies_ms))
+    return Outcome(seconds=seconds, latencies_ms=steady(run.samples))
 
 
 def run(job: Job) -> Outcome:
