@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from headrace.queues.queue import queue
     from headrace.sinks.email import email
     from headrace.sinks.postgres import postgres
     from headrace.sinks.redis import redis
@@ -34,6 +35,7 @@ __all__ = [
     "redis",
     "search",
     "search_index",
+    "queue",
     "session",
     "sliding",
     "sqlite",
@@ -50,6 +52,7 @@ _PLACES: Final = {
     "email": "sinks.email",
     "hopping": "streams.windows",
     "postgres": "sinks.postgres",
+    "queue": "queues.queue",
     "redis": "sinks.redis",
     "search": "sinks.search",
     "search_index": "sinks.search_index",

@@ -1,7 +1,7 @@
 """The table of APIs: which Kafka requests are served, in which versions, and by whom.
 
-ApiVersions is derived from this table. Produce and Fetch get the frame itself; all others get kio's entity
-and give back a mapping that is packed for the version that was asked for.
+ApiVersions is derived from this table. Produce, Fetch and their kin of share groups get the frame itself; all
+others get kio's entity and give back a mapping that is packed for the version that was asked for.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from headrace.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_configs,
+    alter_share_group_offsets,
     api_versions,
     create_partitions,
     create_topics,
     delete_groups,
     delete_records,
+    delete_share_group_offsets,
     delete_topics,
     describe_cluster,
     describe_configs,
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
     end_txn,
@@ -43,6 +46,10 @@ from headrace.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    share_acknowledge,
+    share_fetch,
+    share_group_describe,
+    share_group_heartbeat,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -65,6 +72,8 @@ if TYPE_CHECKING:
 
 PRODUCE: Final = 0
 FETCH: Final = 1
+SHARE_FETCH: Final = 78
+SHARE_ACKNOWLEDGE: Final = 79
 
 Answer = bytes | list[object] | None
 
@@ -119,6 +128,13 @@ APIS: Final[Mapping[int, Api]] = {
     65: _api(describe_transactions),
     66: _api(list_transactions),
     75: _api(describe_topic_partitions),
+    76: _api(share_group_heartbeat),
+    77: _api(share_group_describe),
+    SHARE_FETCH: _api(share_fetch),
+    SHARE_ACKNOWLEDGE: _api(share_acknowledge),
+    90: _api(describe_share_group_offsets),
+    91: _api(alter_share_group_offsets),
+    92: _api(delete_share_group_offsets),
 }
 
 SERVED: Final[Mapping[int, tuple[int, int]]] = {
@@ -129,8 +145,10 @@ SERVED: Final[Mapping[int, tuple[int, int]]] = {
 """What ApiVersions tells."""
 
 
-def answer_request(broker: Broker, frame: memoryview, host: str) -> Answer | Awaitable[Answer]:
-    """The answer to one request; None when the client wants none."""
+def answer_request(
+    broker: Broker, frame: memoryview, host: str, peer: object = None
+) -> Answer | Awaitable[Answer]:
+    """The answer to one request; None when the client wants none. `peer` stands for the connection."""
     header = read_request_header(frame, _has_tagged_header)
     api = APIS.get(header.api_key)
     if api is None or not api.low <= header.version <= api.high:
@@ -138,6 +156,9 @@ def answer_request(broker: Broker, frame: memoryview, host: str) -> Answer | Awa
     if header.api_key in (PRODUCE, FETCH):
         answer: Answer | Awaitable[Answer] = api.handle(broker, frame, header)
         return answer
+    if header.api_key in (SHARE_FETCH, SHARE_ACKNOWLEDGE):
+        taken: Answer | Awaitable[Answer] = api.handle(broker, frame, header, peer)
+        return taken
     context = RequestContext(
         api_key=header.api_key, version=header.version, client_id=header.client_id, client_host=host
     )

@@ -20,8 +20,9 @@ from headrace.broker.offsets import Offsets
 from headrace.broker.overflow.overflow import Overflow
 from headrace.broker.server import Server, listen
 from headrace.broker.sessions import FetchSessions
+from headrace.broker.shares import Shares
 from headrace.broker.statelog import PartitionStateLog
-from headrace.broker.topics import OFFSETS, TOPICS, TRANSACTIONS, Topics
+from headrace.broker.topics import OFFSETS, SHARES, TOPICS, TRANSACTIONS, Topics
 from headrace.broker.transactions import Transactions
 from headrace.broker.transactions.log_participants import LogParticipants
 from headrace.storage.folder import DataFolder
@@ -69,9 +70,9 @@ class Broker:
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def _open_state(self) -> None:
-        topics, offsets, transactions = (
+        topics, offsets, transactions, shares = (
             PartitionStateLog(self.topics.open_internal(name), self.flusher, self.clock)
-            for name in (TOPICS, OFFSETS, TRANSACTIONS)
+            for name in (TOPICS, OFFSETS, TRANSACTIONS, SHARES)
         )
         self.topics.load(topics)
         settings = self.config.groups
@@ -79,9 +80,11 @@ class Broker:
         self.groups = Groups(offsets, self.offsets, self.clock, settings)
         participants = LogParticipants(self.topics, self.offsets, self.flusher, self.clock)
         self.transactions = Transactions(transactions, self.clock, participants, self.config.transactions)
+        self.shares = Shares(shares, self.topics, self.flusher, self.clock, self.config.shares)
         self.groups.load()
         self.transactions.load()
-        self.overflow = Overflow(self.topics, self.offsets, self.clock)
+        self.shares.load()
+        self.overflow = Overflow(self.topics, self.offsets, self.shares, self.clock)
 
     @classmethod
     async def start(cls, config: BrokerConfig) -> Broker:
@@ -94,6 +97,7 @@ class Broker:
             raise
         broker.port = listener.getsockname()[1]
         await broker.transactions.start()
+        broker.shares.start()
         broker.maintenance.start()
         broker._server = Server(broker, listener)
         if config.flush is Flush.INTERVAL:
@@ -123,12 +127,14 @@ class Broker:
         self.topics.wake_readers()
         self.overflow.drain()
         self.groups.drain()
+        self.shares.send_away()
         if self._server is not None:
             await self._server.close()
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         await self.maintenance.close()
         self.groups.close()
+        self.shares.close()
         await self.transactions.close()
         await self.flusher.durable()
         self._executor.shutdown(wait=True)

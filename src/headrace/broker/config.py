@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.broker.groups.settings import GroupSettings
+from headrace.broker.shares.settings import ShareSettings
 from headrace.broker.transactions.settings import TransactionSettings
 from headrace.errors import HeadraceError
 
@@ -52,6 +53,8 @@ class BrokerConfig:
     """Limits and times of consumer groups and their offsets."""
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     """Limits and times of transactions."""
+    shares: ShareSettings = field(default_factory=ShareSettings)
+    """Limits of share groups."""
     memory_topics_bytes: int = 2**30
     """What all topics in memory may hold together."""
     compaction_bytes_per_second: int = 0

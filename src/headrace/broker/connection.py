@@ -221,7 +221,7 @@ class Connection:
 
     def _handle(self, frame: memoryview) -> None:
         try:
-            answer = answer_request(self._server.broker, frame, self.host)
+            answer = answer_request(self._server.broker, frame, self.host, self)
         except ProtocolError as fault:
             log.warning("%s: %s; the connection is closed", self.host, fault)
             self.close()

@@ -69,6 +69,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
+        self.broker.shares.disconnected(connection)
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Hold a task that works on an answer until it is done."""

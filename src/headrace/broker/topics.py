@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 OFFSETS: Final = "__consumer_offsets"
 TRANSACTIONS: Final = "__transaction_state"
 TOPICS: Final = "__headrace_topics"
-INTERNAL: Final = frozenset({OFFSETS, TRANSACTIONS, TOPICS})
+SHARES: Final = "__share_group_state"
+INTERNAL: Final = frozenset({OFFSETS, TRANSACTIONS, TOPICS, SHARES})
 
 STATE_CONFIG: Final = TopicConfig.parse(
     {"cleanup.policy": "compact", "segment.bytes": str(16 * 2**20), "max.message.bytes": str(16 * 2**20)}

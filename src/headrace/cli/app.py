@@ -17,6 +17,7 @@ from headrace.cli import (
     job,
     produce,
     query,
+    queue,
     run,
     search,
     topic,
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(topic.commands, name="topic")
 app.add_typer(group.commands, name="group")
+app.add_typer(queue.commands, name="queue")
 app.add_typer(txn.commands, name="txn")
 app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")

@@ -118,6 +118,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
         ),
         _option("flush.messages", "long", LONG_MAX, _integer(1, LONG_MAX), "Accepted; --flush decides."),
         _option("flush.ms", "long", LONG_MAX, _DURATION, "Accepted; --flush decides."),
+        _option(
+            "headrace.queue",
+            "boolean",
+            "false",
+            _boolean,
+            "Whether what all share groups have accepted is deleted.",
+        ),
         _option("index.interval.bytes", "int", 4096, _SIZE, "Bytes of log between two index entries."),
         _option(
             "max.compaction.lag.ms",
@@ -213,6 +220,7 @@ class TopicConfig:
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     delete_retention_ms: int = DAY_MS
+    headrace_queue: bool = False
     index_interval_bytes: int = 4096
     max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1_048_588

@@ -1,38 +1,42 @@
-"""AlterConfigs (key 33), versions 0–2: replaces all settings of a topic at once."""
+"""AlterConfigs (key 33), versions 0–2: replaces all settings of a topic or a share group at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
-from headrace.broker.handlers.describe_configs import TOPIC
+from headrace.broker.groups.fields import fits_string
+from headrace.broker.handlers.describe_configs import GROUP, TOPIC
+from headrace.broker.shares.settings import GROUP_OPTIONS, ShareGroupConfig
 from headrace.errors import HeadraceError
+from headrace.storage.config import OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.broker.topics import Topic
+    from headrace.storage.config import Option
 
 VERSIONS: Final = (0, 2)
+
+Options = Mapping[str, "Option"]
+Changed = Callable[[Options, Mapping[str, str], Any], Mapping[str, str]]
+"""What the settings become, from those that there are, those that were given, and what is asked."""
 
 
 async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
     """Replace the settings of each topic."""
 
-    def replaced(_topic: Topic, resource: Any) -> Mapping[str, str]:
+    def replaced(_options: Options, _configs: Mapping[str, str], resource: Any) -> Mapping[str, str]:
         return {config.name: config.value for config in resource.configs if config.value is not None}
 
-    return await alter_topics(broker, request, replaced)
+    return await alter_resources(broker, request, replaced)
 
 
-async def alter_topics(
-    broker: Broker, request: Any, changed: Callable[[Topic, Any], Mapping[str, str]]
-) -> Mapping[str, Any]:
-    """Give each topic of the request the settings that `changed` makes for it, or say why not."""
+async def alter_resources(broker: Broker, request: Any, changed: Changed) -> Mapping[str, Any]:
+    """Give each topic and group of the request the settings that `changed` makes for it, or say why not."""
     responses = []
     for resource in request.resources:
         code, message = _alter(broker, resource, changed, validate_only=request.validate_only)
@@ -48,24 +52,43 @@ async def alter_topics(
     return {"responses": responses}
 
 
-def _alter(
-    broker: Broker, resource: Any, changed: Callable[[Topic, Any], Mapping[str, str]], *, validate_only: bool
+def _alter(broker: Broker, resource: Any, changed: Changed, *, validate_only: bool) -> tuple[int, str | None]:
+    try:
+        if resource.resource_type == GROUP:
+            return _alter_group(broker, resource, changed, validate_only=validate_only)
+        if resource.resource_type == TOPIC:
+            return _alter_topic(broker, resource, changed, validate_only=validate_only)
+    except HeadraceError as fault:
+        return error_code(fault), str(fault)
+    return (
+        ErrorCode.invalid_request,
+        "only topics and share groups can be changed; the broker's settings are its arguments",
+    )
+
+
+def _alter_topic(
+    broker: Broker, resource: Any, changed: Changed, *, validate_only: bool
 ) -> tuple[int, str | None]:
-    if resource.resource_type != TOPIC:
-        return (
-            ErrorCode.invalid_request,
-            "only topics can be changed; the broker's settings are its arguments",
-        )
     topic = broker.topics.get(resource.resource_name)
     if topic is None:
         return ErrorCode.unknown_topic_or_partition, "there is no such topic"
     if topic.is_internal:
         return ErrorCode.invalid_request, "the settings of internal topics are the broker's own"
-    try:
-        configs = changed(topic, resource)
-        broker.topics.check_configs(topic.name, configs)
-        if not validate_only:
-            broker.topics.configure(topic.name, configs)
-    except HeadraceError as fault:
-        return error_code(fault), str(fault)
+    configs = changed(OPTIONS, topic.config.overrides, resource)
+    broker.topics.check_configs(topic.name, configs)
+    if not validate_only:
+        broker.topics.configure(topic.name, configs)
+    return 0, None
+
+
+def _alter_group(
+    broker: Broker, resource: Any, changed: Changed, *, validate_only: bool
+) -> tuple[int, str | None]:
+    name = resource.resource_name
+    if not name or not fits_string(name):
+        return ErrorCode.invalid_request, "a group has a name, of up to 32767 bytes"
+    configs = changed(GROUP_OPTIONS, broker.shares.config(name).overrides, resource)
+    ShareGroupConfig.parse(configs)
+    if not validate_only:
+        broker.shares.configure(name, configs)
     return 0, None

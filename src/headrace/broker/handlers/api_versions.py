@@ -1,7 +1,8 @@
 """ApiVersions (key 18), versions 0–4: what the broker serves, from the table of APIs.
 
-The finalized feature `transaction.version` 2 tells Java clients to use the transactions of KIP-890. Below
-version 4 features whose lowest version is 0 are left out, as Apache Kafka does: old clients cannot read them.
+The finalized feature `transaction.version` 2 tells Java clients to use the transactions of KIP-890, and
+`share.version` 1 that there are share groups (KIP-932). Below version 4 features whose lowest version is 0
+are left out, as Apache Kafka does: old clients cannot read them.
 """
 
 from __future__ import annotations
@@ -17,18 +18,15 @@ if TYPE_CHECKING:
     from headrace.broker.request import RequestContext
 
 VERSIONS: Final = (0, 4)
-TRANSACTION_VERSION: Final = 2
+FEATURES: Final = {"transaction.version": 2, "share.version": 1}
 
 
 def handle(broker: Broker, _request: Any, context: RequestContext) -> Mapping[str, Any]:
     """The versions of every API."""
-    features = [{"name": "transaction.version", "min_version": 0, "max_version": TRANSACTION_VERSION}]
+    features = [{"name": name, "min_version": 0, "max_version": level} for name, level in FEATURES.items()]
     finalized = [
-        {
-            "name": "transaction.version",
-            "max_version_level": TRANSACTION_VERSION,
-            "min_version_level": TRANSACTION_VERSION,
-        }
+        {"name": name, "max_version_level": level, "min_version_level": level}
+        for name, level in FEATURES.items()
     ]
     return {
         "error_code": 0,

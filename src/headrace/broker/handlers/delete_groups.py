@@ -24,7 +24,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """What became of each group; a group that was named twice is answered once."""
     group_ids = list(dict.fromkeys(request.groups_names))
     try:
-        results = [broker.groups.delete(group_id) for group_id in group_ids]
+        results = [_delete(broker, group_id) for group_id in group_ids]
         await broker.offsets.durable()
     except StorageError:
         results = [ErrorCode.coordinator_not_available] * len(group_ids)
@@ -34,3 +34,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             for group_id, result in zip(group_ids, results, strict=True)
         ]
     }
+
+
+def _delete(broker: Broker, group_id: str) -> ErrorCode:
+    return (broker.shares if group_id in broker.shares else broker.groups).delete(group_id)

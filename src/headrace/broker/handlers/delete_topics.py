@@ -44,6 +44,7 @@ def _delete(broker: Broker, name: str | None, topic_id: UUID | None) -> Mapping[
     try:
         # The offsets first: those of a topic that is gone would be taken for those of its successor.
         broker.offsets.forget_topic(topic.name)
+        broker.shares.forget_topic(topic.id)
         broker.topics.delete(topic.name)
     except StorageError as fault:
         return _answer(topic.name, topic.id, error_code(fault), str(fault))

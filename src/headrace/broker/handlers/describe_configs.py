@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32), versions 1–4: the settings of topics, and what clients ask of the broker's.
+"""DescribeConfigs (key 32), versions 1–4: settings of topics and share groups, and some of the broker's.
 
 Beyond Kafka: a topic with `headrace.overflow` also shows how full it is, as a read-only setting.
 """
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.storage.config import OPTIONS, TopicConfig
+from headrace.broker.shares.settings import GROUP_OPTIONS
+from headrace.storage.config import OPTIONS, TopicConfig, default_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
     from headrace.broker.topics import Topic
+    from headrace.storage.config import Option
 
 VERSIONS: Final = (1, 4)
 OVERFLOW_STATUS: Final = "headrace.overflow.status"
 
 TOPIC: Final = 2
 BROKER: Final = 4
+GROUP: Final = 32
 TOPIC_SOURCE: Final = 1
 STATIC_SOURCE: Final = 4
+GROUP_SOURCE: Final = 8
 DEFAULT_SOURCE: Final = 5
 TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 
@@ -56,26 +60,37 @@ def _describe(broker: Broker, resource: Any) -> tuple[int, str | None, Iterable[
         if topic is None:
             return ErrorCode.unknown_topic_or_partition, "there is no such topic", ()
         configs = [*describe_topic_configs(topic.config), *_describe_overflow(topic)]
+    elif resource.resource_type == GROUP:
+        config = broker.shares.config(resource.resource_name)
+        configs = _describe_options(GROUP_OPTIONS, config.overrides, {}, GROUP_SOURCE)
     elif resource.resource_type == BROKER and resource.resource_name in (str(broker.node_id), ""):
         configs = describe_broker_configs(broker)
     else:
-        return ErrorCode.invalid_request, "only topics and this broker have settings", ()
+        return ErrorCode.invalid_request, "only topics, share groups and this broker have settings", ()
     return 0, None, [config for config in configs if not wanted or config["name"] in wanted]
 
 
 def describe_topic_configs(config: TopicConfig) -> list[Mapping[str, Any]]:
     """Every setting of a topic with its value and where that comes from."""
+    return _describe_options(
+        OPTIONS, config.overrides, default_texts(config.overrides), TOPIC_SOURCE
+    )
+
+
+def _describe_options(
+    options: Mapping[str, Option], overrides: Mapping[str, str], defaults: Mapping[str, str], source: int
+) -> list[Mapping[str, Any]]:
     return [
         {
             "name": option.name,
-            "value": config.text(option.name),
+            "value": overrides.get(option.name) or defaults.get(option.name, option.default),
             "read_only": False,
-            "config_source": TOPIC_SOURCE if option.name in config.overrides else DEFAULT_SOURCE,
+            "config_source": source if option.name in overrides else DEFAULT_SOURCE,
             "is_sensitive": False,
             "config_type": TYPES[option.kind],
             "documentation": option.doc,
         }
-        for option in OPTIONS.values()
+        for option in options.values()
     ]
 
 

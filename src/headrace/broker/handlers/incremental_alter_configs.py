@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.handlers.alter_configs import alter_topics
-from headrace.storage.config import OPTIONS
+from headrace.broker.handlers.alter_configs import alter_resources
 from headrace.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.broker.topics import Topic
+    from headrace.storage.config import Option
 
 VERSIONS: Final = (0, 1)
 
@@ -21,16 +20,16 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
-    """Change some settings of each topic."""
-    return await alter_topics(broker, request, _changed)
+    """Change some settings of each topic and group."""
+    return await alter_resources(broker, request, _changed)
 
 
-def _changed(topic: Topic, resource: Any) -> Mapping[str, str]:
-    configs = dict(topic.config.overrides)
+def _changed(options: Mapping[str, Option], given: Mapping[str, str], resource: Any) -> Mapping[str, str]:
+    configs = dict(given)
     for change in resource.configs:
-        option = OPTIONS.get(change.name)
+        option = options.get(change.name)
         if option is None:
-            raise InvalidConfig(f"unknown topic setting {change.name!r}")
+            raise InvalidConfig(f"unknown setting {change.name!r}; known are {', '.join(options)}")
         if change.config_operation == DELETE:
             configs.pop(change.name, None)
         elif change.value is None:

@@ -66,6 +66,8 @@ def _read(request: Any, context: RequestContext) -> JoinRequest:
 def _check(broker: Broker, join: JoinRequest) -> ErrorCode:
     if not join.group_id or not fits_string(join.group_id):
         return ErrorCode.invalid_group_id
+    if join.group_id in broker.shares:
+        return ErrorCode.inconsistent_group_protocol
     if not broker.groups.settings.allows_session_timeout(join.session_timeout_ms):
         return ErrorCode.invalid_session_timeout
     texts = (join.instance_id, join.client_id, join.protocol_type, *(name for name, _ in join.protocols))

@@ -1,7 +1,7 @@
 """ListGroups (16), versions 0–5: all groups with their states and types.
 
-Filters by state (version 4) and type (version 5) take any case, as in Apache Kafka. Every group here is of
-the classic type.
+Filters by state (version 4) and type (version 5) take any case, as in Apache Kafka. A group here is a classic
+consumer group or a share group.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ if TYPE_CHECKING:
 VERSIONS: Final = (0, 5)
 
 CLASSIC: Final = "classic"
+SHARE: Final = "share"
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
     """The groups that pass the filters, by name."""
     states = getattr(request, "states_filter", ())
     types = getattr(request, "types_filter", ())
+    found = [
+        *(
+            (group.group_id, group.protocol_type, group.state.value, CLASSIC)
+            for group in broker.groups.list()
+        ),
+        *((group.id, SHARE, group.state, SHARE) for group in broker.shares.groups()),
+    ]
     groups = [
-        {
-            "group_id": group.group_id,
-            "protocol_type": group.protocol_type,
-            "group_state": group.state.value,
-            "group_type": CLASSIC,
-        }
-        for group in broker.groups.list()
-        if _passes(group.state.value, states) and _passes(CLASSIC, types)
+        {"group_id": group_id, "protocol_type": protocol, "group_state": state, "group_type": kind}
+        for group_id, protocol, state, kind in sorted(found)
+        if _passes(state, states) and _passes(kind, types)
     ]
     return {"error_code": ErrorCode.none, "groups": groups}
 

@@ -15,7 +15,7 @@ from headrace.broker.overflow.bound import Policy, Terms
 from headrace.broker.overflow.errors import WaitedInVain
 from headrace.broker.overflow.guard import Guard
 from headrace.broker.overflow.line import Waiting, answer_with
-from headrace.broker.overflow.positions import CommittedPositions
+from headrace.broker.overflow.positions import GroupPositions
 from headrace.protocol.produce import PartitionResult
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from headrace.broker.clock import Clock
     from headrace.broker.groups.records import OffsetKey
     from headrace.broker.offsets import Offsets
-    from headrace.broker.overflow.positions import Positions
     from headrace.broker.partition import Partition
+    from headrace.broker.shares import Shares
+    from headrace.broker.shares.share import Share
     from headrace.broker.topics import Topic, Topics
 
 HELD_BYTES: Final = 128 * 2**20
@@ -38,17 +39,18 @@ class Overflow:
     """What happens at the bounds of topics."""
 
     def __init__(
-        self, topics: Topics, offsets: Offsets, clock: Clock, positions: Positions | None = None
+        self, topics: Topics, offsets: Offsets, shares: Shares, clock: Clock
     ) -> None:
         self._topics = topics
         self._clock = clock
-        self._positions = positions or CommittedPositions(offsets)
+        self._positions = GroupPositions(offsets, shares, topics)
         self._held_bytes = 0
         self._is_draining = False
         for topic in topics:
             self.watch(topic)
         topics.follow(self.watch)
-        offsets.watch(self._moved)
+        offsets.watch(self._committed)
+        shares.watch(self._shared)
 
     def watch(self, topic: Topic) -> None:
         """Give each partition of a topic the guard that its settings ask for, and let lines move."""
@@ -69,11 +71,19 @@ class Overflow:
         if partition.guard is not None:
             partition.guard.line.move()
 
-    def _moved(self, key: OffsetKey) -> None:
+    def _committed(self, key: OffsetKey) -> None:
         topic = self._topics.get(key.topic)
         partition = topic.partition(key.partition) if topic is not None else None
-        guard = partition.guard if partition is not None else None
-        if guard is not None and key.group_id in guard.terms.groups:
+        if partition is not None:
+            self._moved(partition, key.group_id)
+
+    def _shared(self, share: Share) -> None:
+        self.made_room(share.partition)  # what all share groups of a queue are done with is gone
+        self._moved(share.partition, share.key.group)
+
+    def _moved(self, partition: Partition, group_id: str) -> None:
+        guard = partition.guard
+        if guard is not None and group_id in guard.terms.groups:
             guard.look_again()
             if guard.line:
                 # Not now: who commits many offsets at once is first let to do so.

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from headrace.broker.offsets import Offsets
+    from headrace.broker.shares import Shares
+    from headrace.broker.topics import Topics
 
 
 class Positions(Protocol):
@@ -16,18 +18,24 @@ class Positions(Protocol):
         ...
 
 
-class CommittedPositions:
-    """Positions by committed offsets.
+class GroupPositions:
+    """Positions by committed offsets, and of share groups by the first record that is not done.
 
     A group holds a partition from its first commit there until its offset is deleted or expires, with members
     or without: consumers that are being restarted still have everything to read. A group that is not there,
     not yet or no longer, holds nothing.
     """
 
-    def __init__(self, offsets: Offsets) -> None:
+    def __init__(self, offsets: Offsets, shares: Shares, topics: Topics) -> None:
         self._offsets = offsets
+        self._shares = shares
+        self._topics = topics
 
     def position(self, group_id: str, topic: str, partition: int) -> int | None:
-        """The offset that the group committed last."""
+        """The offset that the group committed last, or up to which a share group is done."""
         committed = self._offsets.get(group_id, topic, partition)
-        return None if committed is None else committed.offset
+        if committed is not None:
+            return committed.offset
+        found = self._topics.get(topic)
+        share = None if found is None else self._shares.get(group_id, found.id, partition)
+        return None if share is None else share.state.start

@@ -1,0 +1,1 @@
+"""Queues compared: messages that many workers acknowledge one by one."""

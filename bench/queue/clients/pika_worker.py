@@ -1,0 +1,69 @@
+"""RabbitMQ by pika: a durable queue, persistent messages, each acknowledged by itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from bench.queue.clients.crowd import run_crowd
+from bench.queue.job import Job, Outcome
+
+PREFETCH = 64
+WAIT_S = 0.1
+
+
+def _connect(job: Job) -> pika.BlockingConnection:
+    host, _, port = job.address.rpartition(":")
+    return pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
+
+
+class PikaWorker:
+    """One consumer with a channel of its own."""
+
+    def __init__(self, channel: BlockingChannel, queue: str) -> None:
+        self._channel = channel
+        self._messages = channel.consume(queue, inactivity_timeout=WAIT_S)
+        self._tag = 0
+
+    def take(self) -> list[bytes]:
+        """The next message."""
+        method, _, body = next(self._messages)
+        if method is None:
+            return []
+        self._tag = method.delivery_tag
+        return [body]
+
+    def acknowledge(self, index: int, *, waits: bool) -> None:  # noqa: ARG002  AMQP confirms no acknowledgement
+        """Accept the message."""
+        self._channel.basic_ack(self._tag)
+
+
+@contextmanager
+def worker(job: Job) -> Iterator[PikaWorker]:
+    """A consumer of the queue."""
+    connection = _connect(job)
+    try:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=PREFETCH if job.act == "drain" else 1)
+        yield PikaWorker(channel, job.topic)
+    finally:
+        connection.close()
+
+
+def _send(job: Job, payloads: Iterator[bytes]) -> None:
+    connection = _connect(job)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    persistent = pika.BasicProperties(delivery_mode=2)
+    for payload in payloads:
+        channel.basic_publish("", job.topic, payload, persistent)
+    connection.close()
+
+
+def run(job: Job) -> Outcome:
+    """Do the job."""
+    connection = _connect(job)
+    connection.channel().queue_declare(job.topic, durable=True)
+    connection.close()
+    return run_crowd(job, worker, _send)

@@ -1,0 +1,57 @@
+"""librdkafka's share consumer: each message acknowledged by itself, and committed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Message, ShareConsumer
+
+from bench.queue.clients.crowd import LONGEST_S, run_crowd
+from bench.queue.clients.kafka_topic import group_of, prepare, send_all
+from bench.queue.job import Job, Outcome
+
+POLL_S = 0.1
+
+
+class ShareWorker:
+    """One share consumer."""
+
+    def __init__(self, consumer: ShareConsumer) -> None:
+        self._consumer = consumer
+        self._taken: list[Message] = []
+
+    def take(self) -> list[bytes]:
+        """Messages in its hands."""
+        self._taken = [message for message in self._consumer.poll(POLL_S) if message.error() is None]
+        return [message.value() for message in self._taken]
+
+    def acknowledge(self, index: int, *, waits: bool) -> None:
+        """Accept one message, and tell the broker."""
+        self._consumer.acknowledge(self._taken[index])
+        if waits:
+            self._consumer.commit_sync(LONGEST_S)
+        else:
+            self._consumer.commit_async()
+
+
+@contextmanager
+def worker(job: Job) -> Iterator[ShareWorker]:
+    """A consumer that has joined its group."""
+    consumer = ShareConsumer(
+        {
+            "bootstrap.servers": job.address,
+            "group.id": group_of(job),
+            "share.acknowledgement.mode": "explicit",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([job.topic])
+    try:
+        yield ShareWorker(consumer)
+    finally:
+        consumer.close()
+
+
+def run(job: Job) -> Outcome:
+    """Do the job."""
+    prepare(job)
+    return run_crowd(job, worker, send_all)

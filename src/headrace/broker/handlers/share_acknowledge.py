@@ -1,0 +1,104 @@
+"""ShareAcknowledge (key 79), versions 1–2: a member is done with records, or wants more time for them.
+
+All that is said of a partition is done, or none of it: INVALID_RECORD_STATE when the member does not hold a
+record that it names. The last epoch (−1) gives back whatever the member still holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.shares.sessions import FINAL, OPEN
+from headrace.broker.shares.share_partition import Acknowledged
+from headrace.broker.shares.states import Acknowledgement
+from headrace.protocol.share import VERSIONS, ShareResult, pack_share_acknowledge, read_share_acknowledge
+from headrace.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from headrace.broker.broker import Broker
+    from headrace.broker.shares.share import Share
+    from headrace.protocol.messages import RequestHeader
+    from headrace.protocol.share import ShareAcknowledgeRequest, SharePartitionRequest
+
+__all__ = ["VERSIONS", "acknowledge", "handle"]
+
+
+def handle(
+    broker: Broker, frame: memoryview, header: RequestHeader, _peer: object
+) -> list[object] | Awaitable[list[object]]:
+    """What became of each partition's acknowledgements."""
+    request = read_share_acknowledge(frame, header.body, header.version)
+    error, results = _decide(broker, request)
+    lock_ms = broker.shares.config(request.group).lock_duration_ms
+    answer = pack_share_acknowledge(
+        header.version, header.correlation_id, error, _MESSAGES.get(error), lock_ms, results
+    )
+    return _answer_when_durable(broker, answer) if broker.flusher.waits else answer
+
+
+async def _answer_when_durable(broker: Broker, answer: list[object]) -> list[object]:
+    await broker.shares.durable()
+    return answer
+
+
+def _decide(broker: Broker, request: ShareAcknowledgeRequest) -> tuple[ErrorCode, list[ShareResult]]:
+    key = (request.group, request.member)
+    if request.epoch == OPEN:
+        return ErrorCode.invalid_share_session_epoch, []
+    session = broker.shares.sessions.go_on(key, request.epoch)
+    if isinstance(session, ErrorCode):
+        return session, []
+    results = acknowledge(broker, key, request.partitions, renews=request.renews)
+    if request.epoch == FINAL:
+        broker.shares.close_session(key)
+    return ErrorCode.none, results
+
+
+def acknowledge(
+    broker: Broker, key: tuple[str, str], partitions: Sequence[SharePartitionRequest], *, renews: bool
+) -> list[ShareResult]:
+    """Do what a member says of its records, partition by partition, and store it."""
+    group, member = key
+    now_ms = broker.clock.now_ms()
+    changed: list[Share] = []
+    results = []
+    for asked in partitions:
+        share = broker.shares.get(group, asked.topic, asked.partition)
+        error = _unknown(broker, asked)
+        if share is not None:
+            ranges = [Acknowledged(*each) for each in asked.acknowledged]
+            error = _check_renewal(share, ranges, renews=renews)
+            if error is ErrorCode.none:
+                # Overdue records are nobody's any more, also when the clock has not rung yet.
+                share.state.expire(now_ms)
+                error = share.state.acknowledge(member, ranges, now_ms)
+                changed.append(share)
+        results.append(ShareResult(asked.topic, asked.partition, acknowledge_error=error))
+    try:
+        broker.shares.settle(changed)
+    except StorageError:
+        return [result._replace(acknowledge_error=ErrorCode.kafka_storage_error) for result in results]
+    return results
+
+
+def _unknown(broker: Broker, asked: SharePartitionRequest) -> ErrorCode:
+    if broker.topics.by_id(asked.topic) is None:
+        return ErrorCode.unknown_topic_id
+    return ErrorCode.unknown_topic_or_partition
+
+
+def _check_renewal(share: Share, ranges: Sequence[Acknowledged], *, renews: bool) -> ErrorCode:
+    wants_it = any(Acknowledgement.RENEW in each.types for each in ranges)
+    if wants_it and not (renews and share.state.config.can_renew):
+        return ErrorCode.invalid_request
+    return ErrorCode.none
+
+
+_MESSAGES = {
+    ErrorCode.share_session_not_found: "the share session is not known: open a new one",
+    ErrorCode.invalid_share_session_epoch: "the share session is in another epoch: open a new one",
+}

@@ -1,0 +1,182 @@
+"""The settings of share groups, under Kafka's names: those of the broker, and those of each group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.storage.config import Option
+from headrace.storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+INT_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSettings:
+    """What all share groups of a broker have in common."""
+
+    max_groups: int = 10_000
+    """Share groups that a broker keeps at most."""
+    max_members: int = 1_000
+    """`group.share.max.size`: members of one group."""
+    burial_retry_ms: int = 5_000
+    """After this time a dead letter that could not be written is tried again."""
+    max_behind: int = 10_000
+    """Records of one partition that may wait behind others of their key before no more are looked at."""
+
+
+def _integer(low: int, high: int = INT_MAX) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"it must be between {low} and {high}")
+        return value
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    return _one_of("true", "false")(text.lower()) == "true"
+
+
+def _option(name: str, kind: str, default: object, parse: Callable[[str], Any], doc: str) -> Option:
+    return Option(name=name, kind=kind, default=str(default), doc=doc, parse=parse)
+
+
+GROUP_OPTIONS: Final[Mapping[str, Option]] = {
+    option.name: option
+    for option in (
+        _option(
+            "share.auto.offset.reset",
+            "string",
+            "latest",
+            _one_of("earliest", "latest"),
+            "Where a new share group begins: with what is there, or with what comes.",
+        ),
+        _option(
+            "share.record.lock.duration.ms",
+            "int",
+            30_000,
+            _integer(1),
+            "How long a member may take for a record before it goes to another.",
+        ),
+        _option(
+            "share.delivery.count.limit",
+            "int",
+            5,
+            _integer(1, 32_767),
+            "How often a record is delivered before it is a dead letter.",
+        ),
+        _option(
+            "share.partition.max.record.locks",
+            "int",
+            2_000,
+            _integer(1),
+            "Records of a partition that members hold at most.",
+        ),
+        _option(
+            "share.isolation.level",
+            "string",
+            "read_uncommitted",
+            _one_of("read_committed", "read_uncommitted"),
+            "Whether records of a transaction are delivered before it is committed.",
+        ),
+        _option(
+            "share.session.timeout.ms",
+            "int",
+            45_000,
+            _integer(1),
+            "After this time without a heartbeat a member is gone.",
+        ),
+        _option(
+            "share.heartbeat.interval.ms",
+            "int",
+            5_000,
+            _integer(1),
+            "How often members send heartbeats.",
+        ),
+        _option(
+            "share.renew.acknowledge.enable",
+            "boolean",
+            "true",
+            _boolean,
+            "Whether a member may renew the lock of a record.",
+        ),
+        _option(
+            "headrace.dead.letters",
+            "boolean",
+            "true",
+            _boolean,
+            "Whether rejected records, and those delivered too often, go to a topic of dead letters.",
+        ),
+        _option(
+            "headrace.key.order",
+            "boolean",
+            "false",
+            _boolean,
+            "Whether a record waits until the one before it with the same key is done.",
+        ),
+    )
+}
+
+_ATTRIBUTES: Final = {
+    "share.auto.offset.reset": "auto_offset_reset",
+    "share.record.lock.duration.ms": "lock_duration_ms",
+    "share.delivery.count.limit": "delivery_count_limit",
+    "share.partition.max.record.locks": "max_record_locks",
+    "share.isolation.level": "isolation_level",
+    "share.session.timeout.ms": "session_timeout_ms",
+    "share.heartbeat.interval.ms": "heartbeat_interval_ms",
+    "share.renew.acknowledge.enable": "can_renew",
+    "headrace.dead.letters": "dead_letters",
+    "headrace.key.order": "key_order",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupConfig:
+    """The settings of one group, typed; those not named have their defaults."""
+
+    auto_offset_reset: str = "latest"
+    lock_duration_ms: int = 30_000
+    delivery_count_limit: int = 5
+    max_record_locks: int = 2_000
+    isolation_level: str = "read_uncommitted"
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    can_renew: bool = True
+    dead_letters: bool = True
+    key_order: bool = False
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """The settings that were given, as text: what is stored and described."""
+
+    @classmethod
+    def parse(cls, overrides: Mapping[str, str]) -> ShareGroupConfig:
+        """Typed settings from names and texts, or `InvalidConfig` that says what is wrong."""
+        typed = {_ATTRIBUTES[name]: _parse(name, text) for name, text in overrides.items() if _known(name)}
+        return cls(**typed, overrides=dict(overrides))
+
+
+def _known(name: str) -> bool:
+    if name not in GROUP_OPTIONS:
+        raise InvalidConfig(f"unknown group setting {name!r}; known are {', '.join(GROUP_OPTIONS)}")
+    return True
+
+
+def _parse(name: str, text: str) -> Any:
+    try:
+        return GROUP_OPTIONS[name].parse(text)
+    except ValueError as fault:
+        raise InvalidConfig(f"invalid value {text!r} for {name}: {fault}") from fault

@@ -1,0 +1,126 @@
+"""A share partition at work: its state, its log, its clock, and who waits for its records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.groups.alarm import Alarm
+from headrace.broker.shares.reading import ShareReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.broker.clock import Clock
+    from headrace.broker.partition import Partition
+    from headrace.broker.shares.records import ShareKey
+    from headrace.broker.shares.settings import ShareGroupConfig
+    from headrace.broker.shares.share_partition import Delivered, SharePartition
+
+
+class Acquisition(NamedTuple):
+    """What a member has got: whole batches, and which of their records are its own."""
+
+    batches: list[bytes]
+    size: int
+    delivered: list[Delivered]
+
+
+NOTHING = Acquisition([], 0, [])
+
+
+class Share:
+    """One share group on one partition."""
+
+    def __init__(
+        self,
+        key: ShareKey,
+        partition: Partition,
+        state: SharePartition,
+        clock: Clock,
+        *,
+        max_behind: int,
+        on_time: Callable[[Share], None],
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.state = state
+        self.is_burying = False
+        self._clock = clock
+        self._reader = ShareReader(partition.log, key.group, max_behind)
+        self._alarm = Alarm(clock, lambda: on_time(self))
+        self._waiting: dict[Callable[[], None], None] = {}
+        self._is_scheduled = False
+
+    @property
+    def lag(self) -> int:
+        """How many records are not done."""
+        return self.state.lag(self.partition.log.high_watermark)
+
+    def configure(self, config: ShareGroupConfig) -> None:
+        """Go on with other settings."""
+        self.state.config = config
+        self._reader.forget()
+
+    def acquire(self, member: str, max_records: int, max_bytes: int) -> Acquisition:
+        """Records for a member, in its hands from now on."""
+        state, now_ms = self.state, self._clock.now_ms()
+        wanted = min(max_records, state.room())
+        if wanted <= 0 or max_bytes <= 0:
+            return NOTHING
+        self._reader.look(state, wanted, now_ms)
+        offsets = state.acquire(member, wanted, now_ms)
+        if not offsets:
+            self.set_alarm()
+            return NOTHING
+        found = self._reader.collect(offsets, max_bytes)
+        state.give_back(found.left)
+        state.discard(found.missing)
+        self.set_alarm()
+        return Acquisition(found.batches, found.size, state.delivered(found.covered))
+
+    def set_alarm(self) -> None:
+        """Wake up when a lock runs out or a delay ends."""
+        self._alarm.set(self.state.next_deadline_ms())
+
+    # ---------------------------------------------------------------- who waits
+
+    def wait(self, look: Callable[[], None]) -> None:
+        """Have `look` called when there may be something to take, in the order of coming."""
+        if not self._waiting:
+            self.partition.waiters.add(self.wake)
+        self._waiting[look] = None
+        if self._reader.has_more(self.state):
+            self.wake()
+
+    def stop_waiting(self, look: Callable[[], None]) -> None:
+        """Wait no more."""
+        self._waiting.pop(look, None)
+        if not self._waiting:
+            self.partition.waiters.discard(self.wake)
+
+    def wake(self) -> None:
+        """Let those who wait look, once a turn of the loop."""
+        if self._waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            self._clock.call_later(0, self._serve)
+
+    def _serve(self) -> None:
+        self._is_scheduled = False
+        for look in tuple(self._waiting):
+            if look in self._waiting:
+                look()
+            if not self.state.ready and not self._reader.has_more(self.state):
+                return
+        if self._waiting and self.state.room() and (self.state.ready or self._reader.has_more(self.state)):
+            self.wake()
+
+    def serve_all(self) -> None:
+        """Let everybody look who waits, whether there is something or not."""
+        for look in tuple(self._waiting):
+            look()
+
+    def close(self) -> None:
+        """Stop the clock, and send those who wait away."""
+        self._alarm.stop()
+        for look in tuple(self._waiting):
+            self.stop_waiting(look)

@@ -1,0 +1,234 @@
+"""What a broker knows about queues: share groups, how much they have left, and their dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.shares.dead_letters import DELIVERIES, OFFSET, PARTITION, REASON, dead_letter_topic
+from headrace.cli.failure import Misuse, RequestFailed
+from headrace.cli.offsets import Extent, read_extents
+from headrace.cli.reader import Reader
+from headrace.cli.suggestion import did_you_mean
+from headrace.client.errors import RequestRefused
+from headrace.client.groups import fetch_offsets
+from headrace.client.partition import TopicPartition
+from headrace.client.share_groups import (
+    describe_share_group,
+    group_settings,
+    list_share_groups,
+    share_progress,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka import Message
+
+    from headrace.cli.session import Session
+    from headrace.client.share_groups import ShareProgress
+
+REDRIVER: Final = "headrace-redrive"
+"""The group that remembers how far dead letters have gone back to their queue."""
+
+
+class UnknownQueue(RequestFailed):
+    """There is no share group of that name, or it does not read that topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueListing:
+    """One topic as the queue of one share group."""
+
+    group: str
+    topic: str
+    state: str
+    members: int
+    left: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueMember:
+    """One worker."""
+
+    member: str
+    client: str
+    host: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePartition:
+    """How far a group is with one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDescription:
+    """Everything that `queue describe` shows."""
+
+    group: str
+    state: str
+    members: tuple[QueueMember, ...]
+    partitions: tuple[QueuePartition, ...]
+    dead: dict[str, int]
+    """Dead letters by the name of their topic."""
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """One message that was given up."""
+
+    offset: int
+    key: str | None
+    value: str | None
+    reason: str
+    deliveries: int
+    partition: int
+    origin: int
+    """Its offset in the queue."""
+
+
+def list_queues(session: Session) -> list[QueueListing]:
+    """Every share group with every topic that it reads."""
+    return [
+        QueueListing(
+            group=group,
+            topic=topic,
+            state=found.group_state.lower(),
+            members=sum(topic in member.subscribed_topic_names for member in found.members),
+            left=sum(max(part.lag, 0) for part in progress if part.topic == topic),
+            dead=count_dead(session, topic, group),
+        )
+        for group in list_share_groups(session.cluster)
+        for found in [describe_share_group(session.cluster, group)]
+        for progress in [share_progress(session.cluster, group)]
+        for topic in topics_of(progress)
+    ]
+
+
+def describe_queue(session: Session, group: str) -> QueueDescription:
+    """A share group's workers, what is left, and its dead letters; one that is not there is an error."""
+    progress = read_progress(session, group)
+    found = describe_share_group(session.cluster, group)
+    dead = {
+        dead_letter_topic(topic, group): count_dead(session, topic, group) for topic in topics_of(progress)
+    }
+    return QueueDescription(
+        group=group,
+        state=found.group_state.lower(),
+        members=tuple(
+            QueueMember(
+                member=member.member_id,
+                client=member.client_id,
+                host=member.client_host.lstrip("/"),
+                topics=tuple(member.subscribed_topic_names),
+            )
+            for member in found.members
+        ),
+        partitions=tuple(
+            QueuePartition(
+                topic=part.topic, partition=part.partition, start=part.start, left=max(part.lag, 0)
+            )
+            for part in progress
+        ),
+        dead={topic: count for topic, count in dead.items() if count},
+        settings=group_settings(session.cluster, group),
+    )
+
+
+def read_progress(session: Session, group: str) -> list[ShareProgress]:
+    """How far a group is; one that is not there is an error."""
+    try:
+        return share_progress(session.cluster, group)
+    except RequestRefused as refusal:
+        if refusal.code is not ErrorCode.group_id_not_found:
+            raise
+        known = did_you_mean(group, list_share_groups(session.cluster))
+        raise UnknownQueue(
+            f"share group {group!r} does not exist.{known}\n`headrace queue list` shows what there is."
+        ) from refusal
+
+
+def topics_of(progress: list[ShareProgress]) -> list[str]:
+    """The topics that a group reads, by name."""
+    return sorted({part.topic for part in progress})
+
+
+def choose_topic(session: Session, group: str, topic: str | None) -> str:
+    """The topic that is meant: the one named, or the only one of the group."""
+    topics = topics_of(read_progress(session, group))
+    if topic is None and len(topics) == 1:
+        return topics[0]
+    if topic in topics:
+        return topic
+    names = ", ".join(topics) or "nothing yet"
+    if topic is None:
+        raise Misuse(f"share group {group!r} reads {names}: say with --topic which one is meant.")
+    raise UnknownQueue(f"share group {group!r} does not read {topic!r}; it reads {names}.")
+
+
+def dead_extent(session: Session, topic: str, group: str) -> Extent:
+    """The offsets of a queue's dead letters that have not gone back; none when there is no such topic."""
+    name = dead_letter_topic(topic, group)
+    if name not in session.cluster.topics([name]):
+        return Extent(start=0, end=0)
+    place = TopicPartition(name, 0)
+    extent = read_extents(session, [(name, 0)])[name, 0]
+    redriven = fetch_offsets(session.cluster, REDRIVER, [place]).get(place, 0)
+    return Extent(start=min(max(extent.start, redriven), extent.end), end=extent.end)
+
+
+def count_dead(session: Session, topic: str, group: str) -> int:
+    """How many dead letters a queue has."""
+    extent = dead_extent(session, topic, group)
+    return extent.end - extent.start
+
+
+def read_dead(session: Session, topic: str, group: str, count: int | None = None) -> Iterator[list[Message]]:
+    """The dead letters of a queue, batch by batch, the oldest first."""
+    extent = dead_extent(session, topic, group)
+    if extent.start >= extent.end:
+        return
+    reader = Reader(session, dead_letter_topic(topic, group), group=None, until={0: extent.end})
+    try:
+        reader.assign({0: extent.start})
+        yield from reader.batches(count)
+    finally:
+        reader.close()
+
+
+def show_letter(message: Message) -> DeadLetter:
+    """A dead letter as it is shown; bytes that are no text are shown as Python writes them."""
+    headers = dict(message.headers() or ())
+
+    def number(name: str) -> int:
+        text = headers.get(name) or b""
+        return int(text) if text.isdigit() else -1
+
+    return DeadLetter(
+        offset=message.offset() or 0,
+        key=_text(message.key()),
+        value=_text(message.value()),
+        reason=_text(headers.get(REASON)) or "",
+        deliveries=number(DELIVERIES),
+        partition=number(PARTITION),
+        origin=number(OFFSET),
+    )
+
+
+def _text(data: bytes | str | None) -> str | None:
+    if data is None or isinstance(data, str):
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return repr(data)

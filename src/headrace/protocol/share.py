@@ -1,0 +1,199 @@
+"""ShareFetch (key 78) and ShareAcknowledge (key 79), versions 1–2: how members of share groups take records.
+
+Both carry acknowledgements, and both are asked for all the time: they are read and packed by hand. Version 2
+adds the renewal of locks, and a strict limit of records.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.protocol.wire import INT8, INT32, Cursor, pack_count, pack_string, pack_unsigned_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+VERSIONS: Final = (1, 2)
+
+_LIMITS = struct.Struct(">iiiiii")
+_MODE = struct.Struct(">b?")
+_RANGE = struct.Struct(">qq")
+_FETCHED = struct.Struct(">ih")
+_LEADER = struct.Struct(">iib")
+_ACQUIRED = struct.Struct(">qqhb")
+_SHORT = struct.Struct(">h")
+_HEAD = struct.Struct(">ibih")
+NO_TAGS: Final = b"\0"
+
+
+class AcknowledgedRange(NamedTuple):
+    """What a member says of records in a row; one word for all of them, or one for each."""
+
+    first: int
+    last: int
+    types: tuple[int, ...]
+
+
+class SharePartitionRequest(NamedTuple):
+    """One partition, and what is acknowledged of it."""
+
+    topic: UUID
+    partition: int
+    acknowledged: list[AcknowledgedRange]
+
+
+class ShareFetchRequest(NamedTuple):
+    """What a member asks for, and what it is done with."""
+
+    group: str
+    member: str
+    epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    renews: bool
+    partitions: list[SharePartitionRequest]
+    forgotten: list[tuple[UUID, int]]
+
+
+class ShareAcknowledgeRequest(NamedTuple):
+    """What a member is done with."""
+
+    group: str
+    member: str
+    epoch: int
+    renews: bool
+    partitions: list[SharePartitionRequest]
+
+
+class ShareResult(NamedTuple):
+    """The answer for one partition."""
+
+    topic: UUID
+    partition: int
+    error: int = 0
+    acknowledge_error: int = 0
+    batches: Sequence[bytes] = ()
+    acquired: Sequence[tuple[int, int, int]] = ()
+    """First and last offset, and how often they have been delivered."""
+
+
+def read_share_fetch(frame: memoryview, position: int, version: int) -> ShareFetchRequest:
+    """The request whose body begins at `position`."""
+    cursor = Cursor(frame, position, flexible=True)
+    group, member = cursor.string() or "", cursor.string() or ""
+    epoch, max_wait_ms, min_bytes, max_bytes, max_records, _ = cursor.take(_LIMITS)
+    renews = version >= 2 and bool(cursor.take(_MODE)[1])
+    partitions = _read_partitions(cursor)
+    forgotten = []
+    for _ in range(cursor.count()):
+        topic = cursor.uuid()
+        forgotten += [(topic, cursor.take(INT32)[0]) for _ in range(cursor.count())]
+        cursor.tags()
+    return ShareFetchRequest(
+        group, member, epoch, max_wait_ms, min_bytes, max_bytes, max_records, renews, partitions, forgotten
+    )
+
+
+def read_share_acknowledge(frame: memoryview, position: int, version: int) -> ShareAcknowledgeRequest:
+    """The request whose body begins at `position`."""
+    cursor = Cursor(frame, position, flexible=True)
+    group, member = cursor.string() or "", cursor.string() or ""
+    (epoch,) = cursor.take(INT32)
+    renews = version >= 2 and bool(cursor.take(INT8)[0])
+    return ShareAcknowledgeRequest(group, member, epoch, renews, _read_partitions(cursor))
+
+
+def _read_partitions(cursor: Cursor) -> list[SharePartitionRequest]:
+    partitions = []
+    for _ in range(cursor.count()):
+        topic = cursor.uuid()
+        for _ in range(cursor.count()):
+            (index,) = cursor.take(INT32)
+            ranges = [_read_range(cursor) for _ in range(cursor.count())]
+            cursor.tags()
+            partitions.append(SharePartitionRequest(topic, index, ranges))
+        cursor.tags()
+    return partitions
+
+
+def _read_range(cursor: Cursor) -> AcknowledgedRange:
+    first, last = cursor.take(_RANGE)
+    types = tuple(cursor.view(max(cursor.count(), 0)))
+    cursor.tags()
+    return AcknowledgedRange(first, last, types)
+
+
+def pack_share_fetch(
+    correlation_id: int, error: int, message: str | None, lock_ms: int, results: Iterable[ShareResult]
+) -> list[object]:
+    """The whole answer to a ShareFetch, records included."""
+    parts = [
+        _HEAD.pack(correlation_id, 0, 0, error),
+        pack_string(message, flexible=True),
+        INT32.pack(lock_ms),
+    ]
+    topics = _by_topic(results)
+    parts.append(pack_count(len(topics), flexible=True))
+    for topic, partitions in topics.items():
+        parts += [topic.bytes, pack_count(len(partitions), flexible=True)]
+        for result in partitions:
+            _pack_fetched(parts, result)
+        parts.append(NO_TAGS)
+    return _finish(parts)
+
+
+def _pack_fetched(parts: list[bytes], result: ShareResult) -> None:
+    size = sum(map(len, result.batches))
+    parts += [
+        _FETCHED.pack(result.partition, result.error),
+        NO_TAGS,  # no message
+        _SHORT.pack(result.acknowledge_error),
+        NO_TAGS,
+        _LEADER.pack(-1, -1, 0),
+        pack_unsigned_varint(size + 1),
+        *result.batches,
+        pack_count(len(result.acquired), flexible=True),
+        *(_ACQUIRED.pack(*run, 0) for run in result.acquired),
+        NO_TAGS,
+    ]
+
+
+def pack_share_acknowledge(
+    version: int,
+    correlation_id: int,
+    error: int,
+    message: str | None,
+    lock_ms: int,
+    results: Iterable[ShareResult],
+) -> list[object]:
+    """The whole answer to a ShareAcknowledge."""
+    parts = [_HEAD.pack(correlation_id, 0, 0, error), pack_string(message, flexible=True)]
+    if version >= 2:
+        parts.append(INT32.pack(lock_ms))
+    topics = _by_topic(results)
+    parts.append(pack_count(len(topics), flexible=True))
+    for topic, partitions in topics.items():
+        parts += [topic.bytes, pack_count(len(partitions), flexible=True)]
+        for result in partitions:
+            code = result.error or result.acknowledge_error
+            parts += [_FETCHED.pack(result.partition, code), NO_TAGS, _LEADER.pack(-1, -1, 0), NO_TAGS]
+        parts.append(NO_TAGS)
+    return _finish(parts)
+
+
+def _by_topic(results: Iterable[ShareResult]) -> dict[UUID, list[ShareResult]]:
+    topics: dict[UUID, list[ShareResult]] = {}
+    for result in results:
+        topics.setdefault(result.topic, []).append(result)
+    return topics
+
+
+def _finish(parts: list[bytes]) -> list[object]:
+    """The frame: no endpoints of other leaders, no tags."""
+    parts.append(b"\x01\0")
+    body = b"".join(parts)
+    return [INT32.pack(len(body)) + body]

@@ -1,0 +1,94 @@
+"""What queues have here and not in Apache Kafka: delays, the order of keys, one group alone, queue mode."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace import queue
+from headrace.errors import Misuse
+from headrace.queues import deliver_at, deliver_in
+from headrace.testing.embedded import EmbeddedBroker
+from tests.broker.processes import wait_until
+from tests.queues.conftest import NewQueue, Send
+
+IDLE_S = 0.7
+
+
+def test_a_message_waits_for_its_time_and_holds_up_no_other(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    began = time.time()
+    send(topic, b"later", headers=deliver_in(1.0))
+    send(topic, b"last", headers=deliver_at(datetime.now(UTC) + timedelta(seconds=1.5)))
+    send(topic, b"now")
+    arrived = {m.value: time.time() - began for m in queue(topic, group="g", broker=address, idle_s=1.2)}
+    assert list(arrived) == [b"now", b"later", b"last"]
+    assert arrived[b"later"] >= 1.0
+    assert arrived[b"last"] >= 1.5
+
+
+def test_times_that_cannot_be_meant_are_refused() -> None:
+    with pytest.raises(Misuse):
+        deliver_in(-1)
+    with pytest.raises(Misuse):
+        deliver_at(datetime(2030, 1, 1))  # noqa: DTZ001  that is what is refused
+
+
+def test_one_key_is_never_in_two_hands(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"a1", b"a2", key=b"a")
+    send(topic, b"b1", key=b"b")
+    settings = {"headrace.key.order": "true"}
+    one = iter(queue(topic, group="ordered", broker=address, settings=settings))
+    two = iter(queue(topic, group="ordered", broker=address))
+    first, second = next(one), next(two)
+    assert (first.value, second.value) == (b"a1", b"b1")
+    second.accept()
+    impatient = queue(topic, group="ordered", broker=address, idle_s=IDLE_S)
+    assert list(impatient) == []  # a2 waits behind a1
+    first.release()
+    third = next(one)
+    assert (third.value, third.deliveries) == (b"a1", 2)
+    assert next(one).value == b"a2"
+    one.close()  # type: ignore[attr-defined]  # both are generators
+    two.close()  # type: ignore[attr-defined]
+    assert [message.value for message in impatient] == [b"a2"]
+
+
+def test_a_message_for_one_group_is_passed_over_by_the_others(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b"back", headers=[("headrace-group", b"mailer")])
+    send(topic, b"for all")
+    values = {
+        group: [m.value for m in queue(topic, group=group, broker=address, idle_s=IDLE_S)]
+        for group in ("mailer", "printer")
+    }
+    assert values == {"mailer": [b"back", b"for all"], "printer": [b"for all"]}
+
+
+def test_a_queue_deletes_what_all_groups_have_accepted(
+    headrace_broker: EmbeddedBroker, address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue(headrace_queue="true", segment_bytes="100000")
+    folder = Path(headrace_broker.config.data)
+    for group in ("fast", "slow"):
+        assert list(queue(topic, group=group, broker=address, idle_s=0.1)) == []
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in folder.glob(f"{topic}-0/*.log"))
+
+    send(topic, *(b"x" * 1000 for _ in range(500)))
+    full = size()
+    fast = queue(topic, group="fast", broker=address, idle_s=IDLE_S, prefetch=200)
+    slow = queue(topic, group="slow", broker=address, idle_s=IDLE_S, prefetch=200)
+    assert len(list(fast)) == 500
+    assert size() == full  # the slow group has not had them
+    assert len(list(slow)) == 500
+    wait_until(lambda: size() < full / 10, "the space to be freed")
+    send(topic, b"next")
+    assert [message.value for message in slow] == [b"next"]

@@ -1,0 +1,152 @@
+import asyncio
+import json
+
+import pytest
+
+from headrace import queue
+from headrace.errors import Misuse
+from tests.queues.conftest import NewQueue, Send
+
+IDLE_S = 0.7
+
+
+class Boom(Exception):
+    """What a worker does not expect."""
+
+
+def test_a_message_is_accepted_when_the_body_ends(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"1", b"2", b"3")
+    orders = queue(topic, group="mailer", broker=address, idle_s=IDLE_S)
+    assert [message.value for message in orders] == [b"1", b"2", b"3"]
+    assert list(orders) == []
+
+
+def test_a_message_is_released_when_the_body_raises(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"1", b"2")
+    orders = queue(topic, group="mailer", broker=address, idle_s=IDLE_S)
+
+    def work() -> None:
+        for _ in orders:
+            raise Boom
+
+    with pytest.raises(Boom):
+        work()
+    assert [(message.value, message.deliveries) for message in orders] == [(b"1", 2), (b"2", 1)]
+
+
+def test_a_break_gives_the_message_back_unless_it_was_accepted(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b"1", b"2")
+    orders = queue(topic, group="mailer", broker=address, idle_s=IDLE_S)
+    for message in orders:
+        message.accept()
+        break
+    for _ in orders:
+        break
+    assert [(message.value, message.deliveries) for message in orders] == [(b"2", 2)]
+
+
+def test_prefetched_messages_go_back_when_the_loop_is_left(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, *(b"%d" % number for number in range(20)))
+    for message in queue(topic, group="mailer", broker=address, prefetch=10):
+        if message.value == b"3":
+            message.accept()
+            break
+    rest = queue(topic, group="mailer", broker=address, idle_s=IDLE_S, prefetch=7)
+    assert [int(message.value or b"") for message in rest] == list(range(4, 20))
+
+
+def test_a_rejected_message_is_a_dead_letter_with_its_history(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b'{"to": "nobody"}', key=b"k", headers=[("trace", b"t1")])
+    for message in queue(topic, group="mailer", broker=address, idle_s=IDLE_S):
+        assert message.json() == {"to": "nobody"}
+        message.reject()
+    (letter,) = queue(f"{topic}.mailer.dead", group="undertaker", broker=address, idle_s=IDLE_S)
+    assert (letter.key, letter.json()) == (b"k", {"to": "nobody"})
+    assert dict(letter.headers) == {
+        "trace": b"t1",
+        "__dlq.errors.topic": topic.encode(),
+        "__dlq.errors.partition": b"0",
+        "__dlq.errors.offset": b"0",
+        "__dlq.errors.group": b"mailer",
+        "__dlq.errors.delivery.count": b"1",
+        "__dlq.errors.message": b"Offset rejected by client.",
+    }
+
+
+def test_a_renewed_message_stays_in_its_workers_hands(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"long work")
+    settings = {"share.record.lock.duration.ms": "600"}
+    orders = queue(topic, group="slow", broker=address, settings=settings)
+    impatient = queue(topic, group="slow", broker=address, idle_s=0.4)
+    for message in orders:
+        for _ in range(3):  # three times 0.4 s are twice the lock
+            message.renew()
+            assert list(impatient) == []
+        message.accept()
+        break
+    assert list(impatient) == []
+
+
+def test_without_renewal_a_lock_runs_out(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"long work")
+    settings = {"share.record.lock.duration.ms": "300"}
+    for _ in queue(topic, group="slow", broker=address, settings=settings):
+        (again,) = queue(topic, group="slow", broker=address, idle_s=IDLE_S)
+        assert again.deliveries == 2
+        break
+    assert list(queue(topic, group="slow", broker=address, idle_s=IDLE_S)) == []
+
+
+async def test_async_for_accepts_and_releases(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"1", b"2", b"3")
+
+    async def work() -> None:
+        async for message in queue(topic, group="mailer", broker=address):
+            if message.value == b"2":
+                raise Boom
+
+    with pytest.raises(Boom):
+        await work()
+    got = [m async for m in queue(topic, group="mailer", broker=address, idle_s=2 * IDLE_S)]
+    assert [(message.value, message.deliveries) for message in got] == [(b"2", 2), (b"3", 1)]
+
+
+async def test_workers_share_the_messages(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue(partitions=2)
+    sent = [b"%d" % number for number in range(100)]
+    send(topic, *sent)
+
+    async def work() -> list[bytes | None]:
+        return [m.value async for m in queue(topic, group="crew", broker=address, idle_s=IDLE_S)]
+
+    done = await asyncio.gather(*(work() for _ in range(4)))
+    assert sorted(value for values in done for value in values if value) == sorted(sent)
+    assert sum(map(bool, done)) > 1
+
+
+def test_a_queue_wants_a_topic_a_group_and_a_message_at_least() -> None:
+    for topics, group, prefetch in (((), "g", 1), (("t",), "", 1), (("t",), "g", 0)):
+        with pytest.raises(Misuse):
+            queue(*topics, group=group, prefetch=prefetch)
+
+
+def test_values_that_are_not_json_are_left_alone(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"\xff")
+    for message in queue(topic, group="g", broker=address, idle_s=IDLE_S):
+        with pytest.raises((UnicodeDecodeError, json.JSONDecodeError)):
+            message.json()

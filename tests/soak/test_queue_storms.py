@@ -1,0 +1,30 @@
+"""Queues through long storms: of kills, and of arbitrary courses of events."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.broker.processes import BrokerProcess
+from tests.broker.test_share_model import Model
+from tests.soak.queue_storm import QueueStorm, ride_out
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("flush", ["os", "always"])
+@pytest.mark.parametrize("seed", [random.randrange(2**32) for _ in range(3)])
+def test_a_storm_of_kills_loses_no_message_and_doubles_no_letter(
+    tmp_path: Path, flush: str, seed: int
+) -> None:
+    storm = QueueStorm(messages=5_000, kills=20, workers=5, seed=seed)
+    with BrokerProcess(tmp_path / "data", "--flush", flush) as broker:
+        ride_out(storm, broker)
+
+
+def test_a_share_partition_follows_its_model_through_many_courses() -> None:
+    run_state_machine_as_test(
+        Model, settings=settings(max_examples=3_000, stateful_step_count=60, deadline=None)
+    )
