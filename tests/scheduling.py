@@ -11,6 +11,7 @@ SPARK = (
     "tests/cluster/test_peer.py",
     "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
+    "tests/events/test_frames.py",
     "tests/spark/",
     "tests/streams/",
     "tests/testing/test_jobs.py",

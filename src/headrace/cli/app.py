@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import changes, consume, demo, doctor, group, job, produce, query, run, topic, txn, view
+from headrace.cli import (
+    changes,
+    consume,
+    demo,
+    doctor,
+    events,
+    group,
+    job,
+    produce,
+    query,
+    run,
+    topic,
+    txn,
+    view,
+)
 from headrace.cli.failure import ExplainingGroup
 from headrace.cli.main import run_broker
 from headrace.cli.output import print_line
@@ -23,6 +37,7 @@ app.add_typer(group.commands, name="group")
 app.add_typer(txn.commands, name="txn")
 app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")
+app.add_typer(events.commands, name="events")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("changes")(changes.changes)

@@ -7,6 +7,7 @@ from headrace.events.aggregate import Aggregate
 from headrace.events.errors import CommandFailed, Rejected, Unanswered, UnknownEvent, VersionConflict
 from headrace.events.event import Event
 from headrace.events.limits import Limits
+from headrace.events.projection import Projection
 from headrace.events.recorded import Recorded
 from headrace.events.store import EventStore
 
@@ -16,6 +17,7 @@ __all__ = [
     "Event",
     "EventStore",
     "Limits",
+    "Projection",
     "Recorded",
     "Rejected",
     "Unanswered",

@@ -63,7 +63,7 @@ class CommandForm:
         clash = OPTIONS & self._forms.keys()
         if clash:
             raise Misuse(
-                f"{self.name} has a parameter {sorted(clash)[0]!r}, which `execute` needs itself: rename it."
+                f"{self.name} has a parameter {min(clash)!r}, which `execute` needs itself: rename it."
             )
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,14 +103,14 @@ class AggregateForm:
         self.snapshots = f"{kind._snapshot_version}-{_fingerprint(functions)}"
         self.state = _state_forms(kind)
 
-    def new(self, id: str) -> Aggregate:  # noqa: A002  the user's word
+    def new(self, key: str) -> Aggregate:
         """An aggregate to which nothing has happened yet."""
         aggregate = self.kind()
         if OWN & vars(aggregate).keys():
             raise Misuse(
                 f"{self.name} sets {sorted(OWN & vars(aggregate).keys())}, which the store sets: rename it."
             )
-        aggregate.id = id
+        aggregate.id = key
         return aggregate
 
     def command(self, name: str) -> CommandForm:
@@ -118,7 +118,8 @@ class AggregateForm:
         if name not in self.commands:
             known = ", ".join(sorted(self.commands)) or "none"
             raise Misuse(
-                f"{self.name} has no command {name!r} (it has: {known}). A command is a method that yields events."
+                f"{self.name} has no command {name!r} (it has: {known}). A command is a method that yields "
+                "events."
             )
         return self.commands[name]
 
@@ -127,7 +128,8 @@ class AggregateForm:
         if name not in self.events:
             raise UnknownEvent(
                 f"an event {name!r} is in the log, and {self.name} has no applier for it: write "
-                f"`def on_{snake_case(name)}(self, e: {name})`, or name it in formerly= of the event that it is now."
+                f"`def on_{snake_case(name)}(self, e: {name})`, or name it in formerly= of the event that "
+                "it is now."
             )
         return self.events[name]
 

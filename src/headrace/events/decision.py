@@ -40,8 +40,8 @@ def decide(form: AggregateForm, aggregate: Aggregate, command: Command) -> Decis
     """What an aggregate makes of a command. Whatever its code raises becomes the answer."""
     if command.expected_version not in (None, aggregate.version):
         reason = (
-            f"{form.name} {aggregate.id!r} is at version {aggregate.version}, and {command.name!r} was meant for "
-            f"version {command.expected_version}: load it again, and decide again."
+            f"{form.name} {aggregate.id!r} is at version {aggregate.version}, and {command.name!r} was meant "
+            f"for version {command.expected_version}: load it again, and decide again."
         )
         return Decision(answer_to(command, "conflict", aggregate.version, reason))
     try:
@@ -86,7 +86,7 @@ def _yielded(form: AggregateForm, aggregate: Aggregate, command: Command) -> tup
     for event, data in events:
         if len(data) > LARGEST_EVENT_BYTES:
             raise Misuse(
-                f"{type(event).__name__} takes {len(data)} bytes, and an event may take {LARGEST_EVENT_BYTES}: keep "
-                "large things elsewhere, and their names in events."
+                f"{type(event).__name__} takes {len(data)} bytes, and an event may take "
+                f"{LARGEST_EVENT_BYTES}: keep large things elsewhere, and their names in events."
             )
     return events

@@ -4,9 +4,9 @@ Opening a desk takes the partition's transactional id over. From then on the one
 and what they left undecided is aborted. Only then is the log read to its end, and only then decided: no
 decision is ever made on state that another handler could still change.
 
-Each call of `handle` is one transaction: the events of all its commands, their answers, and snapshots that are
-due. When it fails, nothing of it counts, and the desk is of no use any more: what it has in memory may be more
-than the log has. The next desk begins with what the log says.
+Each call of `handle` is one transaction: the events of all its commands, their answers, and snapshots that
+are due. When it fails, nothing of it counts, and the desk is of no use any more: what it has in memory may be
+more than the log has. The next desk begins with what the log says.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ class Desk:
         self._shelf.changed(aggregate.id, self._end)
         return None
 
-    def _restored(self, id: str) -> Aggregate:  # noqa: A002
+    def _restored(self, key: str) -> Aggregate:
         """The aggregate anew, from the log and from what this transaction has added."""
-        aggregate = rebuild(self._cluster, self._topics, self._form, id, end=self._end)
-        for event in self._fresh.get(id, ()):
+        aggregate = rebuild(self._cluster, self._topics, self._form, key, end=self._end)
+        for event in self._fresh.get(key, ()):
             self._form.apply(aggregate, event)
         self._shelf.put(aggregate)
         return aggregate
@@ -171,7 +171,7 @@ class Desk:
     def _snapshots(self, end: int) -> list[NewRecord]:
         """Snapshots of aggregates whose oldest event without one is too far behind the end."""
         due = self._shelf.due(end - self._limits.snapshot_events, SNAPSHOTS_AT_ONCE)
-        records = [record for id in due if (record := self._snapshot(id)) is not None]
+        records = [record for key in due if (record := self._snapshot(key)) is not None]
         if records:
             through = self._shelf.through(end)
             if through != self._marked:
@@ -180,15 +180,15 @@ class Desk:
                 records.append(NewRecord(MARK, mark, self._time_ms))
         return records
 
-    def _snapshot(self, id: str) -> NewRecord | None:  # noqa: A002
-        aggregate = self._shelf.get(id)
+    def _snapshot(self, key: str) -> NewRecord | None:
+        aggregate = self._shelf.get(key)
         state = self._shelf.state_of(aggregate)
         if state is None or len(state) > LARGEST_SNAPSHOT_BYTES:
-            self._shelf.give_up(id)
+            self._shelf.give_up(key)
             return None
-        self._shelf.covered(id)
+        self._shelf.covered(key)
         headers = (("form", self._form.snapshots.encode()), ("version", b"%d" % aggregate.version))
-        return NewRecord(id.encode(), state, self._time_ms, headers)
+        return NewRecord(key.encode(), state, self._time_ms, headers)
 
     def _write(self, parts: dict[TopicPartition, list[NewRecord]]) -> None:
         transaction = self._transaction
@@ -210,7 +210,7 @@ class Desk:
         transaction.commit()
         place = TopicPartition(self._topics.events, self._partition)
         if place in parts:
-            # Where the broker only says that it has had the batch, this is less than the truth: a lower bound.
+            # Where the broker only says that it has had the batch, this is a lower bound.
             first = max(offsets[place], self._end)
             self._end = first + len(parts[place]) + 1
 

@@ -1,4 +1,4 @@
-"""The way of a command to the handler of its aggregate, in this process or in another, and of its answer back.
+"""The way of a command to the handler of its aggregate, in this process or in another, and back.
 
 execute ──▶ handler of the partition, when it is in this process ─────────────────────▶ answer
    └──────▶ topic of commands ──▶ handler, wherever it is ──▶ topic of answers ──▶ answer
@@ -74,6 +74,10 @@ class Dispatch:
         if handler is None or not handler.offer(Post(Letter(command), waiting)):
             self._send(command, waiting)
         return waiting
+
+    def handled(self) -> set[int]:
+        """The partitions that this process handles now."""
+        return set() if self._ownership is None else self._ownership.handled()
 
     def forget(self, command: Command, waiting: Future[Answer]) -> None:
         """Nobody waits for this answer any more."""

@@ -48,8 +48,8 @@ class Event:
         ]
         if missing:
             raise Misuse(
-                f"{cls.__name__} is of version {version}, and nothing says how version {missing[0]} becomes the "
-                f"next one: write `def upcast_{missing[0]}(fields)`, which returns the fields of version "
+                f"{cls.__name__} is of version {version}, and nothing says how version {missing[0]} becomes "
+                f"the next one: write `def upcast_{missing[0]}(fields)`, which returns the fields of version "
                 f"{missing[0] + 1}."
             )
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -107,8 +107,8 @@ class EventForm:
         if strange or missing:
             problem = f"has {sorted(strange)}" if strange else f"lacks {sorted(missing)}"
             raise BadEvent(
-                f"an event {self.name} in the log {problem}, other than its class: when fields change, give the "
-                f"class version={self.version + 1} and write upcast_{self.version}."
+                f"an event {self.name} in the log {problem}, other than its class: when fields change, give "
+                f"the class version={self.version + 1} and write upcast_{self.version}."
             )
         return {name: fields[name] if name in fields else self._default(name) for name in self.fields}
 

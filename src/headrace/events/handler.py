@@ -71,7 +71,8 @@ class Handler:
         self._duty = duty
         self._inbox: deque[Post] = deque()
         self._changed = threading.Condition()
-        self._is_open = False
+        self.is_open = False
+        """Whether it takes commands."""
         self._stopping = False
         name = f"events-{duty.topics.aggregate}-{partition}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -94,7 +95,7 @@ class Handler:
     def offer(self, post: Post) -> bool:
         """Whether the handler took the command; it does while it has its partition."""
         with self._changed:
-            if not self._is_open:
+            if not self.is_open:
                 return False
             self._inbox.append(post)
             self._changed.notify()
@@ -112,7 +113,7 @@ class Handler:
             except Fenced:
                 logger.info("%s: another process has taken over", self._thread.name)
             except PERMANENT as fault:
-                logger.error("%s cannot serve: %s", self._thread.name, fault)
+                logger.warning("%s cannot serve: %s", self._thread.name, fault)
                 self.fault = fault
             except HeadraceError as fault:
                 logger.warning("%s goes back to the log: %s", self._thread.name, fault)
@@ -135,8 +136,8 @@ class Handler:
     def _open(self, desk: Desk) -> None:
         self.fault = None
         with self._changed:
-            self._is_open = not self._stopping
-        if self._is_open:
+            self.is_open = not self._stopping
+        if self.is_open:
             self._duty.opened(self, desk.commands)
 
     def _take(self) -> list[Post]:
@@ -159,7 +160,7 @@ class Handler:
     def _leave(self, posts: list[Post]) -> None:
         """Close the inbox; commands of this process that have no answer travel by the topic."""
         with self._changed:
-            self._is_open = False
+            self.is_open = False
             rest = [*posts, *self._inbox]
             self._inbox.clear()
         for post in rest:

@@ -29,7 +29,7 @@ COLUMNS: Final = ("key", "value", "offset", "timestamp", "headers")
 def read_history(
     cluster: Cluster,
     topics: StoreTopics,
-    id: str | None,
+    key: str | None,
     *,
     end: int | None = None,
 ) -> Iterator[Recorded]:
@@ -37,26 +37,26 @@ def read_history(
 
     Without an id those of all aggregates, partition by partition.
     """
-    numbers = range(topics.partitions) if id is None else [topics.partition_of(id)]
+    numbers = range(topics.partitions) if key is None else [topics.partition_of(key)]
     for number in numbers:
         place = TopicPartition(topics.events, number)
         first, last = extents(cluster, [place])[place]
-        yield from _read(cluster, topics.aggregate, place, first, last if end is None else end, id)
+        yield from _read(cluster, topics.aggregate, place, first, last if end is None else end, key)
 
 
 def rebuild(
     cluster: Cluster,
     topics: StoreTopics,
     form: AggregateForm,
-    id: str,  # noqa: A002
+    key: str,
     *,
     version: int | None = None,
     as_of: datetime | None = None,
     end: int | None = None,
 ) -> Aggregate:
     """The aggregate as its events made it: all of them, or those up to a version or a time."""
-    aggregate = form.new(id)
-    for recorded in read_history(cluster, topics, id, end=end):
+    aggregate = form.new(key)
+    for recorded in read_history(cluster, topics, key, end=end):
         if is_beyond(recorded, version, as_of):
             break
         advance(form, aggregate, recorded)
@@ -69,9 +69,9 @@ def advance(form: AggregateForm, aggregate: Aggregate, recorded: Recorded) -> bo
         return False
     if recorded.version != aggregate.version + 1:
         raise BadEvent(
-            f"{form.name} {aggregate.id!r} has no event of version {aggregate.version + 1}, and one of version "
-            f"{recorded.version} (offset {recorded.offset} of partition {recorded.partition}): events were deleted, "
-            "or something else than an event store wrote to the topic."
+            f"{form.name} {aggregate.id!r} has no event of version {aggregate.version + 1}, and one of "
+            f"version {recorded.version} (offset {recorded.offset} of partition {recorded.partition}): "
+            "events were deleted, or something else than an event store wrote to the topic."
         )
     form.apply(aggregate, recorded.event(form))
     return True
@@ -90,7 +90,7 @@ def _read(
     place: TopicPartition,
     start: int,
     end: int,
-    id: str | None,  # noqa: A002
+    key: str | None,
 ) -> Iterator[Recorded]:
     import pyarrow.compute as pc
 
@@ -101,7 +101,7 @@ def _read(
     cutter = Cutter(place, start, end, columns=COLUMNS)
     for piece in PartitionReader(cluster, place, start, end):
         for rows in cutter.parts(piece.batches, piece.aborted):
-            found = rows if id is None else rows.filter(pc.equal(rows.column("key"), id.encode()))
+            found = rows if key is None else rows.filter(pc.equal(rows.column("key"), key.encode()))
             for row in found.to_pylist():
                 yield _recorded(aggregate, place.partition, row)
 

@@ -16,7 +16,7 @@ class Limits:
     remembered: int = 10_000
     """Commands whose answers are remembered, so that they can be repeated."""
     snapshot_events: int = 1_000
-    """An event that is older than so many others is in a snapshot: what a handler replays is bounded by it."""
+    """An event that is older than so many others is in a snapshot: that bounds what a handler replays."""
 
     def __post_init__(self) -> None:
         for name in ("aggregates", "remembered", "snapshot_events"):

@@ -1,4 +1,4 @@
-"""Committed records of one partition, one by one, in plain Python: what a handler reads when it takes over."""
+"""Committed records of one partition, one by one, in plain Python: what a handler reads at first."""
 
 from __future__ import annotations
 

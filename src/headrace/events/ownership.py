@@ -61,6 +61,10 @@ class Ownership:
         """The handler of a partition, if it is one of this process."""
         return self._handlers.get(partition)
 
+    def handled(self) -> set[int]:
+        """The partitions whose handlers are at work."""
+        return {number for number, handler in list(self._handlers.items()) if handler.is_open}
+
     def close(self) -> None:
         """Finish what is being decided, and leave the group, so that others take over at once."""
         self._stopping.set()

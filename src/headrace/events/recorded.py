@@ -124,8 +124,8 @@ def read_event(
         )
     except (KeyError, ValueError, AttributeError) as fault:
         raise BadEvent(
-            f"the record at offset {offset} of partition {partition} of the events of {aggregate} is no event "
-            f"({fault!r}): something else than an event store wrote to that topic."
+            f"the record at offset {offset} of partition {partition} of the events of {aggregate} is no "
+            f"event ({fault!r}): something else than an event store wrote to that topic."
         ) from fault
 
 

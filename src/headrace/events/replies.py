@@ -67,7 +67,7 @@ class Replies:
         consumer = Consumer(
             {
                 "bootstrap.servers": self._broker,
-                "group.id": f"{self._topics.answers}.readers",  # librdkafka wants one; nothing is stored for it
+                "group.id": f"{self._topics.answers}.readers",  # it wants one; nothing is stored for it
                 "client.id": "headrace-events",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",

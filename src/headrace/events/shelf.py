@@ -1,4 +1,4 @@
-"""The aggregates of a partition: those used last in memory, the others in a file that is gone with the handler.
+"""The aggregates of a partition: those used last in memory, the others in a file that ends with the handler.
 
 The shelf also knows which aggregates have events that no snapshot covers, and since where.
 """
@@ -35,13 +35,13 @@ class Shelf:
         self._given_up: dict[str, int] = {}
         self._warned = False
 
-    def get(self, id: str) -> Aggregate:  # noqa: A002  the user's word
+    def get(self, key: str) -> Aggregate:
         """The aggregate of that id, with all that has happened to it."""
-        aggregate = self._near.get(id)
+        aggregate = self._near.get(key)
         if aggregate is None:
-            aggregate = self._near[id] = self._fetch(id) or self._form.new(id)
+            aggregate = self._near[key] = self._fetch(key) or self._form.new(key)
         else:
-            self._near.move_to_end(id)
+            self._near.move_to_end(key)
         return aggregate
 
     def put(self, aggregate: Aggregate) -> None:
@@ -57,13 +57,13 @@ class Shelf:
     def trim(self) -> None:
         """Put aggregates that were not used for long away."""
         for _ in range(len(self._near) - self._capacity):
-            id, aggregate = self._near.popitem(last=False)  # noqa: A001
+            key, aggregate = self._near.popitem(last=False)
             state = self.state_of(aggregate)
             if state is None:
-                self._near[id] = aggregate
+                self._near[key] = aggregate
             else:
                 self._far.execute(
-                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (id, aggregate.version, state)
+                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (key, aggregate.version, state)
                 )
 
     def state_of(self, aggregate: Aggregate) -> bytes | None:
@@ -76,27 +76,27 @@ class Shelf:
             self._warned = True
             return None
 
-    def changed(self, id: str, offset: int) -> None:  # noqa: A002
+    def changed(self, key: str, offset: int) -> None:
         """Note that the aggregate has an event at or after `offset`."""
-        if id not in self._given_up:
-            self._uncovered.setdefault(id, offset)
+        if key not in self._given_up:
+            self._uncovered.setdefault(key, offset)
 
     def due(self, before: int, most: int) -> list[str]:
         """Ids of aggregates that have had no snapshot since an event before that offset."""
         due: list[str] = []
-        for id, offset in self._uncovered.items():  # noqa: A001
+        for key, offset in self._uncovered.items():
             if offset >= before or len(due) == most:
                 break
-            due.append(id)
+            due.append(key)
         return due
 
-    def covered(self, id: str) -> None:  # noqa: A002
+    def covered(self, key: str) -> None:
         """Note that there is a snapshot of the aggregate as it is."""
-        del self._uncovered[id]
+        del self._uncovered[key]
 
-    def give_up(self, id: str) -> None:  # noqa: A002
+    def give_up(self, key: str) -> None:
         """Note that there will be no snapshot of the aggregate: its events have to be replayed."""
-        self._given_up[id] = self._uncovered.pop(id)
+        self._given_up[key] = self._uncovered.pop(key)
 
     def through(self, end: int) -> int:
         """The offset before which every event is in a snapshot; `end` is where the log ends."""
@@ -106,6 +106,6 @@ class Shelf:
         """Let go of the file."""
         self._far.close()
 
-    def _fetch(self, id: str) -> Aggregate | None:  # noqa: A002
-        row = self._far.execute("SELECT version, state FROM kept WHERE id = ?", (id,)).fetchone()
-        return None if row is None else read_state(self._form, id, *row)
+    def _fetch(self, key: str) -> Aggregate | None:
+        row = self._far.execute("SELECT version, state FROM kept WHERE id = ?", (key,)).fetchone()
+        return None if row is None else read_state(self._form, key, *row)

@@ -1,8 +1,9 @@
 """The state of an aggregate as JSON and back, for snapshots.
 
-Attributes that the class annotates are kept by their types. Others are kept by what they are: what JSON knows,
-and tuples, sets, dicts with any keys, times, decimals, UUIDs and bytes, each of which is read again as what it
-was. What would come back as something else is refused, and with it the snapshot: state is never guessed.
+Attributes that the class annotates are kept by their types. Others are kept by what they are: what JSON
+knows, and tuples, sets, dicts with any keys, times, decimals, UUIDs and bytes, each of which is read again as
+what it was. What would come back as something else is refused, and with it the snapshot: state is never
+guessed.
 """
 
 from __future__ import annotations
@@ -42,18 +43,19 @@ def plain_state(form: AggregateForm, aggregate: Aggregate) -> dict[str, Any]:
             state[name] = form.state[name].write(value) if name in form.state else _write(value)
         except (TypeError, ValueError) as fault:
             raise Unkeepable(
-                f"no snapshot can be made of {form.name}.{name}: {fault}. Use types that headrace.events.state "
-                f"names, or annotate the attribute in the class: `{name}: dict[str, Line]`."
+                f"no snapshot can be made of {form.name}.{name}: {fault}. Use types that "
+                f"headrace.events.state names, or annotate the attribute in the class: "
+                f"`{name}: dict[str, Line]`."
             ) from None
     return state
 
 
-def read_state(form: AggregateForm, id: str, version: int, state: bytes) -> Aggregate:  # noqa: A002
+def read_state(form: AggregateForm, key: str, version: int, state: bytes) -> Aggregate:
     """An aggregate with the attributes that were written."""
     aggregate = form.kind.__new__(form.kind)
     for name, value in json.loads(state).items():
         setattr(aggregate, name, read_with(form.state[name], value) if name in form.state else _read(value))
-    aggregate.id, aggregate.version = id, version
+    aggregate.id, aggregate.version = key, version
     return aggregate
 
 

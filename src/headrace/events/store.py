@@ -6,9 +6,11 @@ import asyncio
 import threading
 import uuid
 from concurrent.futures import TimeoutError as TimedOut
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from headrace.client.cluster import Cluster
+from headrace.client.partition import TopicPartition
 from headrace.errors import Misuse
 from headrace.events.aggregate import Aggregate, aggregate_form
 from headrace.events.command import Command
@@ -16,7 +18,10 @@ from headrace.events.dispatch import Dispatch
 from headrace.events.errors import Unanswered
 from headrace.events.history import read_history, rebuild
 from headrace.events.limits import Limits
-from headrace.events.topics import PARTITIONS, find_topics
+from headrace.events.log import ends
+from headrace.events.progress import progress_bar
+from headrace.events.projection_run import Running, rebuild_projection, wait
+from headrace.events.topics import PARTITIONS, find_topics, open_topics
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +30,11 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from pyspark.sql import DataFrame, SparkSession
+
     from headrace.events.command import Answer
+    from headrace.events.event import Event
+    from headrace.events.projection import Projection
     from headrace.events.recorded import Recorded
 
 USUAL_BROKER: Final = "127.0.0.1:9092"
@@ -40,10 +49,10 @@ class EventStore:
         store = EventStore("shop")
         version = store.execute(Cart, "cart-17", "add", product="tea", quantity=2)
 
-    The broker is that of the environment or of `headrace.toml`, or 127.0.0.1:9092, unless one is named. A store
-    is for any number of threads, and any number of processes may have it open. Each that executes commands also
-    handles some partitions, unless `handles` is false; `close` hands them over at once, and a process that was
-    killed loses them after six seconds.
+    The broker is that of the environment or of `headrace.toml`, or 127.0.0.1:9092, unless one is named. A
+    store is for any number of threads, and any number of processes may have it open. Each that executes
+    commands also handles some partitions, unless `handles` is false; `close` hands them over at once, and a
+    process that was killed loses them after six seconds.
     """
 
     def __init__(
@@ -62,6 +71,7 @@ class EventStore:
         self._limits = limits or Limits()
         self._handles = handles
         self._dispatches: dict[type[Aggregate], Dispatch] = {}
+        self._running: dict[str, Running] = {}
         self._lock = threading.Lock()
 
     def handle(self, *kinds: type[Aggregate]) -> None:
@@ -69,17 +79,23 @@ class EventStore:
         for kind in kinds:
             self._dispatch(kind)
 
+    def handled(self, kind: type[Aggregate]) -> set[int]:
+        """The partitions of these aggregates whose commands this process decides now."""
+        return self._dispatch(kind).handled()
+
     def execute(
         self,
         kind: type[Aggregate],
-        id: str,  # noqa: A002  the user's word
+        key: str,
         command: str | Callable[..., Any],
+        /,
         *,
         expected_version: int | None = None,
         command_id: str | None = None,
         actor: str | None = None,
         correlation: str | None = None,
         causation: str | None = None,
+        wait_for: Projection | None = None,
         timeout_s: float = TIMEOUT_S,
         **arguments: Any,
     ) -> int:
@@ -87,27 +103,32 @@ class EventStore:
 
         When it returns, the events of the command are stored. With `expected_version` the command is rejected
         (`VersionConflict`) unless the aggregate is at that version. A command that is repeated under its
-        `command_id` gets the answer that it had, and has no second effect. `Unanswered` leaves open whether the
-        command was executed.
+        `command_id` gets the answer that it had, and has no second effect. `Unanswered` leaves open whether
+        the command was executed. With `wait_for` it returns when that projection shows the events.
         """
         options = (expected_version, command_id, actor, correlation, causation)
-        sent, waiting = self._submit(kind, id, command, options, arguments)
+        sent, waiting = self._submit(kind, key, command, options, arguments)
         try:
-            return waiting.result(timeout_s).result()
+            version = waiting.result(timeout_s).result()
         except TimedOut:
             raise self._unanswered(kind, sent, waiting, timeout_s) from None
+        if wait_for is not None:
+            self._wait(wait_for, kind, key, timeout_s)
+        return version
 
     async def execute_async(
         self,
         kind: type[Aggregate],
-        id: str,  # noqa: A002
+        key: str,
         command: str | Callable[..., Any],
+        /,
         *,
         expected_version: int | None = None,
         command_id: str | None = None,
         actor: str | None = None,
         correlation: str | None = None,
         causation: str | None = None,
+        wait_for: Projection | None = None,
         timeout_s: float = TIMEOUT_S,
         **arguments: Any,
     ) -> int:
@@ -115,17 +136,20 @@ class EventStore:
         options = (expected_version, command_id, actor, correlation, causation)
         if kind not in self._dispatches:
             await asyncio.to_thread(self._dispatch, kind)
-        sent, waiting = self._submit(kind, id, command, options, arguments)
+        sent, waiting = self._submit(kind, key, command, options, arguments)
         try:
             answer = await asyncio.wait_for(asyncio.wrap_future(waiting), timeout_s)
         except TimeoutError:
             raise self._unanswered(kind, sent, waiting, timeout_s) from None
-        return answer.result()
+        version = answer.result()
+        if wait_for is not None:
+            await asyncio.to_thread(self._wait, wait_for, kind, key, timeout_s)
+        return version
 
     def load(
         self,
         kind: type[Kind],
-        id: str,
+        key: str,
         *,
         version: int | None = None,
         as_of: datetime | None = None,
@@ -137,19 +161,56 @@ class EventStore:
         form = aggregate_form(kind)
         with Cluster.of(self.broker) as cluster:
             topics = find_topics(cluster, self.name, form.name)
-            found = rebuild(cluster, topics, form, id, version=version, as_of=as_of)
+            found = rebuild(cluster, topics, form, key, version=version, as_of=as_of)
         assert isinstance(found, kind)
         return found
 
-    def history(self, kind: type[Aggregate], id: str | None = None) -> Iterator[Recorded]:  # noqa: A002
+    def history(self, kind: type[Aggregate], key: str | None = None) -> Iterator[Recorded]:
         """The events of an aggregate in their order; without an id of all, partition by partition."""
         with Cluster.of(self.broker) as cluster:
-            yield from read_history(cluster, find_topics(cluster, self.name, aggregate_form(kind).name), id)
+            yield from read_history(cluster, find_topics(cluster, self.name, aggregate_form(kind).name), key)
+
+    def project(self, *projections: Projection) -> None:
+        """Keep these projections, in threads of this process, until the store is closed."""
+        for projection in projections:
+            with self._lock:
+                if _identity(projection) not in self._running:
+                    self._open_topics(projection)
+                    self._running[_identity(projection)] = Running(self.broker, self.name, projection)
+
+    def rebuild(self, projection: Projection, progress: Callable[[int, int], None] | None = None) -> int:
+        """Build a projection anew beside the one that is there, and switch; how many events it took.
+
+        Readers see the old tables until the moment of the switch, and a process that keeps the projection
+        goes on with the new ones. `progress` is told how much of how much is done; otherwise a bar shows it
+        on a terminal.
+        """
+        with progress_bar(type(projection).__name__) as bar:
+            return rebuild_projection(self.broker, self.name, projection, progress or bar)
+
+    def df(
+        self, kind: type[Aggregate], event: type[Event] | None = None, *, spark: SparkSession | None = None
+    ) -> DataFrame:
+        """The events so far as a frame of Spark; of one kind of event with its fields as columns."""
+        from headrace.events.frames import event_frame
+
+        return event_frame(spark or _spark(), self.broker, self.name, kind, event, streaming=False)
+
+    def stream(
+        self, kind: type[Aggregate], event: type[Event] | None = None, *, spark: SparkSession | None = None
+    ) -> DataFrame:
+        """The same as a stream: the events so far, and those to come."""
+        from headrace.events.frames import event_frame
+
+        return event_frame(spark or _spark(), self.broker, self.name, kind, event, streaming=True)
 
     def close(self) -> None:
         """Finish what is being decided, and hand partitions over to other processes at once."""
         with self._lock:
             dispatches, self._dispatches = self._dispatches, {}
+            running, self._running = self._running, {}
+        for each in running.values():
+            each.close()
         for dispatch in dispatches.values():
             dispatch.close()
 
@@ -164,7 +225,7 @@ class EventStore:
     def _submit(
         self,
         kind: type[Aggregate],
-        id: str,  # noqa: A002
+        key: str,
         command: str | Callable[..., Any],
         options: tuple[int | None, str | None, str | None, str | None, str | None],
         arguments: dict[str, Any],
@@ -172,7 +233,7 @@ class EventStore:
         expected_version, command_id, actor, correlation, causation = options
         name = command if isinstance(command, str) else command.__name__
         letter = Command(
-            aggregate_id=_checked_id(id),
+            aggregate_id=_checked_id(key),
             name=name,
             arguments=aggregate_form(kind).command(name).write(arguments),
             command_id=command_id or uuid.uuid4().hex,
@@ -199,6 +260,18 @@ class EventStore:
                 )
             return self._dispatches[kind]
 
+    def _open_topics(self, projection: Projection) -> None:
+        with Cluster.of(self.broker) as cluster:
+            for name in projection.forms:
+                open_topics(cluster, self.name, name, self._partitions)
+
+    def _wait(self, projection: Projection, kind: type[Aggregate], key: str, timeout_s: float) -> None:
+        topics = self._dispatch(kind).topics
+        place = TopicPartition(topics.events, topics.partition_of(key))
+        with Cluster.of(self.broker) as cluster:
+            end = ends(cluster, [place])[place]
+        wait(projection, place, end, timeout_s, self._running.get(_identity(projection)))
+
     def _unanswered(
         self, kind: type[Aggregate], command: Command, waiting: Future[Answer], timeout_s: float
     ) -> Unanswered:
@@ -206,11 +279,23 @@ class EventStore:
         if dispatch is not None:
             dispatch.forget(command, waiting)
         return Unanswered(
-            f"{kind.__name__} {command.aggregate_id!r} did not answer {command.name!r} within {timeout_s:g} s: no "
-            "process handles its partition, or the broker is away. Whether it was executed is not known; executing "
-            f"it again with command_id={command.command_id!r} does it once.",
+            f"{kind.__name__} {command.aggregate_id!r} did not answer {command.name!r} within "
+            f"{timeout_s:g} s: no process handles its partition, or the broker is away. Whether it was "
+            f"executed is not known; executing it again with command_id={command.command_id!r} does it once.",
             command_id=command.command_id,
         )
+
+
+def _identity(projection: Projection) -> str:
+    return str(Path(projection.path).absolute())
+
+
+def _spark() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    from headrace.spark.session import local_session
+
+    return SparkSession.getActiveSession() or local_session("events")
 
 
 def _checked_name(name: str) -> str:
@@ -219,7 +304,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _checked_id(id: str) -> str:  # noqa: A002
-    if not isinstance(id, str) or not id or id[0] == "\0":
-        raise Misuse(f"{id!r} is no id of an aggregate: use a text that is not empty.")
-    return id
+def _checked_id(key: str) -> str:
+    if not isinstance(key, str) or not key or key[0] == "\0":
+        raise Misuse(f"{key!r} is no id of an aggregate: use a text that is not empty.")
+    return key

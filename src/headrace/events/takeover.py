@@ -1,4 +1,4 @@
-"""What a handler knows of its partition when it begins: read from the log, after it has fenced everybody else.
+"""What a handler knows of its partition when it begins: read from the log, once everybody else is fenced.
 
 First the newest snapshots and how far they reach, then the events from there on, then the newest answers. All
 are read up to where their partitions end once the transactional id is ours: nobody else can add to them.
@@ -56,7 +56,7 @@ def restore(
     start = _read_snapshots(cluster, places[2], snapshots, form, shelf)
     time_ms, replayed = _replay(cluster, places[0], (max(start, events[0]), events[1]), form, shelf)
     remembered = Remembered(limits.remembered)
-    # A marker follows the records of each transaction, so that the newest N answers lie in the last 2 N offsets.
+    # A marker follows the records of each transaction: the newest N answers lie in the last 2 N offsets.
     first = max(answers[0], answers[1] - 2 * limits.remembered)
     through = _remember(cluster, places[1], (first, answers[1]), remembered)
     return Restored(

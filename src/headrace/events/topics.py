@@ -5,7 +5,7 @@
 | `shop.Cart.events` | what happened, one record for each event | for ever |
 | `shop.Cart.commands` | commands from processes that do not handle their partition | a day |
 | `shop.Cart.answers` | what became of each command | a week |
-| `shop.Cart.snapshots` | the state of aggregates at some version, and how far snapshots reach | the newest of each |
+| `shop.Cart.snapshots` | the state of aggregates at some version, and how far they reach | the newest |
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class StoreTopics:
         """Under which name the handler of a partition writes."""
         return f"headrace.events.{self.store}.{self.aggregate}.{partition}"
 
-    def partition_of(self, id: str) -> int:  # noqa: A002  the user's word
+    def partition_of(self, key: str) -> int:
         """The partition of an aggregate."""
-        return murmur2(id.encode()) % self.partitions
+        return murmur2(key.encode()) % self.partitions
 
 
 def events_topic(store: str, aggregate: str) -> str:

@@ -60,11 +60,7 @@ def form_of(annotation: Any) -> Form:
         return _many(origin or annotation, get_args(annotation))
     if (origin or annotation) is dict:
         return _dictionary(get_args(annotation) or (str, Any))
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return _enumeration(annotation)
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-        return _dataclass(annotation)
-    raise TypeError(f"{annotation!r} has no form in JSON")
+    return _form_of_class(annotation)
 
 
 def read_with(form: Form, value: Any) -> Any:
@@ -199,6 +195,14 @@ def _dictionary(arguments: tuple[Any, ...]) -> Form:
         return {name: read_with(form, each) for name, each in value.items()}
 
     return Form(write, read, f"map<string,{form.sql}>")
+
+
+def _form_of_class(annotation: Any) -> Form:
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return _enumeration(annotation)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return _dataclass(annotation)
+    raise TypeError(f"{annotation!r} has no form in JSON")
 
 
 def _enumeration(kind: type[enum.Enum]) -> Form:
