@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse

@@ -60,6 +60,7 @@ class CommandForm:
         signature = inspect.signature(function)
         self._signature = signature.replace(parameters=list(signature.parameters.values())[1:])
         self._forms = _parameter_forms(self.name, self._signature, function)
+        self._fitting: set[tuple[str, ...]] = set()
         clash = OPTIONS & self._forms.keys()
         if clash:
             raise Misuse(
@@ -69,7 +70,7 @@ class CommandForm:
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as JSON has them, or `Misuse` when they are not those of the command."""
         try:
-            self._signature.bind(**arguments)
+            self._check(tuple(arguments))
             return {name: self._forms[name].write(value) for name, value in arguments.items()}
         except (TypeError, ValueError) as fault:
             raise Misuse(f"{self.name}{self._signature}: {fault}") from None
@@ -77,10 +78,16 @@ class CommandForm:
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a command that was sent."""
         try:
-            self._signature.bind(**arguments)
+            self._check(tuple(arguments))
             return {name: read_with(self._forms[name], value) for name, value in arguments.items()}
         except (TypeError, ValueError) as fault:
             raise Misuse(f"{self.name}{self._signature}: {fault}") from None
+
+    def _check(self, names: tuple[str, ...]) -> None:
+        """Pass when the command takes these; a signature is asked once about the same names."""
+        if names not in self._fitting:
+            self._signature.bind(**dict.fromkeys(names))
+            self._fitting.add(names)
 
 
 class AggregateForm:

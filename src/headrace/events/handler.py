@@ -57,8 +57,8 @@ class Duty(NamedTuple):
     """Puts a command into the topic, for whoever handles it."""
     answered: Callable[[Answer], None]
     """Hears of every answer, for those who sent their commands by the topic."""
-    opened: Callable[[Handler, int], None]
-    """Hears that a handler wants the commands of its partition from that offset on."""
+    opened: Callable[[Handler, int, int], None]
+    """Hears that a handler was opened for the nth time, and from which offset on it wants commands."""
 
 
 class Handler:
@@ -73,6 +73,7 @@ class Handler:
         self._changed = threading.Condition()
         self.is_open = False
         """Whether it takes commands."""
+        self._openings = 0
         self._stopping = False
         name = f"events-{duty.topics.aggregate}-{partition}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -92,10 +93,14 @@ class Handler:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def offer(self, post: Post) -> bool:
-        """Whether the handler took the command; it does while it has its partition."""
+    def offer(self, post: Post, opening: int | None = None) -> bool:
+        """Whether the handler took the command; it does while it has its partition.
+
+        A command from the topic belongs to one `opening`: after another one the topic is read from another
+        offset, and none may be passed over.
+        """
         with self._changed:
-            if not self.is_open:
+            if not self.is_open or opening not in (None, self._openings):
                 return False
             self._inbox.append(post)
             self._changed.notify()
@@ -136,9 +141,10 @@ class Handler:
     def _open(self, desk: Desk) -> None:
         self.fault = None
         with self._changed:
+            self._openings += 1
             self.is_open = not self._stopping
         if self.is_open:
-            self._duty.opened(self, desk.commands)
+            self._duty.opened(self, self._openings, desk.commands)
 
     def _take(self) -> list[Post]:
         """What has gathered, as soon as there is something; nothing when it is time to stop."""
@@ -165,4 +171,10 @@ class Handler:
             self._inbox.clear()
         for post in rest:
             if post.waiting is not None and not post.waiting.done():
-                self._duty.send(post.letter.command, post.waiting)
+                self._send(post.letter.command, post.waiting)
+
+    def _send(self, command: Command, waiting: Future[Answer]) -> None:
+        try:
+            self._duty.send(command, waiting)
+        except HeadraceError as fault:
+            waiting.set_exception(fault)

@@ -36,9 +36,9 @@ class Ownership:
         self._topic = duty.topics.commands
         self._duty = duty._replace(opened=self._opened)
         self._handlers: dict[int, Handler] = {}
-        self._opening: queue.SimpleQueue[tuple[Handler, int]] = queue.SimpleQueue()
+        self._opening: queue.SimpleQueue[tuple[Handler, int, int]] = queue.SimpleQueue()
         self._full: set[int] = set()
-        self._positions: dict[int, int] = {}
+        self._openings: dict[int, int] = {}
         self._stopping = threading.Event()
         self._consumer = Consumer(
             {
@@ -92,6 +92,7 @@ class Ownership:
         consumer.incremental_assign(places)
         consumer.pause(places)
         for each in partitions:
+            self._openings.pop(each.partition, None)
             handler = self._handlers[each.partition] = Handler(self._duty, each.partition)
             handler.start()
 
@@ -109,23 +110,23 @@ class Ownership:
                     "the handler of partition %d of %s does not end", handler.partition, self._topic
                 )
 
-    def _opened(self, handler: Handler, offset: int) -> None:
-        self._opening.put((handler, offset))
+    def _opened(self, handler: Handler, opening: int, offset: int) -> None:
+        self._opening.put((handler, opening, offset))
 
     def _begin_reading(self) -> None:
         """Read for handlers that have opened their partitions, from where on they want it."""
         for _ in range(self._opening.qsize()):
-            handler, offset = self._opening.get()
+            handler, opening, offset = self._opening.get()
             if self._handlers.get(handler.partition) is not handler:
                 continue
             place = TopicPartition(self._topic, handler.partition, offset)
             try:
                 self._consumer.seek(place)
                 self._consumer.resume([place])
-                self._positions[handler.partition] = offset
+                self._openings[handler.partition] = opening
                 self._full.discard(handler.partition)
             except KafkaException:  # the assignment is not in effect yet
-                self._opening.put((handler, offset))
+                self._opening.put((handler, opening, offset))
 
     def _slow_down(self) -> None:
         """Leave commands of handlers that have enough of them in the topic for a while."""
@@ -144,7 +145,7 @@ class Ownership:
             return
         number, offset = message.partition(), message.offset()
         handler = self._handlers.get(number)
-        if handler is None or offset < self._positions.get(number, 0):
+        if handler is None:
             return
         try:
             command = Command.read(message.value() or b"")
@@ -153,4 +154,4 @@ class Ownership:
                 "offset %d of partition %d of %s is no command: %s", offset, number, self._topic, fault
             )
             return
-        handler.offer(Post(Letter(command, offset)))
+        handler.offer(Post(Letter(command, offset)), self._openings.get(number, 0))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 import uuid
+import weakref
 from concurrent.futures import TimeoutError as TimedOut
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -73,6 +76,9 @@ class EventStore:
         self._dispatches: dict[type[Aggregate], Dispatch] = {}
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()
+        # A program that ends without `close` would leave its partitions without a handler for six seconds.
+        self._at_exit = partial(_close, weakref.ref(self))
+        atexit.register(self._at_exit)
 
     def handle(self, *kinds: type[Aggregate]) -> None:
         """Begin to handle commands of these aggregates, before the first one is executed here."""
@@ -206,6 +212,7 @@ class EventStore:
 
     def close(self) -> None:
         """Finish what is being decided, and hand partitions over to other processes at once."""
+        atexit.unregister(self._at_exit)
         with self._lock:
             dispatches, self._dispatches = self._dispatches, {}
             running, self._running = self._running, {}
@@ -284,6 +291,12 @@ class EventStore:
             f"executed is not known; executing it again with command_id={command.command_id!r} does it once.",
             command_id=command.command_id,
         )
+
+
+def _close(store: weakref.ref[EventStore]) -> None:
+    opened = store()
+    if opened is not None:
+        opened.close()
 
 
 def _identity(projection: Projection) -> str:

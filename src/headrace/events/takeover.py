@@ -51,7 +51,8 @@ def restore(
     """Everything that was decided in this partition, as far as decisions to come depend on it."""
     names = (topics.events, topics.answers, topics.snapshots, topics.commands)
     places = [TopicPartition(name, partition) for name in names]
-    events, answers, snapshots, commands = (extents(cluster, places)[place] for place in places)
+    found = extents(cluster, places)
+    events, answers, snapshots, commands = (found[place] for place in places)
     shelf = Shelf(form, limits.aggregates)
     start = _read_snapshots(cluster, places[2], snapshots, form, shelf)
     time_ms, replayed = _replay(cluster, places[0], (max(start, events[0]), events[1]), form, shelf)
