@@ -20,6 +20,7 @@ from headrace.events import (
     Unanswered,
     VersionConflict,
 )
+from headrace.events.differences import ABSENT
 from headrace.events.topics import murmur2
 from tests.events.cart import Added, Cart, CartCreated, Removed
 
@@ -63,6 +64,20 @@ def test_the_history_has_every_event_with_what_is_known_about_it(store: EventSto
     assert (second.actor, second.command_id, second.correlation) == (None, "second", "second")
     assert (first.event_id, second.event_id) == ("Cart/c/1", "Cart/c/2")
     assert first.time <= second.time <= datetime.now(UTC)
+
+
+def test_steps_say_what_each_event_changed(store: EventStore) -> None:
+    filled(store)
+    changes = [
+        (step.recorded.type, [tuple(each) for each in step.differences])
+        for step in store.steps(Cart, "cart-17")
+    ]
+    assert changes == [
+        ("CartCreated", []),
+        ("Added", [("items.tea", ABSENT, 2)]),
+        ("Added", [("items.cup", ABSENT, 1)]),
+        ("Removed", [("items.tea", 2, 1)]),
+    ]
 
 
 def test_any_client_finds_cloud_events_in_the_topic(store: EventStore) -> None:

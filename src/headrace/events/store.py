@@ -17,6 +17,7 @@ from headrace.client.partition import TopicPartition
 from headrace.errors import Misuse
 from headrace.events.aggregate import Aggregate, aggregate_form
 from headrace.events.command import Command
+from headrace.events.differences import steps
 from headrace.events.dispatch import Dispatch
 from headrace.events.errors import Unanswered
 from headrace.events.history import read_history, rebuild
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.events.command import Answer
+    from headrace.events.differences import Step
     from headrace.events.event import Event
     from headrace.events.projection import Projection
     from headrace.events.recorded import Recorded
@@ -175,6 +177,10 @@ class EventStore:
         """The events of an aggregate in their order; without an id of all, partition by partition."""
         with Cluster.of(self.broker) as cluster:
             yield from read_history(cluster, find_topics(cluster, self.name, aggregate_form(kind).name), key)
+
+    def steps(self, kind: type[Aggregate], key: str) -> Iterator[Step]:
+        """Each event of an aggregate in its order, and what it changed in the state."""
+        return steps(aggregate_form(kind), key, self.history(kind, key))
 
     def project(self, *projections: Projection) -> None:
         """Keep these projections, in threads of this process, until the store is closed."""
