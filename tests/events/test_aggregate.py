@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import Misuse
@@ -145,6 +145,7 @@ states = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(value=states)
 def test_state_comes_back_from_a_snapshot_as_it_was(value: Any) -> None:
     form = aggregate_form(Thing)

@@ -162,10 +162,10 @@ def test_who_waits_for_a_projection_that_stopped_is_told(store: EventStore, tmp_
 
 
 def test_waiting_for_a_projection_that_nobody_keeps_ends(store: EventStore, tmp_path: Path) -> None:
+    store.execute(Cart, "c", "create")
+    baskets = Baskets(tmp_path / "b.db")
     with pytest.raises(HeadraceError, match=r"is executed.*is the projection running"):
-        store.execute(
-            Cart, "c", "add", product="tea", quantity=1, wait_for=Baskets(tmp_path / "b.db"), timeout_s=2
-        )
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets, timeout_s=0.5)
 
 
 def test_a_method_that_would_never_be_called_is_refused(tmp_path: Path) -> None:

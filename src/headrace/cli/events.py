@@ -85,7 +85,8 @@ def show(
     _show(of, key, program, broker, version=version, as_of=None, as_json=as_json)
 
 
-@commands.command("as-of")
+# A time ago begins with a dash, as options do.
+@commands.command("as-of", context_settings={"ignore_unknown_options": True})
 def as_of(
     *,
     of: Of,

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from functools import cache
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, get_type_hints
 
@@ -45,6 +44,7 @@ class Aggregate:
     id: str = ""
     version: int = 0
     _snapshot_version: ClassVar[int] = 1
+    _form: ClassVar[AggregateForm]
 
     def __init_subclass__(cls, *, snapshots: int = 1, **more: Any) -> None:
         """Snapshots of another number are not used: for changes of state that no applier shows."""
@@ -168,10 +168,13 @@ class AggregateForm:
                 raise Misuse(f"{self.name} has two events that are or were named {known!r}: rename one.")
 
 
-@cache
 def aggregate_form(kind: type[Aggregate]) -> AggregateForm:
-    """The form of a class of aggregates, or `Misuse` for one that cannot be kept."""
-    return AggregateForm(kind)
+    """The form of a class of aggregates, made once, or `Misuse` for one that cannot be kept."""
+    form = kind.__dict__.get("_form")  # not one that is inherited
+    if form is None:
+        form = AggregateForm(kind)
+        kind._form = form
+    return form
 
 
 def _event_of(owner: str, name: str, function: FunctionType) -> type[Event]:

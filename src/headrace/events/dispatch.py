@@ -68,7 +68,7 @@ class Dispatch:
         """The answer to a command, once it is there."""
         waiting: Future[Answer] = Future()
         partition = self.topics.partition_of(command.aggregate_id)
-        handler = self._ownership and self._ownership.handler(partition)
+        handler = None if self._ownership is None else self._ownership.handler(partition)
         if handler is not None and handler.fault is not None:
             raise handler.fault
         if handler is None or not handler.offer(Post(Letter(command), waiting)):

@@ -22,7 +22,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from functools import cache
 from typing import Any, ClassVar, Final, dataclass_transform, get_type_hints
 
 from headrace.events.errors import BadEvent, Misuse, UnknownEvent
@@ -38,8 +37,11 @@ class Event:
 
     _event_version: ClassVar[int] = 1
     _former_names: ClassVar[tuple[str, ...]] = ()
+    _form: ClassVar[EventForm]
 
-    def __init_subclass__(cls, *, version: int = 1, formerly: tuple[str, ...] = (), **more: Any) -> None:
+    def __init_subclass__(
+        cls, *, version: int = 1, formerly: str | tuple[str, ...] = (), **more: Any
+    ) -> None:
         super().__init_subclass__(**more)
         cls._event_version = version
         cls._former_names = (formerly,) if isinstance(formerly, str) else tuple(formerly)
@@ -114,14 +116,19 @@ class EventForm:
 
     def _default(self, name: str) -> Any:
         field = self._defaults[name]
-        made = field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]  # one of both is there
+        made = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            made = field.default_factory()
         return self.fields[name].write(made)
 
 
-@cache
 def event_form(kind: type[Event]) -> EventForm:
-    """The form of a class of events."""
-    return EventForm(kind)
+    """The form of a class of events, made once."""
+    form = kind.__dict__.get("_form")  # not one that is inherited
+    if form is None:
+        form = EventForm(kind)
+        kind._form = form
+    return form
 
 
 def snake_case(name: str) -> str:

@@ -143,7 +143,7 @@ class Ownership:
         if message.error() is not None:
             logger.info("%s: %s", self._topic, message.error())
             return
-        number, offset = message.partition(), message.offset()
+        number, offset = message.partition() or 0, message.offset()
         handler = self._handlers.get(number)
         if handler is None:
             return

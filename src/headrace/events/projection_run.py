@@ -172,10 +172,10 @@ class Running:
 def wait(
     projection: Projection, place: TopicPartition, end: int, timeout_s: float, running: Running | None
 ) -> None:
-    """Return when a projection has all events of a partition before `end`."""
+    """Return when a projection has all events of a partition that were committed before it ended at `end`."""
     deadline = time.monotonic() + timeout_s
     with projection.file() as file:
-        while file.positions().get(place, 0) < end:
+        while file.positions().get(place, 0) < _goal(end):
             if running is not None and running.fault is not None:
                 raise HeadraceError(f"the projection stopped: {running.fault}") from running.fault
             if time.monotonic() > deadline:
@@ -200,17 +200,26 @@ def rebuild_projection(
     try:
         start = dict(follower.positions)
         with Cluster.of(broker) as cluster:
-            ends = {place: end for place, (_, end) in extents(cluster, start).items()}
-        applied = 0
+            ends = {place: max(_goal(end), first) for place, (first, end) in extents(cluster, start).items()}
+        applied, total = 0, _distance(start, ends)
         while any(follower.positions[place] < end for place, end in ends.items()):
             applied += follower.step()
-            progress(_distance(start, follower.positions), _distance(start, ends))
+            progress(min(_distance(start, follower.positions), total), total)
     finally:
         follower.close()
     with projection.file() as file:
         file.replace_by(path)
     Path(path).unlink()
     return applied
+
+
+def _goal(end: int) -> int:
+    """Where a reader stands that has all events of a partition that ends at `end`.
+
+    After its last event comes the marker of the transaction, and librdkafka passes over that only when it has
+    waited in vain for more.
+    """
+    return end - 1
 
 
 def _distance(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:

@@ -323,7 +323,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _checked_id(key: str) -> str:
+def _checked_id(key: object) -> str:
     if not isinstance(key, str) or not key or key[0] == "\0":
         raise Misuse(f"{key!r} is no id of an aggregate: use a text that is not empty.")
     return key
