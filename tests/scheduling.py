@@ -13,6 +13,7 @@ SPARK = (
     "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
     "tests/demo/test_derived_show.py",
+    "tests/events/test_frames.py",
     "tests/spark/",
     "tests/streams/",
     "tests/testing/test_jobs.py",

@@ -13,6 +13,7 @@ from headrace.cli import (
     dead,
     demo,
     doctor,
+    events,
     group,
     job,
     produce,
@@ -43,6 +44,7 @@ app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")
 app.add_typer(dead.commands, name="dead")
 app.add_typer(capture.commands, name="capture")
+app.add_typer(events.commands, name="events")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("changes")(changes.changes)

@@ -20,7 +20,14 @@ from kio.schema.errors import ErrorCode
 
 from headrace.client.codes import FENCED, UNWRITTEN
 from headrace.client.errors import BrokerUnreachable, Fenced, RequestRefused
-from headrace.client.produce_messages import API_KEY, VERSION, Stored, pack_produce, read_stored
+from headrace.client.produce_messages import (
+    ADDING_VERSION,
+    API_KEY,
+    VERSION,
+    Stored,
+    pack_produce,
+    read_stored,
+)
 from headrace.client.retry import attempts
 from headrace.errors import HeadraceError
 
@@ -62,11 +69,18 @@ class BatchProducer:
     """A writer of batches that someone else has built; after an error it is of no use any more.
 
     `acks` is −1 for all replicas that are in sync, or 1 for the leader alone. With a `transactional_id` the
-    batches are those of its open transaction, stamped with its identity, and their partitions were added.
+    batches are those of its open transaction, stamped with its identity, and their partitions were added; or
+    the writes add them, with `adding`.
     """
 
     def __init__(
-        self, cluster: Cluster, *, transactional_id: str | None = None, acks: int = -1, in_flight: int = 5
+        self,
+        cluster: Cluster,
+        *,
+        transactional_id: str | None = None,
+        acks: int = -1,
+        in_flight: int = 5,
+        adding: bool = False,
     ) -> None:
         if acks not in (-1, 1):
             raise UnansweredWrites(
@@ -77,6 +91,7 @@ class BatchProducer:
         self._transactional_id = transactional_id
         self._acks = acks
         self._in_flight = in_flight
+        self._version = ADDING_VERSION if adding else VERSION
         self._numbers = itertools.count()
         self._gathered: dict[TopicPartition, Sending] = {}
         self._gathered_bytes = 0
@@ -155,7 +170,7 @@ class BatchProducer:
             timeout_ms=WRITE_TIMEOUT_MS,
         )
         connection = self._cluster.connection(address)
-        self._flights.append(Flight(connection, connection.post(API_KEY, VERSION, body), group))
+        self._flights.append(Flight(connection, connection.post(API_KEY, self._version, body), group))
 
     def _land_all(self) -> None:
         while self._flights:

@@ -30,6 +30,7 @@ from kio.schema.end_txn.v3 import EndTxnRequest as OlderEndTxnRequest
 from kio.schema.end_txn.v3 import EndTxnResponse as OlderEndTxnResponse
 from kio.schema.end_txn.v5 import EndTxnRequest, EndTxnResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.produce.v12 import ProduceRequest
 from kio.schema.txn_offset_commit.v3 import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kio.schema.txn_offset_commit.v3.request import (
     TxnOffsetCommitRequestPartition,
@@ -103,6 +104,19 @@ class SharedTransaction:
             self._begun = True  # also when the answer gets lost
             self._persist(partial(self._add, new))
             self._added.update(new)
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the writes may add these partitions by themselves (`BatchProducer(adding=True)`).
+
+        Where brokers do not know that, the partitions are added here. For a single writer: several that begin
+        at once would make one another wait.
+        """
+        if not self._cluster.transaction_coordinator(self._id).serves(ProduceRequest):
+            self.add(partitions)
+            return False
+        self._begun = True
+        self._added.update(partitions)
+        return True
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Make these the positions of `group` when the transaction commits."""

@@ -1,0 +1,1 @@
+"""Programs of those that the event store is compared with, for environments of their own."""

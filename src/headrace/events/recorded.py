@@ -1,0 +1,154 @@
+"""Events as they stand in the log: records with the headers of CloudEvents (binary mode, Kafka binding).
+
+| header | holds |
+|---|---|
+| `ce_type`, `ce_dataversion` | the class of the event and its version |
+| `ce_sequence` | the version of the aggregate after the event |
+| `ce_id`, `ce_source` | `Cart/cart-17/3`, unique in the source, which is the store |
+| `ce_time`, `ce_subject` | when it was decided; the aggregate: `Cart/cart-17` |
+| `ce_commandid`, `ce_causationid` | the command; what caused that, where it was said, else the command |
+| `ce_correlationid` | what a chain of commands belongs to; else the command |
+| `ce_actor` | on whose behalf, where it was said |
+| `ce_specversion`, `content-type` | `1.0`, `application/json` |
+
+The key is the id of the aggregate, the value are the event's fields as JSON, the timestamp is `ce_time`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.events.errors import BadEvent
+from headrace.protocol.records import NewRecord
+
+if TYPE_CHECKING:
+    from headrace.events.aggregate import AggregateForm
+    from headrace.events.command import Command
+    from headrace.events.event import Event
+    from headrace.protocol.records import Headers
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_SPECVERSION: Final = ("ce_specversion", b"1.0")
+_CONTENT_TYPE: Final = ("content-type", b"application/json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """An event in the log, and what is known about it."""
+
+    aggregate: str
+    id: str
+    """The id of the aggregate."""
+    version: int
+    """The version of the aggregate after the event: 1 for its first."""
+    type: str
+    type_version: int
+    time: datetime
+    data: bytes
+    """The event's fields as JSON, as they were written."""
+    event_id: str
+    command_id: str
+    causation: str
+    correlation: str
+    actor: str | None
+    partition: int
+    offset: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The event's fields as JSON has them."""
+        found: dict[str, Any] = json.loads(self.data)
+        return found
+
+    def event(self, form: AggregateForm) -> Event:
+        """The event itself, as one of the current version of its class."""
+        return form.event(self.type).read(self.data, self.type_version)
+
+
+def write_event(
+    store: str, aggregate: str, command: Command, version: int, time_ms: int, event: Event, data: bytes
+) -> NewRecord:
+    """The record of an event that a command yielded."""
+    kind = type(event)
+    subject = f"{aggregate}/{command.aggregate_id}"
+    headers: list[tuple[str, bytes]] = [
+        ("ce_type", kind.__name__.encode()),
+        ("ce_dataversion", b"%d" % kind._event_version),
+        ("ce_sequence", b"%d" % version),
+        ("ce_id", f"{subject}/{version}".encode()),
+        ("ce_source", store.encode()),
+        ("ce_time", time_text(time_ms).encode()),
+        ("ce_subject", subject.encode()),
+        ("ce_commandid", command.command_id.encode()),
+        ("ce_causationid", (command.causation or command.command_id).encode()),
+        ("ce_correlationid", (command.correlation or command.command_id).encode()),
+        _SPECVERSION,
+        _CONTENT_TYPE,
+    ]
+    if command.actor is not None:
+        headers.append(("ce_actor", command.actor.encode()))
+    return NewRecord(command.aggregate_id.encode(), data, time_ms, tuple(headers))
+
+
+def read_event(
+    aggregate: str,
+    partition: int,
+    offset: int,
+    time_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+) -> Recorded:
+    """The event in a record; `BadEvent` when it is none."""
+    named = dict(headers)
+    try:
+        return Recorded(
+            aggregate=aggregate,
+            id=_text(key),
+            version=int(_text(named["ce_sequence"])),
+            type=_text(named["ce_type"]),
+            type_version=int(_text(named["ce_dataversion"])),
+            time=from_ms(time_ms),
+            data=value or b"{}",
+            event_id=_text(named["ce_id"]),
+            command_id=_text(named["ce_commandid"]),
+            causation=_text(named["ce_causationid"]),
+            correlation=_text(named["ce_correlationid"]),
+            actor=_text(named["ce_actor"]) if "ce_actor" in named else None,
+            partition=partition,
+            offset=offset,
+        )
+    except (KeyError, ValueError, AttributeError) as fault:
+        raise BadEvent(
+            f"the record at offset {offset} of partition {partition} of the events of {aggregate} is no "
+            f"event ({fault!r}): something else than an event store wrote to that topic."
+        ) from fault
+
+
+def from_ms(time_ms: int) -> datetime:
+    """A time from milliseconds since 1970."""
+    return EPOCH + time_ms * _MILLISECOND
+
+
+def to_ms(time: datetime) -> int:
+    """Milliseconds since 1970, up to the end of the one in which the time lies."""
+    return (time - EPOCH) // _MILLISECOND
+
+
+def time_text(time_ms: int) -> str:
+    """A time as CloudEvents write it.
+
+    >>> time_text(1_700_000_000_123)
+    '2023-11-14T22:13:20.123Z'
+    """
+    return from_ms(time_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _text(value: bytes | None) -> str:
+    if value is None:
+        raise ValueError("null")
+    return value.decode()

@@ -1,0 +1,111 @@
+"""The aggregates of a partition: those used last in memory, the others in a file that ends with the handler.
+
+The shelf also knows which aggregates have events that no snapshot covers, and since where.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from headrace.events.errors import Unkeepable
+from headrace.events.state import read_state, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.events.aggregate import Aggregate, AggregateForm
+
+logger = logging.getLogger(__name__)
+
+
+class Shelf:
+    """Every aggregate of a partition; one that is not there has no events. For one thread."""
+
+    def __init__(self, form: AggregateForm, capacity: int) -> None:
+        self._form = form
+        self._capacity = capacity
+        self._near: OrderedDict[str, Aggregate] = OrderedDict()
+        # Without a name SQLite keeps it in a file that nobody sees and that does not outlive the process.
+        self._far = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._far.execute("CREATE TABLE kept (id TEXT PRIMARY KEY, version INT, state BLOB) WITHOUT ROWID")
+        self._uncovered: OrderedDict[str, int] = OrderedDict()
+        self._given_up: dict[str, int] = {}
+        self._warned = False
+
+    def get(self, key: str) -> Aggregate:
+        """The aggregate of that id, with all that has happened to it."""
+        aggregate = self._near.get(key)
+        if aggregate is None:
+            aggregate = self._near[key] = self._fetch(key) or self._form.new(key)
+        else:
+            self._near.move_to_end(key)
+        return aggregate
+
+    def put(self, aggregate: Aggregate) -> None:
+        """Have this aggregate in the place of what was there under its id."""
+        self._near[aggregate.id] = aggregate
+
+    def fill(self, snapshots: Iterable[tuple[str, int, bytes]]) -> None:
+        """Take ids, versions and states as they were written."""
+        self._far.execute("BEGIN")
+        self._far.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", snapshots)
+        self._far.execute("COMMIT")
+
+    def trim(self) -> None:
+        """Put aggregates that were not used for long away."""
+        for _ in range(len(self._near) - self._capacity):
+            key, aggregate = self._near.popitem(last=False)
+            state = self.state_of(aggregate)
+            if state is None:
+                self._near[key] = aggregate
+            else:
+                self._far.execute(
+                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (key, aggregate.version, state)
+                )
+
+    def state_of(self, aggregate: Aggregate) -> bytes | None:
+        """The state of an aggregate for a snapshot; nothing, and a warning, where it cannot be kept."""
+        try:
+            return write_state(self._form, aggregate)
+        except Unkeepable as fault:
+            if not self._warned:
+                logger.warning("%s It stays in memory, and is replayed from its first event.", fault)
+            self._warned = True
+            return None
+
+    def changed(self, key: str, offset: int) -> None:
+        """Note that the aggregate has an event at or after `offset`."""
+        if key not in self._given_up:
+            self._uncovered.setdefault(key, offset)
+
+    def due(self, before: int, most: int) -> list[str]:
+        """Ids of aggregates that have had no snapshot since an event before that offset."""
+        due: list[str] = []
+        for key, offset in self._uncovered.items():
+            if offset >= before or len(due) == most:
+                break
+            due.append(key)
+        return due
+
+    def covered(self, key: str) -> None:
+        """Note that there is a snapshot of the aggregate as it is."""
+        del self._uncovered[key]
+
+    def give_up(self, key: str) -> None:
+        """Note that there will be no snapshot of the aggregate: its events have to be replayed."""
+        self._given_up[key] = self._uncovered.pop(key)
+
+    def through(self, end: int) -> int:
+        """The offset before which every event is in a snapshot; `end` is where the log ends."""
+        return min([next(iter(self._uncovered.values()), end), *self._given_up.values()])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._far.close()
+
+    def _fetch(self, key: str) -> Aggregate | None:
+        row = self._far.execute("SELECT version, state FROM kept WHERE id = ?", (key,)).fetchone()
+        return None if row is None else read_state(self._form, key, *row)

@@ -1,0 +1,127 @@
+"""What a handler knows of its partition when it begins: read from the log, once everybody else is fenced.
+
+First the newest snapshots and how far they reach, then the events from there on, then the newest answers. All
+are read up to where their partitions end once the transactional id is ours: nobody else can add to them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.client.partition import TopicPartition
+from headrace.events.command import Answer
+from headrace.events.history import advance
+from headrace.events.log import extents, read_records
+from headrace.events.recorded import read_event
+from headrace.events.remembered import Remembered
+from headrace.events.shelf import Shelf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.client.cluster import Cluster
+    from headrace.events.aggregate import AggregateForm
+    from headrace.events.limits import Limits
+    from headrace.events.topics import StoreTopics
+    from headrace.protocol.records import Record
+
+MARK: Final = b"\0"
+"""The key of the record that says how far snapshots reach; no aggregate has it as its id."""
+
+
+class Restored(NamedTuple):
+    """What the log says of a partition."""
+
+    shelf: Shelf
+    remembered: Remembered
+    end: int
+    """The offset after the last event."""
+    time_ms: int
+    """The time of the last event."""
+    commands: int
+    """The offset of the first command in the topic that has no answer."""
+    replayed: int
+    """How many events were applied."""
+
+
+def restore(
+    cluster: Cluster, topics: StoreTopics, partition: int, form: AggregateForm, limits: Limits
+) -> Restored:
+    """Everything that was decided in this partition, as far as decisions to come depend on it."""
+    names = (topics.events, topics.answers, topics.snapshots, topics.commands)
+    places = [TopicPartition(name, partition) for name in names]
+    found = extents(cluster, places)
+    events, answers, snapshots, commands = (found[place] for place in places)
+    shelf = Shelf(form, limits.aggregates)
+    start = _read_snapshots(cluster, places[2], snapshots, form, shelf)
+    time_ms, replayed = _replay(cluster, places[0], (max(start, events[0]), events[1]), form, shelf)
+    remembered = Remembered(limits.remembered)
+    # A marker follows the records of each transaction: the newest N answers lie in the last 2 N offsets.
+    first = max(answers[0], answers[1] - 2 * limits.remembered)
+    through = _remember(cluster, places[1], (first, answers[1]), remembered)
+    return Restored(
+        shelf=shelf,
+        remembered=remembered,
+        end=events[1],
+        time_ms=time_ms,
+        commands=max(through, commands[0]),
+        replayed=replayed,
+    )
+
+
+def _read_snapshots(
+    cluster: Cluster, place: TopicPartition, extent: tuple[int, int], form: AggregateForm, shelf: Shelf
+) -> int:
+    """From which event on there is more than the snapshots say; the shelf has the snapshots."""
+    marks: list[Record] = []
+
+    def rows() -> Iterator[tuple[str, int, bytes]]:
+        for record in read_records(cluster, place, *extent):
+            if record.key == MARK:
+                marks[:] = [record]
+            elif (
+                record.key
+                and record.value is not None
+                and (fields := dict(record.headers))["form"] == current
+            ):
+                yield record.key.decode(), int(fields["version"] or b""), record.value
+
+    current = form.snapshots.encode()
+    shelf.fill(rows())
+    mark = json.loads(marks[0].value or b"{}") if marks else {}
+    return int(mark["through"]) if mark.get("form") == form.snapshots else 0
+
+
+def _replay(
+    cluster: Cluster, place: TopicPartition, extent: tuple[int, int], form: AggregateForm, shelf: Shelf
+) -> tuple[int, int]:
+    """The time of the last event, and how many were applied; the shelf has them."""
+    time_ms = replayed = 0
+    for record in read_records(cluster, place, *extent):
+        recorded = read_event(
+            form.name,
+            place.partition,
+            record.offset,
+            record.timestamp,
+            record.key,
+            record.value,
+            record.headers,
+        )
+        time_ms = record.timestamp
+        if advance(form, shelf.get(recorded.id), recorded):
+            shelf.changed(recorded.id, record.offset)
+            replayed += 1
+        if not replayed % 1000:
+            shelf.trim()
+    return time_ms, replayed
+
+
+def _remember(
+    cluster: Cluster, place: TopicPartition, extent: tuple[int, int], remembered: Remembered
+) -> int:
+    through = 0
+    for record in read_records(cluster, place, *extent):
+        answer, through = Answer.read(record.value or b"")
+        remembered.add(answer)
+    return through

@@ -1,0 +1,183 @@
+"""A partition in the hands of its handler: taken over, fenced, and rebuilt from the log."""
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import BrokerUnreachable, Fenced
+from headrace.client.partition import TopicPartition
+from headrace.events import Limits, UnknownEvent
+from headrace.events.aggregate import Aggregate, aggregate_form
+from headrace.events.command import Answer, Command
+from headrace.events.desk import Desk, Letter
+from headrace.events.history import read_history, rebuild
+from headrace.events.log import extents, read_records
+from headrace.events.topics import StoreTopics, open_topics
+from headrace.testing import EmbeddedBroker
+from tests.events.cart import Added, Cart
+
+CART = aggregate_form(Cart)
+_numbers = itertools.count()
+
+
+def add(key: str, product: str = "tea", *, command_id: str | None = None, quantity: int = 1) -> Letter:
+    command = Command(
+        aggregate_id=key,
+        name="add",
+        arguments={"product": product, "quantity": quantity},
+        command_id=command_id or f"c{next(_numbers)}",
+    )
+    return Letter(command)
+
+
+class Place:
+    """One partition of a store of its own, and desks that are opened on it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.cluster = Cluster.of(bootstrap)
+        self.bootstrap = bootstrap
+        self.topics: StoreTopics = open_topics(self.cluster, f"d{uuid.uuid4().hex[:8]}", "Cart", 1)
+        self.clusters = [self.cluster]
+
+    def open(self, **limits: int) -> Desk:
+        self.clusters.append(Cluster.of(self.bootstrap))
+        return Desk.open(self.clusters[-1], self.topics, 0, CART, Limits(**limits))
+
+    def load(self, key: str) -> Any:
+        return rebuild(self.cluster, self.topics, CART, key)
+
+
+@pytest.fixture
+def place(event_broker: EmbeddedBroker) -> Iterator[Place]:
+    place = Place(event_broker.bootstrap)
+    yield place
+    for cluster in place.clusters:
+        cluster.close()
+
+
+def versions(answers: list[Answer]) -> list[int]:
+    return [answer.version for answer in answers]
+
+
+def test_commands_that_gathered_are_decided_one_after_the_other(place: Place) -> None:
+    desk = place.open()
+    assert versions(desk.handle([add("a"), add("b"), add("a")])) == [1, 1, 2]
+    assert versions(desk.handle([add("a")])) == [3]
+    assert place.load("a").items == {"tea": 3}
+
+
+def test_a_handler_that_was_replaced_can_store_nothing(place: Place) -> None:
+    old = place.open()
+    old.handle([add("a")])
+    new = place.open()
+    with pytest.raises(Fenced):
+        old.handle([add("a")])
+    assert versions(new.handle([add("a")])) == [2]
+    assert place.load("a").version == 2
+
+
+def test_a_transaction_that_was_never_decided_does_not_count(place: Place, monkeypatch: Any) -> None:
+    old = place.open()
+    old.handle([add("a")])
+
+    def die() -> None:
+        raise BrokerUnreachable("here the process dies")
+
+    monkeypatch.setattr(old._transaction, "commit", die)
+    with pytest.raises(BrokerUnreachable):
+        old.handle([add("a", command_id="lost")])
+    new = place.open()
+    assert versions(new.handle([add("a", command_id="lost"), add("a")])) == [2, 3]
+    assert place.load("a").items == {"tea": 3}
+
+
+def test_a_commit_whose_answer_was_lost_counts_once(place: Place, monkeypatch: Any) -> None:
+    old = place.open()
+    commit = old._transaction.commit
+
+    def die() -> None:
+        commit()
+        raise BrokerUnreachable("here the process dies")
+
+    monkeypatch.setattr(old._transaction, "commit", die)
+    with pytest.raises(BrokerUnreachable):
+        old.handle([add("a", command_id="kept")])
+    assert versions(place.open().handle([add("a", command_id="kept")])) == [1]
+    assert place.load("a").version == 1
+
+
+def test_snapshots_bound_what_is_replayed(place: Place) -> None:
+    desk = place.open(snapshot_events=20)
+    for number in range(300):
+        desk.handle([add(f"cart-{number % 7}")])
+    again = place.open(snapshot_events=20)
+    # Each transaction has a marker that takes an offset too, and each desk looks before it adds.
+    assert 0 < again.replayed <= 20
+    assert versions(again.handle([add(f"cart-{number}") for number in range(7)])) == [44] * 6 + [43]
+
+
+def test_memory_is_bounded_and_nothing_is_forgotten(place: Place) -> None:
+    desk = place.open(aggregates=3, snapshot_events=1000)
+    for number in range(40):
+        desk.handle([add(f"cart-{number % 10}", product=f"p{number}")])
+    assert len(desk._shelf._near) == 3
+    assert versions(desk.handle([add(f"cart-{number}") for number in range(10)])) == [5] * 10
+    again = place.open(aggregates=3)
+    assert versions(again.handle([add(f"cart-{number}") for number in range(10)])) == [6] * 10
+
+
+def test_snapshots_of_other_code_are_not_used(place: Place) -> None:
+    desk = place.open(snapshot_events=5)
+    for _ in range(40):
+        desk.handle([add("a")])
+
+    class Doubling(Cart):
+        def on_added(self, e: Added) -> None:
+            self.items[e.product] = self.items.get(e.product, 0) + 2 * e.quantity
+
+    form = aggregate_form(Doubling)
+    other = Desk.open(place.cluster, place.topics, 0, form, Limits(snapshot_events=5))
+    assert other.replayed == 40
+    remove = Command(
+        aggregate_id="a", name="remove", arguments={"product": "tea", "quantity": 80}, command_id="r"
+    )
+    assert other.handle([Letter(remove)])[0].kind == "done"
+
+
+def test_an_event_without_a_class_stops_the_handler(place: Place) -> None:
+    place.open().handle([add("a")])
+
+    class Cart(Aggregate):
+        pass
+
+    with pytest.raises(UnknownEvent, match="'Added' is in the log, and Cart has no applier"):
+        Desk.open(place.cluster, place.topics, 0, aggregate_form(Cart), Limits())
+
+
+def test_progress_in_the_topic_of_commands_is_part_of_the_transaction(place: Place) -> None:
+    desk = place.open()
+    desk.handle([Letter(add("a").command, 4), Letter(add("a").command, 5)])
+    desk.handle([add("a")])
+    commands = TopicPartition(place.topics.answers, 0)
+    answers = [
+        Answer.read(each.value or b"")
+        for each in read_records(place.cluster, commands, *extents(place.cluster, [commands])[commands])
+    ]
+    assert [through for _, through in answers] == [6, 6, 6]
+    assert place.open().commands == 6
+
+
+def test_a_failure_is_not_remembered(place: Place) -> None:
+    desk = place.open()
+    bad = Command(aggregate_id="a", name="nothing", arguments={}, command_id="x")
+    assert desk.handle([Letter(bad)])[0].kind == "failed"
+    assert versions(desk.handle([add("a", command_id="x")])) == [1]
+
+
+def test_history_tells_when_events_are_missing(place: Place) -> None:
+    place.open().handle([add("a"), add("a")])
+    assert [each.version for each in read_history(place.cluster, place.topics, "a")] == [1, 2]

@@ -1,0 +1,170 @@
+"""Random commands, repeats, crashes and moves of a partition, beside a model that is a plain dict."""
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from headrace.client.cluster import Cluster
+from headrace.client.errors import BrokerUnreachable, Fenced
+from headrace.events import Limits
+from headrace.events.aggregate import aggregate_form
+from headrace.events.command import Answer, Command
+from headrace.events.desk import Desk, Letter
+from headrace.events.history import read_history
+from headrace.events.topics import open_topics
+from headrace.testing import EmbeddedBroker, broker
+from tests.events.stock import Stock
+
+IDS = st.sampled_from(["a", "b", "c"])
+LIMITS = Limits(aggregates=1, snapshot_events=4, remembered=1000)
+FORM = aggregate_form(Stock)
+Crash = st.sampled_from(["none", "none", "none", "before", "after"])
+
+
+class StockMachine(RuleBasedStateMachine):
+    """Desks come and go; the model knows what each aggregate is, and what each command was answered."""
+
+    shared: EmbeddedBroker
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster.of(self.shared.bootstrap)
+        self.clusters = [self.cluster]
+        self.topics = open_topics(self.cluster, f"m{uuid.uuid4().hex[:8]}", "Stock", 1)
+        self.quantities: dict[str, int] = {}
+        self.versions: dict[str, int] = {}
+        self.answers: dict[str, tuple[str, int]] = {}
+        self.sent: list[Command] = []
+
+    @initialize()
+    def begin(self) -> None:
+        self.desk = self.open()
+
+    def open(self) -> Desk:
+        self.clusters.append(Cluster.of(self.shared.bootstrap))
+        return Desk.open(self.clusters[-1], self.topics, 0, FORM, LIMITS)
+
+    def decide(self, command: Command) -> tuple[str, int]:
+        """What the model says to a command, whose effect it takes over."""
+        if command.command_id in self.answers:
+            return self.answers[command.command_id]
+        key, version = command.aggregate_id, self.versions.get(command.aggregate_id, 0)
+        quantity = command.arguments["quantity"]
+        if command.expected_version not in (None, version):
+            answer = ("conflict", version)
+        elif command.name == "take" and quantity > self.quantities.get(key, 0):
+            answer = ("rejected", version)
+        else:
+            sign = -1 if command.name == "take" else 1
+            self.quantities[key] = self.quantities.get(key, 0) + sign * quantity
+            self.versions[key] = version + 1
+            answer = ("done", version + 1)
+        self.answers[command.command_id] = answer
+        return answer
+
+    def handle(self, commands: list[Command], crash: str) -> None:
+        """Commands in one transaction; a crash before its end leaves nothing, one after it everything."""
+        if crash != "none":
+            self.crash_at_commit(after=crash == "after")
+        try:
+            answers = self.desk.handle([Letter(command) for command in commands])
+        except BrokerUnreachable:
+            if crash == "after":
+                for command in commands:
+                    self.decide(command)
+            self.desk = self.open()
+            return
+        assert [_short(answer) for answer in answers] == [self.decide(command) for command in commands]
+
+    def crash_at_commit(self, *, after: bool) -> None:
+        transaction = self.desk._transaction
+        commit = transaction.commit
+
+        def die() -> None:
+            if after:
+                commit()
+            raise BrokerUnreachable("here the process dies")
+
+        transaction.commit = die  # type: ignore[method-assign]
+
+    @rule(
+        orders=st.lists(
+            st.tuples(
+                IDS, st.sampled_from(["take", "receive"]), st.integers(1, 3), st.none() | st.integers(0, 4)
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        crash=Crash,
+    )
+    def command(self, orders: list[tuple[str, str, int, int | None]], crash: str) -> None:
+        commands = [_command(*order) for order in orders]
+        self.sent += commands
+        self.handle(commands, crash)
+
+    @rule(data=st.data(), crash=Crash)
+    def repeat(self, data: Any, crash: str) -> None:
+        if self.sent:
+            again = data.draw(st.lists(st.sampled_from(self.sent), min_size=1, max_size=3))
+            self.handle(again, crash)
+
+    @rule()
+    def move(self) -> None:
+        old, self.desk = self.desk, self.open()
+        with pytest.raises(Fenced):
+            old.handle([Letter(_command("a", "receive", 1, None))])
+
+    @invariant()
+    def nothing_is_negative(self) -> None:
+        assert all(quantity >= 0 for quantity in self.quantities.values())
+
+    def teardown(self) -> None:
+        totals: dict[str, int] = {}
+        seen: dict[str, int] = {}
+        for each in read_history(self.cluster, self.topics, None):
+            sign = -1 if each.type == "Taken" else 1
+            totals[each.id] = totals.get(each.id, 0) + sign * each.fields["quantity"]
+            seen[each.id] = seen.get(each.id, 0) + 1
+            assert each.version == seen[each.id]
+        assert (totals, seen) == (self.quantities, self.versions)
+        for cluster in self.clusters:
+            cluster.close()
+
+
+def _short(answer: Answer) -> tuple[str, int]:
+    return answer.kind, answer.version
+
+
+def _command(key: str, name: str, quantity: int, expected: int | None) -> Command:
+    arguments = {"quantity": quantity} | ({"order": "o"} if name == "take" else {})
+    return Command(
+        aggregate_id=key,
+        name=name,
+        arguments=arguments,
+        command_id=uuid.uuid4().hex,
+        expected_version=expected,
+    )
+
+
+def run(examples: int, steps: int) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    with broker() as embedded:
+        StockMachine.shared = embedded
+        run_state_machine_as_test(
+            StockMachine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+        )
+
+
+def test_a_partition_behaves_as_the_model_says() -> None:
+    run(examples=12, steps=15)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_partition_behaves_as_the_model_says_for_long() -> None:
+    run(examples=300, steps=40)

@@ -1,0 +1,180 @@
+"""Read models that are kept by events, each of which counts once."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import HeadraceError, Misuse
+from headrace.events import Aggregate, Event, EventStore, Projection, Recorded, UnknownEvent
+from headrace.events.projection_run import Follower
+from tests.events.cart import Added, Cart, Removed
+
+New = Callable[..., EventStore]
+TABLE = "CREATE TABLE baskets (product TEXT PRIMARY KEY, quantity INT)"
+PUT = "INSERT INTO baskets VALUES (?, ?) ON CONFLICT DO UPDATE SET quantity = quantity + excluded.quantity"
+
+
+class Baskets(Projection):
+    of = (Cart,)
+    tables = f"{TABLE}; CREATE TABLE changes (id TEXT, version INT, PRIMARY KEY (id, version));"
+
+    def on_added(self, e: Added, about: Recorded) -> None:
+        self.db.execute(PUT, (e.product, e.quantity))
+        self.db.execute("INSERT INTO changes VALUES (?, ?)", (about.id, about.version))
+
+    def on_removed(self, e: Removed) -> None:
+        self.db.execute(PUT, (e.product, -e.quantity))
+
+
+def quantities(projection: Projection) -> dict[str, int]:
+    return dict(projection.query("SELECT product, quantity FROM baskets"))
+
+
+def follow(follower: Follower) -> None:
+    """Go on until something fails."""
+    while True:
+        follower.step()
+
+
+def test_a_caller_can_wait_until_a_projection_shows_its_command(store: EventStore, tmp_path: Path) -> None:
+    baskets = Baskets(tmp_path / "baskets.db")
+    store.project(baskets)
+    for number in range(5):
+        store.execute(Cart, f"c{number}", "add", product="tea", quantity=2, wait_for=baskets)
+        assert quantities(baskets) == {"tea": 2 * number + 2}
+    store.execute(Cart, "c1", "remove", product="tea", quantity=1, wait_for=Baskets(baskets.path))
+    assert quantities(baskets) == {"tea": 9}
+
+
+async def test_the_async_twin_waits_too(store: EventStore, tmp_path: Path) -> None:
+    baskets = Baskets(tmp_path / "baskets.db")
+    store.project(baskets)
+    await store.execute_async(Cart, "c", "add", product="tea", quantity=2, wait_for=baskets)
+    assert quantities(baskets) == {"tea": 2}
+
+
+def test_two_that_keep_one_file_apply_each_event_once(store: EventStore, tmp_path: Path) -> None:
+    baskets = Baskets(tmp_path / "baskets.db")
+    for number in range(40):
+        store.execute(Cart, f"c{number % 7}", "add", product="tea", quantity=1)
+    followers = [Follower(store.broker, store.name, each) for each in (baskets, Baskets(baskets.path))]
+    while quantities(baskets).get("tea", 0) < 40:
+        for follower in followers:
+            follower.step()
+    store.execute(Cart, "c0", "add", product="cup", quantity=1)
+    while "cup" not in quantities(baskets):
+        for follower in followers:
+            follower.step()
+    assert quantities(baskets) == {"tea": 40, "cup": 1}
+    for follower in followers:
+        follower.close()
+
+
+def test_a_crash_between_events_and_checkpoint_is_impossible(store: EventStore, tmp_path: Path) -> None:
+    class Clumsy(Baskets):
+        fails = True
+
+        def on_removed(self, e: Removed) -> None:
+            super().on_removed(e)
+            if self.fails:
+                raise RuntimeError("here the process dies")
+
+    clumsy = Clumsy(tmp_path / "baskets.db")
+    store.execute(Cart, "c", "add", product="tea", quantity=3)
+    store.execute(Cart, "c", "remove", product="tea", quantity=1)
+    follower = Follower(store.broker, store.name, clumsy)
+    with pytest.raises(RuntimeError):
+        follow(follower)
+    follower.close()
+    clumsy.fails = False
+    store.project(clumsy)
+    store.execute(Cart, "c", "add", product="cup", quantity=1, wait_for=clumsy)
+    assert quantities(clumsy) == {"tea": 2, "cup": 1}
+
+
+def test_a_rebuild_happens_beside_and_is_switched_to(store: EventStore, tmp_path: Path) -> None:
+    path = tmp_path / "baskets.db"
+    baskets = Baskets(path)
+    store.project(baskets)
+    for _ in range(20):
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets)
+
+    class Doubled(Projection):
+        of = (Cart,)
+        tables = f"{TABLE}; CREATE INDEX by_quantity ON baskets (quantity)"
+
+        def on_added(self, e: Added) -> None:
+            self.db.execute(PUT, (e.product, 2 * e.quantity))
+
+    seen: list[tuple[int, int]] = []
+    reader = sqlite3.connect(path)
+    assert store.rebuild(Doubled(path), lambda done, total: seen.append((done, total))) == 20
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert reader.execute("SELECT * FROM baskets").fetchall() == [("tea", 40)]
+    names = {name for (name,) in reader.execute("SELECT name FROM sqlite_master WHERE sql IS NOT NULL")}
+    assert names == {"baskets", "by_quantity", "headrace_progress"}
+    reader.close()
+    assert not Path(f"{path}.rebuild").exists()
+
+
+def test_the_one_that_keeps_it_goes_on_after_a_rebuild(store: EventStore, tmp_path: Path) -> None:
+    baskets = Baskets(tmp_path / "baskets.db")
+    store.project(baskets)
+    store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets)
+    with baskets.file() as file, file.transaction():
+        file.db.execute("UPDATE baskets SET quantity = 99")
+    store.rebuild(Baskets(baskets.path))
+    store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets)
+    assert quantities(baskets) == {"tea": 2}
+
+
+def test_an_unknown_event_stops_a_projection_with_its_reason(new_store: New, tmp_path: Path) -> None:
+    store = new_store()
+    store.execute(Cart, "c", "add", product="tea", quantity=1)
+
+    class Created(Event):
+        pass
+
+    def on_created(self: Aggregate, e: Created) -> None: ...
+
+    older = type("Cart", (Aggregate,), {"on_created": on_created})
+    kind = type("Older", (Projection,), {"of": (older,), "tables": TABLE})
+    projection = kind(tmp_path / "baskets.db")
+    follower = Follower(store.broker, store.name, projection)
+    with pytest.raises(UnknownEvent, match="an event 'Added' is in the log, and Cart has no applier"):
+        follow(follower)
+    follower.close()
+
+
+def test_who_waits_for_a_projection_that_stopped_is_told(store: EventStore, tmp_path: Path) -> None:
+    class Failing(Projection):
+        of = (Cart,)
+
+        def on_added(self, e: Added) -> None:
+            self.db.execute("INSERT INTO nowhere VALUES (1)")
+
+    failing = Failing(tmp_path / "failing.db")
+    store.project(failing)
+    with pytest.raises(HeadraceError, match="the projection stopped: no such table: nowhere"):
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=failing)
+
+
+def test_waiting_for_a_projection_that_nobody_keeps_ends(store: EventStore, tmp_path: Path) -> None:
+    store.execute(Cart, "c", "create")
+    baskets = Baskets(tmp_path / "b.db")
+    with pytest.raises(HeadraceError, match=r"is executed.*is the projection running"):
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets, timeout_s=0.5)
+
+
+def test_a_method_that_would_never_be_called_is_refused(tmp_path: Path) -> None:
+    class Misspelt(Projection):
+        of = (Cart,)
+
+        def on_aded(self, e: Added) -> None: ...
+
+    with pytest.raises(Misuse, match=r"on_aded will never be called.*on_added"):
+        Misspelt(tmp_path / "x.db")
+    with pytest.raises(Misuse, match=r"of = \(Cart,\)"):
+        Projection(tmp_path / "x.db")

@@ -1,0 +1,285 @@
+"""Commands and their answers, through a store as its users have it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Consumer
+
+from headrace.errors import Misuse
+from headrace.events import (
+    Aggregate,
+    CommandFailed,
+    Event,
+    EventStore,
+    Limits,
+    Rejected,
+    Unanswered,
+    VersionConflict,
+)
+from headrace.events.differences import ABSENT
+from headrace.events.topics import murmur2
+from tests.events.cart import Added, Cart, CartCreated, Removed
+
+New = Callable[..., EventStore]
+
+
+def filled(store: EventStore, key: str = "cart-17") -> None:
+    store.execute(Cart, key, "create")
+    store.execute(Cart, key, "add", product="tea", quantity=2)
+    store.execute(Cart, key, "add", product="cup", quantity=1)
+    store.execute(Cart, key, "remove", product="tea", quantity=1)
+
+
+def test_a_cart_is_what_its_events_made_it(store: EventStore) -> None:
+    filled(store)
+    cart = store.load(Cart, "cart-17")
+    assert (cart.items, cart.version) == ({"tea": 1, "cup": 1}, 4)
+    assert store.load(Cart, "cart-17", version=3).items == {"tea": 2, "cup": 1}
+    assert store.load(Cart, "cart-18").version == 0
+
+
+def test_an_aggregate_can_be_seen_as_of_a_time(store: EventStore) -> None:
+    filled(store)
+    third = list(store.history(Cart, "cart-17"))[2]
+    before = third.time - timedelta(milliseconds=1)
+    assert store.load(Cart, "cart-17", as_of=datetime.now(UTC)).version == 4
+    assert store.load(Cart, "cart-17", as_of=third.time).version >= 3
+    assert store.load(Cart, "cart-17", as_of=before).version <= 3
+
+
+def test_the_history_has_every_event_with_what_is_known_about_it(store: EventStore) -> None:
+    store.execute(
+        Cart, "c", "add", product="tea", quantity=2, actor="ann", correlation="order-1", causation="click-9"
+    )
+    store.execute(Cart, "c", "add", product="cup", quantity=1, command_id="second")
+    first, second = store.history(Cart, "c")
+    assert (first.type, first.type_version, first.version, first.fields) == (
+        "Added", 1, 1, {"product": "tea", "quantity": 2},
+    )  # fmt: skip
+    assert (first.actor, first.correlation, first.causation) == ("ann", "order-1", "click-9")
+    assert (second.actor, second.command_id, second.correlation) == (None, "second", "second")
+    assert (first.event_id, second.event_id) == ("Cart/c/1", "Cart/c/2")
+    assert first.time <= second.time <= datetime.now(UTC)
+
+
+def test_steps_say_what_each_event_changed(store: EventStore) -> None:
+    filled(store)
+    changes = [
+        (step.recorded.type, [tuple(each) for each in step.differences])
+        for step in store.steps(Cart, "cart-17")
+    ]
+    assert changes == [
+        ("CartCreated", []),
+        ("Added", [("items.tea", ABSENT, 2)]),
+        ("Added", [("items.cup", ABSENT, 1)]),
+        ("Removed", [("items.tea", 2, 1)]),
+    ]
+
+
+def test_any_client_finds_cloud_events_in_the_topic(store: EventStore) -> None:
+    store.execute(Cart, "c", "add", product="tea", quantity=2, actor="ann")
+    settings = {"bootstrap.servers": store.broker, "group.id": "g", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe([f"{store.name}.Cart.events"])
+    message = consumer.poll(20)
+    assert message is not None
+    headers = dict(message.headers() or ())
+    time_text = headers.pop("ce_time")
+    command = headers.pop("ce_commandid")
+    assert (message.key(), message.value()) == (b"c", b'{"product":"tea","quantity":2}')
+    assert headers == {
+        "ce_specversion": b"1.0", "ce_type": b"Added", "ce_dataversion": b"1", "ce_sequence": b"1",
+        "ce_id": b"Cart/c/1", "ce_source": store.name.encode(), "ce_subject": b"Cart/c", "ce_actor": b"ann",
+        "ce_causationid": command, "ce_correlationid": command, "content-type": b"application/json",
+    }  # fmt: skip
+    assert datetime.fromisoformat(time_text.decode()).timestamp() * 1000 == message.timestamp()[1]
+    consumer.close()
+
+
+def test_a_rejected_command_leaves_no_trace_in_the_events(store: EventStore) -> None:
+    filled(store)
+    store.execute(Cart, "cart-17", "check_out")
+    with pytest.raises(Rejected, match="the cart is checked out"):
+        store.execute(Cart, "cart-17", "add", product="tea", quantity=2)
+    assert len(list(store.history(Cart, "cart-17"))) == 5
+
+
+def test_a_command_may_yield_many_events_or_none(store: EventStore) -> None:
+    assert store.execute(Cart, "c", "add_all", products=["tea", "cup", "tea"]) == 3
+    assert store.execute(Cart, "c", Cart.add_all, products=[]) == 3
+    assert store.load(Cart, "c").items == {"tea": 2, "cup": 1}
+
+
+def test_an_expected_version_must_be_the_current_one(store: EventStore) -> None:
+    assert store.execute(Cart, "c", "create", expected_version=0) == 1
+    with pytest.raises(VersionConflict, match="is at version 1, and 'create' was meant for version 0"):
+        store.execute(Cart, "c", "create", expected_version=0)
+    assert store.execute(Cart, "c", "add", product="tea", quantity=1, expected_version=1) == 2
+
+
+def test_a_repeated_command_has_the_same_answer_and_no_second_effect(store: EventStore) -> None:
+    def pay() -> int:
+        return store.execute(Cart, "c", "add", product="tea", quantity=1, command_id="once")
+
+    def empty() -> int:
+        return store.execute(Cart, "c", "remove", product="cup", quantity=1, command_id="never")
+
+    assert pay() == 1
+    with pytest.raises(Rejected):
+        empty()
+    store.execute(Cart, "c", "add", product="cup", quantity=1)
+    assert pay() == 1
+    with pytest.raises(Rejected):
+        empty()
+    assert store.load(Cart, "c").version == 2
+    assert store.execute(Cart, "d", "add", product="tea", quantity=1, command_id="once") == 1
+
+
+def test_answers_are_remembered_through_a_restart_up_to_the_bound(new_store: New) -> None:
+    first = new_store(partitions=1, limits=Limits(remembered=3))
+    for number in range(5):
+        first.execute(Cart, "c", "add", product="tea", quantity=1, command_id=f"n{number}")
+    first.close()
+    second = new_store(first.name, limits=Limits(remembered=3))
+    assert second.execute(Cart, "c", "add", product="tea", quantity=1, command_id="n2") == 3
+    assert second.execute(Cart, "c", "add", product="tea", quantity=1, command_id="n0") == 6
+
+
+def test_a_process_that_handles_nothing_is_answered_by_the_one_that_does(new_store: New) -> None:
+    owner = new_store()
+    filled(owner)
+    caller = new_store(owner.name, handles=False)
+    assert caller.execute(Cart, "cart-17", "add", product="tea", quantity=1) == 5
+    with pytest.raises(Rejected, match="there are not 9"):
+        caller.execute(Cart, "cart-17", "remove", product="tea", quantity=9)
+    assert caller.execute(Cart, "cart-17", "add", product="tea", quantity=1, expected_version=5) == 6
+
+
+def test_a_command_waits_in_the_topic_for_a_handler(new_store: New) -> None:
+    caller = new_store(handles=False)
+    with pytest.raises(Unanswered, match="no process handles its partition") as caught:
+        caller.execute(Cart, "c", "add", product="tea", quantity=1, timeout_s=0.2)
+    owner = new_store(caller.name)
+    owner.handle(Cart)
+    again = caller.execute(Cart, "c", "add", product="tea", quantity=1, command_id=caught.value.command_id)
+    assert again == 1
+    assert len(list(owner.history(Cart, "c"))) == 1
+
+
+def test_partitions_move_when_a_process_joins_and_when_it_leaves(new_store: New) -> None:
+    first = new_store(partitions=4)
+    ids = [f"cart-{number}" for number in range(12)]
+    for key in ids:
+        filled(first, key)
+    second = new_store(first.name)
+    second.handle(Cart)
+    deadline = time.monotonic() + 20
+    while not second.handled(Cart) or len(first.handled(Cart)) + len(second.handled(Cart)) != 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for store in (first, second):
+        assert {store.execute(Cart, key, "add", product="pot", quantity=1) for key in ids} <= {5, 6}
+    first.close()
+    assert {second.execute(Cart, key, "remove", product="pot", quantity=2) for key in ids} == {7}
+
+
+def test_many_callers_get_one_decision_at_a_time(store: EventStore) -> None:
+    def add(_: int) -> int:
+        return store.execute(Cart, "c", "add", product="tea", quantity=1)
+
+    with ThreadPoolExecutor(16) as pool:
+        versions = list(pool.map(add, range(200)))
+    assert sorted(versions) == list(range(1, 201))
+    assert store.load(Cart, "c").items == {"tea": 200}
+
+
+async def test_the_async_twin_does_the_same(store: EventStore) -> None:
+    async def add() -> int:
+        return await store.execute_async(Cart, "c", "add", product="tea", quantity=1)
+
+    assert sorted(await asyncio.gather(*[add() for _ in range(50)])) == list(range(1, 51))
+    with pytest.raises(Rejected):
+        await store.execute_async(Cart, "c", "remove", product="cup", quantity=1)
+
+
+class Broken(Event):
+    number: int
+
+
+class Fragile(Aggregate):
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def hit(self, numbers: list[int]):
+        for number in numbers:
+            yield Broken(number=number)
+
+    def crash(self):
+        yield Broken(number=1 // len(self.seen[:0]))
+
+    def on_broken(self, e: Broken) -> None:
+        self.seen.append(e.number)
+        if e.number == 13:
+            raise RuntimeError("unlucky")
+
+
+def test_a_fault_of_the_program_stores_nothing_and_harms_nobody_else(store: EventStore) -> None:
+    assert store.execute(Fragile, "f", "hit", numbers=[1, 2]) == 2
+    with pytest.raises(CommandFailed, match="ZeroDivisionError"):
+        store.execute(Fragile, "f", "crash")
+    with pytest.raises(CommandFailed, match="unlucky"):
+        store.execute(Fragile, "f", "hit", numbers=[3, 13])
+    assert store.execute(Fragile, "f", "hit", numbers=[4], expected_version=2) == 3
+    assert store.load(Fragile, "f").seen == [1, 2, 4]
+
+
+class Bag(Aggregate):
+    def __init__(self) -> None:
+        self.thing: object = object()
+
+    def put(self):
+        yield CartCreated()
+
+    def on_cart_created(self, e: CartCreated) -> None:
+        pass
+
+
+def test_state_that_cannot_be_kept_is_known_at_the_first_command(store: EventStore) -> None:
+    with pytest.raises(CommandFailed, match=r"no snapshot can be made of Bag\.thing"):
+        store.execute(Bag, "b", "put")
+
+
+def test_misuse_is_told_before_anything_is_sent(store: EventStore) -> None:
+    with pytest.raises(Misuse, match="no command 'buy'"):
+        store.execute(Cart, "c", "buy")
+    with pytest.raises(Misuse, match="no id"):
+        store.execute(Cart, "", "create")
+    with pytest.raises(Misuse, match="no events of Cart"):
+        store.load(Cart, "c")
+    with pytest.raises(Misuse, match="name of a store"):
+        EventStore("a shop", broker=store.broker)
+
+
+def test_keys_are_placed_as_the_java_client_does() -> None:
+    # From Kafka's own tests (UtilsTest.testMurmur2), without the sign.
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    assert {key: murmur2(key) for key in known} == {key: n & 0x7FFFFFFF for key, n in known.items()}
+
+
+def test_events_of_other_kinds_do_not_mix(store: EventStore) -> None:
+    store.execute(Cart, "same", "add", product="tea", quantity=1)
+    store.execute(Fragile, "same", "hit", numbers=[1])
+    assert store.load(Cart, "same").version == 1
+    assert [each.event_id for each in store.history(Fragile)] == ["Fragile/same/1"]
+    assert [type(each.event(_form())) for each in store.history(Cart)] == [Added]
+    assert Removed(product="tea", quantity=1) != Added(product="tea", quantity=1)
+
+
+def _form():
+    from headrace.events.aggregate import aggregate_form
+
+    return aggregate_form(Cart)
