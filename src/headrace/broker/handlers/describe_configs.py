@@ -72,9 +72,7 @@ def _describe(broker: Broker, resource: Any) -> tuple[int, str | None, Iterable[
 
 def describe_topic_configs(config: TopicConfig) -> list[Mapping[str, Any]]:
     """Every setting of a topic with its value and where that comes from."""
-    return _describe_options(
-        OPTIONS, config.overrides, default_texts(config.overrides), TOPIC_SOURCE
-    )
+    return _describe_options(OPTIONS, config.overrides, default_texts(config.overrides), TOPIC_SOURCE)
 
 
 def _describe_options(

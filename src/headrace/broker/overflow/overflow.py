@@ -38,9 +38,7 @@ Answer = asyncio.Future[PartitionResult]
 class Overflow:
     """What happens at the bounds of topics."""
 
-    def __init__(
-        self, topics: Topics, offsets: Offsets, shares: Shares, clock: Clock
-    ) -> None:
+    def __init__(self, topics: Topics, offsets: Offsets, shares: Shares, clock: Clock) -> None:
         self._topics = topics
         self._clock = clock
         self._positions = GroupPositions(offsets, shares, topics)
