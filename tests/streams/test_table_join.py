@@ -334,8 +334,12 @@ def test_what_names_no_row_of_the_table_is_a_dead_letter_once(
         crash=crash,
     )
     assert [row["city"] for row in rows] == ["Rome", "Rome"]
-    assert [(letter["topic"], letter["value"][:8]) for letter in rows.dead] == [
-        ("users", b"nonsense"),
-        ("users", b'{"name":'),
+    assert [(letter["topic"], letter["offset"], letter["value"]) for letter in rows.dead] == [
+        ("users", 0, b"nonsense"),
+        ("users", 2, None),
+        ("users", 3, b'{"name": "Nobody"}'),
     ]
-    assert rows.dead[1]["reason"] == "the key (id) is null"
+    assert [letter["reason"] for letter in rows.dead[1:]] == [
+        "the record's key names no row",
+        "the key (id) is null",
+    ]

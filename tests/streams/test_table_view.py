@@ -314,5 +314,5 @@ def test_what_names_no_row_of_a_table_is_a_dead_letter_of_the_view(app: App) -> 
     assert sorted(row["name"] for row in rows) == ["Alice", "Bob"]
     assert [(letter["topic"], letter["value"]) for letter in rows.dead] == [
         ("employees", b"nonsense"),
-        ("departments", b'{"title":"no number"}'),
+        ("departments", b'{"title": "no number"}'),
     ]

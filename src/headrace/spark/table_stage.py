@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.spark.transactional_batch import Batch
+    from headrace.tables.changes import Positions
     from headrace.tables.definition import Definition
     from headrace.tables.lookup import Matches
 
@@ -40,6 +41,13 @@ PROPERTY: Final = "headrace.table."
 
 _snapshots = SnapshotCache()
 """The files that this process has open: Python workers serve task after task."""
+
+
+def positions_of(batch: Batch, topic: str) -> tuple[Positions, Positions]:
+    """Where a batch begins and ends in a table's topic; the first one begins with all that is there."""
+    ends = [batch.start if batch.id else {}, batch.end]
+    start, end = ({int(number): at for number, at in each.get(topic, {}).items()} for each in ends)
+    return start, end
 
 
 class NoTable(HeadraceError):
@@ -63,13 +71,14 @@ class TableFeed:
             prepare_tables()
             self._reader = ChangeReader(self._link.cluster(), self._definition)
             self._copy = TableCopy(self._folder, self._definition, self._reader.read)
-        ends = batch.end.get(self._definition.topic, {})
-        current = self._copy.advance(batch.id, {int(number): end for number, end in ends.items()})
+        _, end = positions_of(batch, self._definition.topic)
+        current = self._copy.advance(batch.id, end)
         self._context.setLocalProperty(PROPERTY + self._definition.topic, json.dumps(asdict(current)))
 
-    def take_unread(self) -> int | None:
-        """How many records of the last batch named no row; None where the copy had the batch already."""
-        return None if self._reader is None else self._reader.take_unread()
+    def unread(self, batch: Batch) -> pa.Table:
+        """The records of the batch, which is the one of the last update, that named no row."""
+        assert self._reader is not None
+        return self._reader.unread(*positions_of(batch, self._definition.topic))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

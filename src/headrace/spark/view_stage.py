@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_step import ArrowStep
 from headrace.spark.link import Link
+from headrace.spark.table_stage import positions_of
 from headrace.tables.changes import ChangeReader
 from headrace.tables.view_join import ViewJoin
 from headrace.tables.view_table import Step, ViewTable
@@ -112,25 +113,21 @@ class ViewFeed:
         if not self._tables:
             self._tables = {table.topic: self._opened(table) for table in self._shape.tables}
         for topic, table in self._tables.items():
-            start = _positions(batch.start, topic) if batch.id else None
-            table.advance(Step(batch=batch.id, start=start, end=_positions(batch.end, topic)))
+            start, end = positions_of(batch, topic)
+            table.advance(Step(batch=batch.id, start=start if batch.id else None, end=end))
         join = ViewJoin(self._shape, [self._tables[table.topic] for table in self._shape.tables])
         images = join.images()
         rows = _image_rows(images) if self._with_images else _change_rows(images)
         path = self._folder.write_changes(batch.id, rows)
         self._context.setLocalProperty(PROPERTY + str(self._folder.path), str(path))
 
-    def take_unread(self, topic: str) -> int | None:
-        """How many records of a table named no row in the last batch; None where its copy had it already."""
-        return self._readers[topic].take_unread() if topic in self._readers else None
+    def unread(self, topic: str, batch: Batch) -> pa.Table:
+        """The records of a table in the batch, which is the one of the last update, that named no row."""
+        return self._readers[topic].unread(*positions_of(batch, topic))
 
     def _opened(self, table: WholeRows) -> ViewTable:
         reader = self._readers[table.topic] = ChangeReader(self._link.cluster(), table)
         return ViewTable(self._folder.table(table.topic), table, reader.read)
-
-
-def _positions(offsets: dict[str, dict[str, int]], topic: str) -> dict[int, int]:
-    return {int(number): offset for number, offset in offsets.get(topic, {}).items()}
 
 
 def _change_rows(images: Images) -> pa.Table:

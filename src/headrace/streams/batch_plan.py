@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
     from headrace.client.topics import NewTopic
     from headrace.spark.transactional_batch import Batch
     from headrace.streams.late import Late, MetWindow
 
 Made = TypeVar("Made")
-
-
-class FollowedTable(NamedTuple):
-    """A table that the job keeps a copy of."""
-
-    schema: StructType
-    key: tuple[str, ...]
-    take_unread: Callable[[], int | None]
-    """How many of its records in the last batch named no row; None if that is not known."""
 
 
 class BatchPlan:
@@ -39,8 +30,8 @@ class BatchPlan:
         """How much longer than they say themselves the streams of the job are waited for."""
         self.windows: list[MetWindow] = []
         """The windows of a job that wants something done with late rows, in the order of its function."""
-        self.tables: dict[str, FollowedTable] = {}
-        """The tables that are kept beside the batches, by their topics."""
+        self.tables: dict[str, Callable[[Batch], pa.Table]] = {}
+        """By the topics of the tables that are kept beside the batches: their records that named no row."""
         self._checks: list[Callable[[], None]] = []
         self._before: list[Callable[[Batch], None]] = []
         self._extra: list[Callable[[Batch], DataFrame | None]] = []

@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.streams.building import DEAD, value_options
-from headrace.streams.columns import quoted
 from headrace.streams.replay import range_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, DataFrameReader
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from headrace.spark.transactional_sink import Batch
-    from headrace.streams.batch_plan import FollowedTable
     from headrace.streams.job import Job
     from headrace.streams.stream import Stream
     from headrace.streams.workplace import Workplace
 
 ENOUGH_ROWS: Final = 100
 """Below this many rows a share says nothing."""
+
+LETTER: Final = "topic string, key binary, value binary, headers array<struct<key: string, value: binary>>"
 
 Counts = dict[str, tuple[int, int]]
 """Rows, and those of them that did not parse, by topic."""
@@ -43,7 +44,7 @@ class DeadLetters:
         self,
         job: Job,
         streams: Sequence[Stream],
-        tables: Mapping[str, FollowedTable],
+        tables: Mapping[str, Callable[[Batch], pa.Table]],
         workplace: Workplace,
         counts: Callable[[], Counts],
     ) -> None:
@@ -59,14 +60,12 @@ class DeadLetters:
         """The records to write for a batch whose rows were computed just now; None if all of them parsed."""
         counts = self._counts()
         self.rows += sum(rows for rows, _ in counts.values())
-        unread = {topic: table.take_unread() for topic, table in self._tables.items()}
-        self.dead += sum(dead for _, dead in counts.values()) + sum(filter(None, unread.values()))
+        unread = {topic: find(batch) for topic, find in self._tables.items()}
+        self.dead += sum(dead for _, dead in counts.values()) + sum(map(len, unread.values()))
         self._check_limit()
         topics = [topic for topic, (_, dead) in counts.items() if dead and topic in self._streams]
         parts = [self._read(self._streams[topic], batch) for topic in topics]
-        # What a copy already had when the batch was repeated is looked at again.
-        suspects = [topic for topic, count in unread.items() if count != 0 and _moved(topic, batch)]
-        parts += [self._read_table(topic, batch) for topic in suspects]
+        parts += [self._letters(topic, table) for topic, table in unread.items() if len(table)]
         return reduce(lambda one, other: one.unionByName(other), parts) if parts else None
 
     def _check_limit(self) -> None:
@@ -85,35 +84,29 @@ class DeadLetters:
         )
 
     def _read(self, stream: Stream, batch: Batch) -> DataFrame:
-        reader = self._reader(stream.topic, batch).option("errorsOnly", "true")
-        rows = reader.options(**value_options(stream)).load()
-        return as_letters(rows, self._job.dead_topic)
-
-    def _read_table(self, topic: str, batch: Batch) -> DataFrame:
-        """The records of a table that named no row."""
-        from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
-
-        table = self._tables[topic]
-        # The first batch has all that the table's topic holds.
-        reader = self._reader(topic, batch, whole=batch.id == 0).option("failOnDataLoss", "false")
-        rows = reader.option("valueFormat", "json").option("valueSchema", table.schema.json()).load()
-        keys = [F.col(f"value.{quoted(name)}").isNull() for name in table.key]
-        no_key = F.col("value").isNotNull() & reduce(lambda one, other: one | other, keys)
-        unnamed = F.struct(
-            F.lit(f"the key ({', '.join(table.key)}) is null").alias("reason"),
-            F.to_json("value").cast("binary").alias("raw"),
+        reader = (
+            self._workplace.spark.read.format("headrace")
+            .option("kafka.bootstrap.servers", self._workplace.bootstrap)
+            .options(**range_options(stream.topic, batch))
+            .option("errorsOnly", "true")
         )
-        dead = rows.withColumn("error", F.coalesce("error", F.when(no_key, unnamed)))
-        return as_letters(dead.filter("error IS NOT NULL"), self._job.dead_topic)
+        return as_letters(reader.options(**value_options(stream)).load(), self._job.dead_topic)
 
-    def _reader(self, topic: str, batch: Batch, *, whole: bool = False) -> DataFrameReader:
-        reader = self._workplace.spark.read.format("headrace")
-        reader = reader.option("kafka.bootstrap.servers", self._workplace.bootstrap)
-        return reader.options(**range_options(topic, batch, whole=whole))
+    def _letters(self, topic: str, unread: pa.Table) -> DataFrame:
+        """Records of a table as letters: they were read by the driver, and are few."""
+        records = [_letter(self._job.dead_topic, topic, record) for record in unread.to_pylist()]
+        return self._workplace.spark.createDataFrame(records, LETTER)
 
 
-def _moved(topic: str, batch: Batch) -> bool:
-    return bool(batch.end.get(topic)) and (batch.id == 0 or batch.end[topic] != batch.start.get(topic))
+def _letter(dead_topic: str, topic: str, record: Mapping[str, Any]) -> tuple[Any, ...]:
+    said = {"reason": record["reason"], "topic": topic}
+    said |= {"partition": str(record["partition"]), "offset": str(record["offset"])}
+    headers = [(name, bytearray(text.encode())) for name, text in said.items()]
+    return (dead_topic, *(_buffer(record[name]) for name in ("key", "value")), headers)
+
+
+def _buffer(value: bytes | None) -> bytearray | None:
+    return None if value is None else bytearray(value)
 
 
 def as_letters(rows: DataFrame, topic: str) -> DataFrame:

@@ -17,11 +17,11 @@ FROM_THE_FIRST: Final = -2
 """What Spark's Kafka source writes for the first record that is there."""
 
 
-def range_options(topic: str, batch: Batch, *, whole: bool = False) -> dict[str, str]:
-    """The options by which the source reads what a batch had of a topic; `whole` is from its first record."""
+def range_options(topic: str, batch: Batch) -> dict[str, str]:
+    """The options by which the source reads what a batch had of a topic."""
     end = batch.end.get(topic, {})
     # A partition that is new in this batch has no start: it is read from its first record.
-    start = dict.fromkeys(end, FROM_THE_FIRST) | ({} if whole else batch.start.get(topic, {}))
+    start = dict.fromkeys(end, FROM_THE_FIRST) | batch.start.get(topic, {})
     return {
         # Not subscribe: a partition that came after the batch has neither a start nor an end here.
         "assign": json.dumps({topic: sorted(map(int, end))}),

@@ -14,7 +14,6 @@ from urllib.parse import quote, urlparse
 
 from headrace.client.topics import NewTopic
 from headrace.errors import Misuse
-from headrace.streams.batch_plan import FollowedTable
 from headrace.streams.building import current_building
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
 from headrace.streams.durations import milliseconds_of
@@ -139,7 +138,7 @@ def _follow(building: Building, table: Table, columns: StructType) -> None:
             NewTopic(name=table.topic, partitions=PARTITIONS, configs={"cleanup.policy": "compact"})
         )
         building.plan.before(feed.update)
-        building.plan.tables[table.topic] = FollowedTable(columns, table.key, feed.take_unread)
+        building.plan.tables[table.topic] = feed.unread
         return table
 
     if building.plan.once(f"table {table.topic}", begin) != table:

@@ -17,7 +17,6 @@ from urllib.parse import urlparse
 
 from headrace.client.topics import NewTopic
 from headrace.errors import Misuse
-from headrace.streams.batch_plan import FollowedTable
 from headrace.streams.building import current_building
 from headrace.streams.columns import listed
 from headrace.streams.description import IncompatibleChange
@@ -171,8 +170,7 @@ def _followed(
     feed = ViewFeed(context, building.bootstrap, folder, shape, with_images=with_images)
     building.plan.before(feed.update)
     for table in tables:
-        unread = partial(feed.take_unread, table.topic)
-        building.plan.tables[table.topic] = FollowedTable(table.struct(), table.key, unread)
+        building.plan.tables[table.topic] = partial(feed.unread, table.topic)
     topics = list(dict.fromkeys(table.topic for table in shape.tables))
     for topic in topics:
         building.plan.follow(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -31,7 +30,16 @@ ENOUGH_BYTES: Final = 16 << 20
 Positions = dict[int, int]
 """The offset at which each partition is to be read next."""
 
-log = logging.getLogger("headrace.tables")
+UNREAD: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+"""Records that name no row, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +48,8 @@ class Changes:
 
     versions: pa.Table
     newest_us: int | None = None
-    unread: int = 0
-    """Records that named no row: values that do not parse, and keys that are null."""
+    unread: pa.Table = field(default_factory=UNREAD.empty_table)
+    """The records that named no row: values that do not parse, and keys that are null."""
 
 
 class ChangeReader:
@@ -51,7 +59,7 @@ class ChangeReader:
         self._cluster = cluster
         self._topic = definition.topic
         self._maker = VersionMaker(definition)
-        self._unread: int | None = None
+        self._unread: pa.Table | None = None
 
     def read(self, start: Positions, end: Positions) -> Changes:
         """What the topic holds between two positions; a partition without a start begins at its first record.
@@ -60,19 +68,13 @@ class ChangeReader:
         """
         parts = [part for number in sorted(end) for part in self._parts(number, start, end)]
         changes = joined_changes(parts, self._maker.schema)
-        self._unread = (self._unread or 0) + changes.unread
-        if changes.unread:
-            log.warning(
-                "the table of %r: %d records were left out, because their value does not parse or their key "
-                "is null",
-                self._topic,
-                changes.unread,
-            )
+        self._unread = changes.unread
         return changes
 
-    def take_unread(self) -> int | None:
-        """How many records named no row since this was asked last; None if nothing was read."""
-        unread, self._unread = self._unread, None
+    def unread(self, start: Positions, end: Positions) -> pa.Table:
+        """The records between two positions that named no row; read again only by those who have not yet."""
+        unread = self.read(start, end).unread if self._unread is None else self._unread
+        self._unread = None
         return unread
 
     def _parts(self, number: int, start: Positions, end: Positions) -> Iterator[Changes]:
@@ -111,10 +113,11 @@ class VersionMaker:
         self._names = [field.name for field in definition.row_type]
         self._rows = RowReader(definition.row_type)
         self._record_keys = RecordKeys(definition)
+        self._no_key = f"the key ({', '.join(definition.key)}) is null"
 
     def changes(self, records: pa.RecordBatch, partition: int) -> Changes:
         """What records of one partition change, in their order."""
-        rows, deleted = self._rows.read(records.column("value"))
+        rows, deleted, errors = self._rows.read(records.column("value"))
         keys = key_bytes([self._field(rows, name) for name in self._definition.key])
         if pc.any(deleted).as_py():
             keys = pc.if_else(deleted, self._record_keys.read(records.column("key")), keys)
@@ -131,8 +134,12 @@ class VersionMaker:
         # A value that is no row has no key either.
         named = keys.is_valid()
         versions, recorded = versions.filter(named), recorded.filter(named)
-        unread = records.num_rows - versions.num_rows
-        return Changes(versions=versions, newest_us=newest_us(versions, recorded), unread=unread)
+        changes = Changes(versions=versions, newest_us=newest_us(versions, recorded))
+        if versions.num_rows == records.num_rows:
+            return changes
+        reasons = pc.if_else(deleted, "the record's key names no row", self._no_key)
+        reasons = reasons if errors is None else pc.coalesce(errors, reasons)
+        return replace(changes, unread=_unread(records, partition, reasons, pc.invert(named)))
 
     def _valid_from(self, rows: pa.StructArray, recorded: pa.Int64Array) -> pa.Int64Array:
         name = self._definition.valid_from
@@ -151,8 +158,21 @@ def joined_changes(parts: list[Changes], schema: pa.Schema) -> Changes:
     return Changes(
         versions=sorted_versions(versions),
         newest_us=max(times, default=None),
-        unread=sum(part.unread for part in parts),
+        unread=pa.concat_tables([UNREAD.empty_table(), *(part.unread for part in parts)]),
     )
+
+
+def _unread(
+    records: pa.RecordBatch, partition: int, reasons: pa.StringArray, chosen: pa.BooleanArray
+) -> pa.Table:
+    columns = {
+        "key": records.column("key"),
+        "value": records.column("value"),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), records.num_rows),
+        "offset": records.column("offset"),
+        "reason": reasons,
+    }
+    return pa.table(columns).filter(chosen).cast(UNREAD)
 
 
 def _gathered(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ values, so that a table is declared by the columns of its rows either way.
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,15 @@ GONE: Final = pa.array(["d", "t"])
 """Events that say that a row is gone: deleted, or truncated."""
 
 
+class ReadRows(NamedTuple):
+    """Rows, each with whether it is gone and why it could not be read."""
+
+    rows: pa.StructArray
+    deleted: pa.BooleanArray
+    errors: pa.StringArray | None
+    """None when all could be read."""
+
+
 class RowReader:
     """Reads values as rows of one type."""
 
@@ -28,14 +37,15 @@ class RowReader:
         self._rows = value_parser("json", row_type)
         self._events = value_parser("json", pa.struct([("after", row_type), ("op", pa.string())]))
 
-    def read(self, values: pa.Array) -> tuple[pa.StructArray, pa.BooleanArray]:
+    def read(self, values: pa.Array) -> ReadRows:
         """The row in each value, null where there is none, and whether it says that its row is gone."""
         deleted = values.is_null()
         if not _holds_events(values):
-            return self._rows.parse(values).values, deleted
-        events = self._events.parse(values).values
-        gone = pc.is_in(pc.struct_field(events, [1]), value_set=GONE)
-        return pc.struct_field(events, [0]), pc.or_(deleted, gone)
+            parsed = self._rows.parse(values)
+            return ReadRows(parsed.values, deleted, parsed.errors)
+        parsed = self._events.parse(values)
+        gone = pc.is_in(pc.struct_field(parsed.values, [1]), value_set=GONE)
+        return ReadRows(pc.struct_field(parsed.values, [0]), pc.or_(deleted, gone), parsed.errors)
 
 
 def _holds_events(values: pa.Array) -> bool:
