@@ -2,6 +2,7 @@
 
 Prebuilt requests on one plain socket, so that the broker is measured and not a client. The rows of topics
 with a bound that is not reached show what asking for room costs; those that are full, what dropping does.
+CPU seconds of the broker tell more than rates where the machine is not quite quiet.
 """
 
 import argparse
@@ -79,15 +80,20 @@ def measure_kind(stage: Stage, entry: Entry, kind: str) -> dict[str, float]:
     settle()
     prime(stage.folder, int(seconds * MEGABYTES_PER_SECOND))
     produced = stage.load(entry, "produce", client="wire", topic=new_topic(), **load)
-    figures = {"produce, 256 KiB batches, MB/s": produced.megabytes_per_second}
+    figures = {
+        "produce, 256 KiB batches, MB/s": produced.megabytes_per_second,
+        "produce: broker's CPU, s/GB": produced.broker_cpu_per_gigabyte,
+    }
     if "full" not in kind:
         topic, short = new_topic(), load | {"seconds": FILL_SECONDS}
         filled = stage.load(entry, "produce", client="wire", topic=topic, keep=True, **short)
         consumed = stage.load(entry, "consume", client="wire", topic=topic, records=filled.records, **load)
         figures["consume, MB/s"] = consumed.megabytes_per_second
+        figures["consume: broker's CPU, s/GB"] = consumed.broker_cpu_per_gigabyte
     few = load | {"record_bytes": 100}
     requests = stage.load(entry, "requests", client="wire", topic=new_topic(), in_flight=5, **few)
     figures["requests of one record/s"] = requests.records_per_second
+    figures["requests: broker's CPU, µs each"] = requests.broker_cpu_seconds / requests.records * 1e6
     return figures
 
 

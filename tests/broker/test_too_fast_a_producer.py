@@ -152,8 +152,10 @@ def test_a_producers_own_buffer_fills_while_it_waits(bootstrap: str) -> None:
 def test_a_producer_that_waits_longer_than_it_will_is_told_and_nothing_is_stored(bootstrap: str) -> None:
     create(bootstrap, "orders", **BLOCK, headrace_overflow_timeout_ms="100")
     commit(bootstrap, "orders", "mailer", 0)
-    sender = Sender(bootstrap, "orders", message_timeout_ms=700)
-    sender.write(*numbers(0, 11))
+    Sender(bootstrap, "orders").write(*numbers(0, 10))
+    sender = Sender(bootstrap, "orders", message_timeout_ms=1500)
+    sender.producer.list_topics("orders", timeout=30)  # it is connected before its time runs
+    sender.write("10")
     assert sender.failed == {"10": "_MSG_TIMED_OUT"}
     found = status(bootstrap, "orders")
     assert found["timed_out_records"] >= 1
