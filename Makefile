@@ -57,7 +57,7 @@ test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched
 soak: $(VENV)/.dev  ## long storms of kill -9
 	$(BIN)/python -m pytest -m soak --timeout=3600 --hypothesis-profile=random --randomly-seed=default $(ARGS)
 
-bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|spark|streams
+bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|spark|streams|queue
 	bench/.venv/bin/python -m bench.$(BENCH) $(ARGS)
 
 format: $(VENV)/.dev
