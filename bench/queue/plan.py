@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Rounds of a run, and the size of each; a short round warms each row up."""
+    """Rounds of a run, and the size of each; a short round warms each system up."""
 
     name: str
     rounds: int
