@@ -25,8 +25,12 @@ class Worker(Protocol):
         """Messages in its hands, none when none came for a moment; those of before are acknowledged."""
         ...
 
-    def acknowledge(self, index: int, *, waits: bool) -> None:
-        """Accept one of the messages that were taken last; with `waits`, hear it confirmed."""
+    def acknowledge(self, index: int) -> None:
+        """Accept one of the messages that were taken last, and send that."""
+        ...
+
+    def confirm(self) -> None:
+        """Return when the broker has heard of all that was acknowledged."""
         ...
 
 
@@ -41,7 +45,6 @@ class Crowd:
         self._new_worker = new_worker
         self._messages = messages
         self._done = 0
-        self._waits = job.act == "latency"
         self._changed = threading.Condition()
         self.samples: list[Sample] = []
         self.first_at = 0.0
@@ -65,19 +68,20 @@ class Crowd:
     def _work(self) -> None:
         with self._new_worker(self._job) as worker:
             while self._done < self._messages:
-                for index, value in enumerate(worker.take()):
+                values = worker.take()
+                if values:
                     self.first_at = self.first_at or time.perf_counter()
-                    worker.acknowledge(index, waits=self._waits)
-                    self._count(value)
+                    for index in range(len(values)):
+                        worker.acknowledge(index)
+                    worker.confirm()
+                    self._count(values)
 
-    def _count(self, value: bytes) -> None:
+    def _count(self, values: list[bytes]) -> None:
         now_ns = time.perf_counter_ns()
         with self._changed:
-            self._done += 1
-            if self._waits:
-                self.samples.append(sample(value, now_ns))
-            if self._done in (WARM_UP, self._messages):
-                self._changed.notify_all()
+            self._done += len(values)
+            self.samples += [sample(value, now_ns) for value in values]
+            self._changed.notify_all()
 
 
 def sample(value: bytes, now_ns: int) -> Sample:

@@ -83,6 +83,11 @@ class Receiver:
         if self._ready:
             self._send(leader)
 
+    def send(self) -> None:
+        """Send what was said of messages, without waiting for an answer."""
+        for leader in self._leaders.values():
+            leader.acknowledge()
+
     def settle(self) -> None:
         """Return when the brokers have heard all that was said."""
         for leader in self._leaders.values():
