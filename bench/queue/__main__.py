@@ -79,7 +79,8 @@ def load(row: Row, node: Node, job: Job) -> Outcome:
 def measure(row: Row, node: Node, plan: Plan, readings: Readings, progress: Console) -> None:
     """All loads of one column, one after the other."""
     for consumers in plan.consumers:
-        for number in range(plan.rounds + 1):
+        first = 0 if consumers == plan.consumers[0] else 1
+        for number in range(first, plan.rounds + 1):
             messages = plan.messages if number else plan.warm_up_messages
             job = Job(
                 act="drain",

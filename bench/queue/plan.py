@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Rounds of a run, and the size of each; a short round warms each row up."""
+    """Rounds of a run, and the size of each; a short round warms each system up."""
 
     name: str
     rounds: int
@@ -18,5 +18,5 @@ class Plan:
     consumers: tuple[int, ...] = (1, 4, 16)
 
 
-FULL = Plan(name="full", rounds=2, messages=10_000, warm_up_messages=2_000, rate=500, latency_messages=1_600)
+FULL = Plan(name="full", rounds=2, messages=10_000, warm_up_messages=2_000, rate=100, latency_messages=800)
 QUICK = Plan(name="quick", rounds=1, messages=2_000, warm_up_messages=200, rate=200, latency_messages=200)

@@ -8,6 +8,7 @@ import pytest
 from tests.behaviour.clients.contract import Client, Message, ProducerOptions
 from tests.behaviour.clients.java import SOURCE, class_path
 from tests.behaviour.names import NewName, NewTopic
+from tests.behaviour.reading import wait_until
 from tests.behaviour.workers import REJECT, RELEASE, Worker, set_group
 
 pytestmark = pytest.mark.broker_only("confluent")
@@ -112,13 +113,15 @@ def test_more_workers_than_partitions_share_all_messages(
     sent = [b"%d" % number for number in range(40)]
     send(client, topic, *sent)
     got: list[bytes] = []
-    for turn in range(40):
-        worker = workers[turn % 5]
-        messages = worker.take()
-        worker.say(messages)
-        got += [message.value() for message in messages]
-        if len(got) >= 40:
-            break
+
+    def turn() -> bool:
+        for worker in workers:
+            messages = worker.poll()
+            worker.say(messages)
+            got.extend(message.value() for message in messages)
+        return len(got) >= len(sent)
+
+    wait_until(turn, "all messages to be done")
     assert sorted(got) == sorted(sent)
 
 

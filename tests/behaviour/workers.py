@@ -33,7 +33,7 @@ class Worker:
         deadline = time.monotonic() + DEADLINE_S
         while len(taken) < count:
             assert time.monotonic() < deadline, f"{len(taken)} of {count} messages came"
-            taken += self._poll()
+            taken += self.poll()
         return taken
 
     def take_quietly(self) -> list[Message]:
@@ -41,10 +41,11 @@ class Worker:
         taken: list[Message] = []
         end = time.monotonic() + QUIET_S
         while time.monotonic() < end:
-            taken += self._poll()
+            taken += self.poll()
         return taken
 
-    def _poll(self) -> list[Message]:
+    def poll(self) -> list[Message]:
+        """What is there, or comes within a moment."""
         messages = list(self._consumer.poll(TURN_S))
         assert all(message.error() is None for message in messages)
         return messages

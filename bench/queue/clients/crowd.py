@@ -10,7 +10,9 @@ from typing import Protocol
 from bench.queue.job import Job, Outcome
 
 STAMP = struct.Struct(">q")
-LONGEST_S = 120.0
+LONGEST_S = 60.0
+WARM_UP = 50
+"""Messages that are sent before those whose latencies count, so that workers have joined."""
 
 Sample = tuple[int, float]
 """When a message was sent, in nanoseconds, and how many milliseconds later it was acknowledged."""
@@ -23,8 +25,12 @@ class Worker(Protocol):
         """Messages in its hands, none when none came for a moment; those of before are acknowledged."""
         ...
 
-    def acknowledge(self, index: int, *, waits: bool) -> None:
-        """Accept one of the messages that were taken last; with `waits`, hear it confirmed."""
+    def acknowledge(self, index: int) -> None:
+        """Accept one of the messages that were taken last, and send that."""
+        ...
+
+    def confirm(self) -> None:
+        """Return when the broker has heard of all that was acknowledged."""
         ...
 
 
@@ -32,51 +38,50 @@ NewWorker = Callable[[Job], AbstractContextManager[Worker]]
 
 
 class Crowd:
-    """As many workers as the job says, each in a thread, from their first message to the last one of all."""
+    """As many workers as the job says, each in a thread, from the first message to the last one of all."""
 
-    def __init__(self, job: Job, new_worker: NewWorker) -> None:
+    def __init__(self, job: Job, new_worker: NewWorker, messages: int) -> None:
         self._job = job
         self._new_worker = new_worker
-        self._lock = threading.Lock()
-        self._left = job.messages
-        self._waits = job.act == "latency"
-        self._stop = threading.Event()
-        self._ready = threading.Barrier(job.consumers + 1)
+        self._messages = messages
+        self._done = 0
+        self._changed = threading.Condition()
         self.samples: list[Sample] = []
+        self.first_at = 0.0
+        """When somebody got the first message."""
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(job.consumers)]
-
-    def start(self) -> float:
-        """Let all workers join, and then begin; gives the time of the beginning."""
         for thread in self._threads:
             thread.start()
-        self._ready.wait(LONGEST_S)
-        return time.perf_counter()
 
-    def finish(self) -> float:
-        """Wait until every message is acknowledged; gives the time of the end."""
-        if not self._stop.wait(LONGEST_S):
-            raise TimeoutError(f"{self._left} of {self._job.messages} messages were not acknowledged")
-        end = time.perf_counter()
+    def wait(self, count: int) -> float:
+        """Wait until so many messages are acknowledged; gives the time of the end."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._done >= count, LONGEST_S):
+                raise TimeoutError(f"{self._done} of {count} messages were acknowledged")
+            return time.perf_counter()
+
+    def close(self) -> None:
+        """Wait until all workers have left."""
         for thread in self._threads:
             thread.join(LONGEST_S)
-        return end
 
     def _work(self) -> None:
         with self._new_worker(self._job) as worker:
-            self._ready.wait(LONGEST_S)
-            while not self._stop.is_set():
-                for index, value in enumerate(worker.take()):
-                    worker.acknowledge(index, waits=self._waits)
-                    self._count(value)
+            while self._done < self._messages:
+                values = worker.take()
+                if values:
+                    self.first_at = self.first_at or time.perf_counter()
+                    for index in range(len(values)):
+                        worker.acknowledge(index)
+                    worker.confirm()
+                    self._count(values)
 
-    def _count(self, value: bytes) -> None:
+    def _count(self, values: list[bytes]) -> None:
         now_ns = time.perf_counter_ns()
-        with self._lock:
-            self._left -= 1
-            if self._waits:
-                self.samples.append(sample(value, now_ns))
-            if self._left == 0:
-                self._stop.set()
+        with self._changed:
+            self._done += len(values)
+            self.samples += [sample(value, now_ns) for value in values]
+            self._changed.notify_all()
 
 
 def sample(value: bytes, now_ns: int) -> Sample:
@@ -90,11 +95,11 @@ def steady(samples: list[Sample]) -> tuple[float, ...]:
     return tuple(latency for _, latency in sorted(samples)[len(samples) // 4 :])
 
 
-def payloads(job: Job) -> Iterator[bytes]:
-    """The messages, each stamped when it is asked for; for latencies at the job's rate."""
+def payloads(job: Job, count: int) -> Iterator[bytes]:
+    """Messages, each stamped when it is asked for; for latencies at the job's rate."""
     filling = b"x" * (job.message_bytes - STAMP.size)
     begin = time.perf_counter()
-    for number in range(job.messages):
+    for number in range(count):
         if job.act == "latency":
             pause = begin + number / job.rate - time.perf_counter()
             if pause > 0:
@@ -103,14 +108,17 @@ def payloads(job: Job) -> Iterator[bytes]:
 
 
 def run_crowd(job: Job, new_worker: NewWorker, send: Callable[[Job, Iterator[bytes]], None]) -> Outcome:
-    """A full queue worked off, or a slow producer followed."""
+    """A full queue worked off, or a slow producer followed once workers have joined."""
     if job.act == "drain":
-        send(job, payloads(job))
-        crowd = Crowd(job, new_worker)
-        begin = crowd.start()
-        return Outcome(seconds=crowd.finish() - begin)
-    crowd = Crowd(job, new_worker)
-    crowd.start()
-    send(job, payloads(job))
-    crowd.finish()
+        send(job, payloads(job, job.messages))
+        crowd = Crowd(job, new_worker, job.messages)
+        end = crowd.wait(job.messages)
+        crowd.close()
+        return Outcome(seconds=end - crowd.first_at)
+    crowd = Crowd(job, new_worker, job.messages + WARM_UP)
+    send(job, payloads(job, WARM_UP))
+    crowd.wait(WARM_UP)
+    send(job, payloads(job, job.messages))
+    crowd.wait(job.messages + WARM_UP)
+    crowd.close()
     return Outcome(latencies_ms=steady(crowd.samples))

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import nats
+from nats.aio.client import Client
 from nats.errors import TimeoutError as NothingCame
 from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.js.client import JetStreamContext
@@ -24,25 +25,28 @@ class Run:
         self.left = job.messages
         self.samples: list[Sample] = []
         self.done = asyncio.Event()
+        self.first_at = 0.0
 
-    async def work(self, stream: JetStreamContext) -> None:
+    async def work(self, connection: Client) -> None:
         """One worker: take messages, acknowledge each."""
         at_once = AT_ONCE if self.job.act == "drain" else 1
-        subscription = await stream.pull_subscribe(self.job.topic, durable="crew")
+        subscription = await connection.jetstream().pull_subscribe(self.job.topic, durable="crew")
         while not self.done.is_set():
             try:
                 messages = await subscription.fetch(at_once, timeout=WAIT_S)
             except (NothingCame, TimeoutError):  # it raises the one or the other
                 continue
+            self.first_at = self.first_at or time.perf_counter()
             for message in messages:
-                await (message.ack() if self.job.act == "drain" else message.ack_sync())
-                self._count(message.data)
+                await message.ack()
+            await connection.flush()  # all that was sent before it has arrived
+            self._count([message.data for message in messages])
 
-    def _count(self, value: bytes) -> None:
-        if self.job.act == "latency":
-            self.samples.append(sample(value, time.perf_counter_ns()))
-        self.left -= 1
-        if self.left == 0:
+    def _count(self, values: list[bytes]) -> None:
+        now_ns = time.perf_counter_ns()
+        self.samples += [sample(value, now_ns) for value in values]
+        self.left -= len(values)
+        if self.left <= 0:
             self.done.set()
 
     async def send(self, stream: JetStreamContext) -> None:
@@ -74,12 +78,11 @@ async def _run(job: Job) -> Outcome:
     run = Run(job)
     if job.act == "drain":
         await run.send(streams[0])
-    begin = time.perf_counter()
-    workers = [asyncio.create_task(run.work(stream)) for stream in streams[1:]]
+    workers = [asyncio.create_task(run.work(connection)) for connection in connections[1:]]
     if job.act == "latency":
         await run.send(streams[0])
     await asyncio.wait_for(run.done.wait(), LONGEST_S)
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - run.first_at
     await asyncio.gather(*workers)
     for connection in connections:
         await connection.close()

@@ -18,19 +18,26 @@ class OwnWorker:
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
-        self._message: Message | None = None
+        self._messages: list[Message] = []
 
     def take(self) -> list[bytes]:
-        """The next message."""
-        self._message = self._receiver.take()
-        return [] if self._message is None else [self._message.value or b""]
+        """The messages that come together."""
+        first = self._receiver.take()
+        self._messages = [] if first is None else [first]
+        while self._receiver.is_ready:
+            more = self._receiver.take()
+            assert more is not None
+            self._messages.append(more)
+        return [message.value or b"" for message in self._messages]
 
-    def acknowledge(self, index: int, *, waits: bool) -> None:  # noqa: ARG002  there is one
-        """Accept the message."""
-        assert self._message is not None
-        self._receiver.finish(self._message, Verdict.ACCEPT)
-        if waits:
-            self._receiver.settle()
+    def acknowledge(self, index: int) -> None:
+        """Accept one message, and tell the broker."""
+        self._receiver.finish(self._messages[index], Verdict.ACCEPT)
+        self._receiver.send()
+
+    def confirm(self) -> None:
+        """Return when the broker has heard it."""
+        self._receiver.settle()
 
 
 @contextmanager

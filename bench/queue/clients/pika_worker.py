@@ -34,9 +34,12 @@ class PikaWorker:
         self._tag = method.delivery_tag
         return [body]
 
-    def acknowledge(self, index: int, *, waits: bool) -> None:  # noqa: ARG002  AMQP confirms no acknowledgement
+    def acknowledge(self, index: int) -> None:  # noqa: ARG002  there is one
         """Accept the message."""
         self._channel.basic_ack(self._tag)
+
+    def confirm(self) -> None:
+        """Nothing: AMQP does not confirm acknowledgements."""
 
 
 @contextmanager

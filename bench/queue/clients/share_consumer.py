@@ -24,13 +24,15 @@ class ShareWorker:
         self._taken = [message for message in self._consumer.poll(POLL_S) if message.error() is None]
         return [message.value() for message in self._taken]
 
-    def acknowledge(self, index: int, *, waits: bool) -> None:
+    def acknowledge(self, index: int) -> None:
         """Accept one message, and tell the broker."""
         self._consumer.acknowledge(self._taken[index])
-        if waits:
-            self._consumer.commit_sync(LONGEST_S)
-        else:
+        if index < len(self._taken) - 1:  # the last one goes with `confirm`, and is answered last
             self._consumer.commit_async()
+
+    def confirm(self) -> None:
+        """Return when the broker has heard it."""
+        self._consumer.commit_sync(LONGEST_S)
 
 
 @contextmanager

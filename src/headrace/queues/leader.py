@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.client.errors import RequestRefused
 from headrace.client.share_messages import (
     ACKNOWLEDGE,
     FETCH,
@@ -108,7 +109,7 @@ class Leader:
         if answer.error in LOST:
             self._epoch = OPEN
         elif answer.error is not ErrorCode.none:
-            log.warning("%s: %s", self.connection.name, answer.error.name)
+            raise RequestRefused(f"give messages to the share group {self._group!r}", answer.error)
         _tell_lost(answer.partitions)
 
 

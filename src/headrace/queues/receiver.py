@@ -6,6 +6,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from kio.schema.errors import ErrorCode
+
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable
 from headrace.client.share_groups import group_settings, locate, set_group_settings
@@ -42,6 +44,7 @@ class Receiver:
         self._member = Membership(bootstrap, queue.group, queue.topics)
         self._leaders: dict[Address, Leader] = {}
         self._topics: dict[UUID, SharedTopic] = {}
+        self._is_stale = True
         self._ready: deque[Message] = deque()
         self._lost_since = NO_PATIENCE
         # Half the time after which the loop is to end, so that it ends in time.
@@ -80,6 +83,11 @@ class Receiver:
         if self._ready:
             self._send(leader)
 
+    def send(self) -> None:
+        """Send what was said of messages, without waiting for an answer."""
+        for leader in self._leaders.values():
+            leader.acknowledge()
+
     def settle(self) -> None:
         """Return when the brokers have heard all that was said."""
         for leader in self._leaders.values():
@@ -110,6 +118,7 @@ class Receiver:
     def _bear(self) -> None:
         """Wait for brokers to come back, but not for ever."""
         self._leaders.clear()
+        self._is_stale = True
         now = time.monotonic()
         self._lost_since = self._lost_since or now
         if now - self._lost_since > self._queue.patience_s:
@@ -120,24 +129,29 @@ class Receiver:
 
     # ---------------------------------------------------------------- brokers
 
-    def _fetch(self) -> Iterator[Message]:
+    def _fetch(self) -> list[Message]:
         if self._member.fault is not None:
             raise self._member.fault
         by_leader = self._divide(self._member.assignment)
         if not by_leader:
             time.sleep(PAUSE_S)  # the topic is not there yet: a heartbeat will say when it is
-            return iter(())
+            return []
         wait_ms = round(1000 * self._wait_s)
         tickets = [
             (leader, leader.ask(places, max_records=self._queue.prefetch, max_wait_ms=wait_ms))
             for leader, places in by_leader
         ]
         found = [taken for leader, ticket in tickets for taken in leader.receive(ticket)]
-        return (message for taken in found for message in self._messages(taken))
+        messages = [message for taken in found for message in self._messages(taken)]
+        if any(taken.error is not ErrorCode.none for taken in found):
+            self._is_stale = True  # a topic was deleted, or has another leader
+            time.sleep(0 if messages else PAUSE_S)
+        return messages
 
     def _divide(self, assignment: frozenset[Place]) -> list[tuple[Leader, frozenset[Place]]]:
-        if any(topic not in self._topics for topic, _ in assignment) or not self._leaders:
+        if self._is_stale or any(topic not in self._topics for topic, _ in assignment):
             self._topics = locate(self._cluster, self._queue.topics)
+            self._is_stale = False
         by_address: dict[Address, set[Place]] = {address: set() for address in self._leaders}
         for topic, index in assignment:
             address = self._address((topic, index))

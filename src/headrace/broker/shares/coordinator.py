@@ -255,7 +255,7 @@ class Shares:
         return share
 
     def _remove(self, shares: Sequence[Share]) -> None:
-        self._store.forget({share.key: share.state.stored_chunks for share in shares})
+        self._store.forget({share.key: set(share.state.chunks.stored) for share in shares})
         for share in shares:
             share.close()
             del self._shares[share.key]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.shares.chunks import Chunks
 from headrace.broker.shares.key_order import KeyOrder
 from headrace.broker.shares.ranges import Ranges
 from headrace.broker.shares.states import Acknowledgement, Burial, Reason, Run, StoredState
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
     from headrace.broker.shares.settings import ShareGroupConfig
 
-CHUNK: Final = 64
-"""Offsets whose states are stored together: an acknowledgement out of order writes one chunk."""
-
 
 class Acknowledged(NamedTuple):
     """What a member says of the records from `first` to `last`: one word for all, or one for each."""
@@ -36,9 +34,9 @@ class Acknowledged(NamedTuple):
     last: int
     types: Sequence[int]
 
-    def each(self) -> Iterator[tuple[int, int]]:
-        """Each offset with its word."""
-        for offset in range(self.first, self.last + 1):
+    def each(self, start: int) -> Iterator[tuple[int, int]]:
+        """Each offset from `start` on with its word."""
+        for offset in range(max(self.first, start), self.last + 1):
             yield offset, self.types[0] if len(self.types) == 1 else self.types[offset - self.first]
 
 
@@ -77,9 +75,7 @@ class SharePartition:
         self._delayed: list[tuple[int, int, bytes | None]] = []
         self._deadlines: list[tuple[int, int]] = []
         self._keys = KeyOrder()
-        self._dirty: set[int] = set()
-        self._stored: set[int] = set()
-        self._stored_start = start if is_stored else -1
+        self.chunks = Chunks(start if is_stored else None)
 
     # ---------------------------------------------------------------- looking at records
 
@@ -188,8 +184,8 @@ class SharePartition:
         if error is not ErrorCode.none:
             return error
         for batch in batches:
-            for offset, kind in batch.each():
-                if offset >= self.start and offset in self.held:
+            for offset, kind in batch.each(self.start):
+                if offset in self.held:
                     self._apply(offset, kind, now_ms)
         self._advance()
         return ErrorCode.none
@@ -207,10 +203,10 @@ class SharePartition:
             seen = batch.last
             if batch.last >= self.next:
                 return ErrorCode.invalid_record_state
-            for offset, kind in batch.each():
+            for offset, kind in batch.each(self.start):
                 hold = self.held.get(offset)
                 # What the log has lost meanwhile, and gaps that were never handed out, need none.
-                if offset >= self.start and kind and (hold is None or hold.member != member):
+                if kind and (hold is None or hold.member != member):
                     return ErrorCode.invalid_record_state
         return ErrorCode.none
 
@@ -234,7 +230,7 @@ class SharePartition:
             return
         del self.held[offset]
         self.deliveries[offset] = hold.deliveries
-        self._dirty.add(offset // CHUNK)
+        self.chunks.touch(offset, offset)
         heapq.heappush(self._ready, offset)
 
     def _bury(self, offset: int, reason: Reason) -> None:
@@ -244,7 +240,7 @@ class SharePartition:
             return
         self.archiving[offset] = Burial(reason, hold.deliveries)
         self.deliveries.pop(offset, None)
-        self._dirty.add(offset // CHUNK)
+        self.chunks.touch(offset, offset)
         self._unblock(offset)
 
     def locate_burials(self, position: int) -> None:
@@ -307,12 +303,12 @@ class SharePartition:
     def _finish(self, offset: int) -> None:
         self.deliveries.pop(offset, None)
         self.done.add(offset, offset)
-        self._dirty.add(offset // CHUNK)
+        self.chunks.touch(offset, offset)
         self._unblock(offset)
 
     def _finish_range(self, first: int, last: int) -> None:
         self.done.add(first, last)
-        self._dirty.update(range(first // CHUNK, last // CHUNK + 1))
+        self.chunks.touch(first, last)
         self._advance()
 
     def _unblock(self, offset: int) -> None:
@@ -328,36 +324,11 @@ class SharePartition:
 
     def take_changes(self) -> tuple[int | None, Mapping[int, Sequence[Run]]]:
         """The new start, if it moved, and the chunks that changed, empty ones to be deleted."""
-        first_chunk = self.start // CHUNK
-        changed: dict[int, Sequence[Run]] = {}
-        if first_chunk != self._stored_start // CHUNK:
-            changed = {chunk: () for chunk in self._stored if chunk < first_chunk}
-        for chunk in self._dirty:
-            if chunk >= first_chunk:
-                current = self._runs(chunk)
-                if current or chunk in self._stored:
-                    changed[chunk] = current
-        self._dirty.clear()
-        for chunk, runs in changed.items():
-            (self._stored.add if runs else self._stored.discard)(chunk)
-        start = self.start if self.start != self._stored_start else None
-        self._stored_start = self.start
-        return start, changed
-
-    def untake(self, changed: Mapping[int, Sequence[Run]]) -> None:
-        """Undo `take_changes`: they could not be stored, and are to be tried again with the next ones."""
-        self._dirty.update(changed)
-        self._stored.update(changed)
-        self._stored_start = -1
-
-    @property
-    def stored_chunks(self) -> frozenset[int]:
-        """The chunks of which something is stored."""
-        return frozenset(self._stored)
+        return self.chunks.take(self.start, self._runs)
 
     def restore(self, chunk: int, runs: Iterable[Run]) -> None:
         """Take over what is stored of a chunk; before any record is looked at."""
-        self._stored.add(chunk)
+        self.chunks.stored.add(chunk)
         for run in runs:
             if run.last < self.start:
                 continue
@@ -371,8 +342,7 @@ class SharePartition:
                 else:
                     self.deliveries[offset] = run.deliveries
 
-    def _runs(self, chunk: int) -> list[Run]:
-        first, last = max(chunk * CHUNK, self.start), chunk * CHUNK + CHUNK - 1
+    def _runs(self, first: int, last: int) -> list[Run]:
         runs = [Run(begin, end, StoredState.DONE) for begin, end in self.done.between(first, last)]
         if self.archiving or self.deliveries:
             runs += [run for offset in range(first, last + 1) if (run := self._run(offset)) is not None]

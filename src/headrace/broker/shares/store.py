@@ -64,7 +64,7 @@ class ShareStore:
             self._append(pairs)
         except BaseException:
             for share, _, chunks in taken:
-                share.state.untake(chunks)
+                share.state.chunks.untake(chunks)
             raise
         return bool(pairs)
 
