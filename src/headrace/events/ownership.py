@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -25,6 +26,7 @@ SESSION_MS: Final = 6_000
 """How long a process that was killed still counts as the handler of its partitions; brokers allow no less."""
 LEAVE_S: Final = 10.0
 ASK_S: Final = 5.0
+LOOK_S: Final = 2.0
 _SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ class Ownership:
         self._full: set[int] = set()
         self._openings: dict[int, int] = {}
         self._next: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
+        self._look_at = 0.0
         self._stopping = threading.Event()
         self._consumer = Consumer(
             {
@@ -80,6 +84,7 @@ class Ownership:
             while not self._stopping.is_set():
                 self._begin_reading()
                 self._slow_down()
+                self._look_for_stalls()
                 message = self._consumer.poll(POLL_S)
                 while message is not None:
                     self._deliver(message)
@@ -143,6 +148,29 @@ class Ownership:
                 self._consumer.resume([place])
                 self._full.remove(number)
 
+    def _look_for_stalls(self) -> None:
+        """Now and then: read again where there are commands and none came since the last look.
+
+        Callers wait for what is in the topic; a position that went astray in a rebalance must not let them.
+        """
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        for number in self._openings.keys() & self._handlers.keys() - self._full:
+            wanted = self._next[number]
+            place = TopicPartition(self._topic, number, wanted)
+            if self._known_end(place) > wanted == self._seen.get(number):
+                self._goes_back(place)
+            self._seen[number] = wanted
+
+    def _known_end(self, place: TopicPartition) -> int:
+        """Where the partition ends, as far as the last answer to a fetch said."""
+        try:
+            known = self._consumer.get_watermark_offsets(place, cached=True)
+        except KafkaException:
+            return -1
+        return -1 if known is None else int(known[1])
+
     def _deliver(self, message: Message) -> None:
         if message.error() is not None:
             logger.info("%s: %s", self._topic, message.error())
@@ -171,8 +199,8 @@ class Ownership:
     def _goes_back(self, place: TopicPartition) -> bool:
         """Read from that place on again, unless retention took what is there."""
         try:
-            first, _ = self._consumer.get_watermark_offsets(place, timeout=ASK_S)
-            if first > place.offset:
+            known = self._consumer.get_watermark_offsets(place, timeout=ASK_S)
+            if known is not None and known[0] > place.offset:
                 return False
             self._consumer.seek(place)
         except KafkaException:
