@@ -14,7 +14,7 @@ from typing import Any
 from bench.aims import Aim, judge
 from bench.choices import names_of
 from bench.events.systems import TITLES, System, started
-from bench.machine import machine_facts
+from bench.machine import Facts, machine_facts
 from bench.readings import Readings
 from bench.tables import make_console, make_progress, print_readings, print_verdicts, warn_when_busy
 
@@ -60,16 +60,22 @@ def main() -> None:
                 for task, add in _tasks(system, options, number, readings):
                     progress.log(f"round {number + 1}: {TITLES[system.name]}, {task['run']}")
                     add(_run(system, task))
+            _write(options, machine, readings)  # a run that is cut short has its whole rounds
     console = make_console()
     print_readings(console, readings, {name: TITLES[name] for name in options.systems}, "postgres")
     print_verdicts(console, (judge(aim, readings) for aim in AIMS))
+
+
+def _write(options: argparse.Namespace, machine: Facts, readings: Readings) -> None:
+    """Write facts, readings and verdicts as JSON; what was not measured stays as it was there."""
     target = options.json or (None if options.quick else RESULTS)
-    if target:
-        before = json.loads(target.read_text())["readings"] if target.is_file() else ()
-        both = readings.with_others(before)
-        aims = [judge(aim, both).as_json() for aim in AIMS]
-        report = {"machine": machine, "systems": TITLES, "readings": both.as_json(), "aims": aims}
-        target.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    if target is None:
+        return
+    before = json.loads(target.read_text())["readings"] if target.is_file() else ()
+    both = readings.with_others(before)
+    aims = [judge(aim, both).as_json() for aim in AIMS]
+    report = {"machine": machine, "systems": TITLES, "readings": both.as_json(), "aims": aims}
+    target.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -58,6 +58,26 @@ def test_many_writers_fill_one_transaction(
         assert read_values(cluster, partition) == numbers(0, 100)
 
 
+def test_the_writes_of_a_single_writer_add_their_partitions(
+    cluster: Cluster, partitions: list[TopicPartition], name: str
+) -> None:
+    transaction = SharedTransaction.open(cluster, name)
+    for start in (0, 10):
+        adding = transaction.begin(partitions)
+        producer = BatchProducer(cluster, transactional_id=name, adding=adding)
+        for partition in partitions:
+            producer.send(partition, batch(numbers(start, start + 10), transaction.identity))
+        producer.flush()
+        transaction.commit()
+    old, identity = transaction, transaction.identity
+    settle(cluster, name)
+    assert [read_values(cluster, partition) for partition in partitions] == [numbers(0, 20)] * 3
+    producer = BatchProducer(cluster, transactional_id=name, adding=old.begin(partitions))
+    producer.send(partitions[0], batch([b"late"], identity))
+    with pytest.raises(Fenced):
+        producer.flush()
+
+
 def test_an_abort_takes_everything_back(
     cluster: Cluster, partitions: list[TopicPartition], name: str
 ) -> None:

@@ -7,6 +7,7 @@ execute ──▶ handler of the partition, when it is in this process ───
 from __future__ import annotations
 
 import logging
+import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from confluent_kafka import Producer
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.events.desk import Letter
-from headrace.events.handler import Duty, Post
+from headrace.events.handler import TRANSACTIONS, Duty, Post
 from headrace.events.ownership import Ownership
 from headrace.events.replies import Replies
 from headrace.events.topics import open_topics
@@ -60,6 +61,7 @@ class Dispatch:
             limits,
             send=self._send,
             answered=self._replies.answered,
+            turns=threading.Semaphore(TRANSACTIONS),
             opened=_ignore,
         )
         self._ownership = Ownership(duty) if handles else None

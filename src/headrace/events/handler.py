@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.client.cluster import Cluster
@@ -20,7 +21,7 @@ from headrace.events.desk import Desk, Letter
 from headrace.events.errors import BadEvent, UnknownEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from headrace.events.aggregate import AggregateForm
@@ -33,6 +34,9 @@ AT_ONCE: Final = 500
 FULL: Final = 2_000
 """With so many commands in its inbox a handler takes no more from the topic for now."""
 PAUSE_S: Final = 0.5
+TRANSACTIONS: Final = 2
+"""Of one process and one class of aggregates, on their way at once."""
+LONGEST_TURN_S: Final = 0.02
 PERMANENT: Final = (Misuse, BadEvent, UnknownEvent)
 """Faults of this program or of the log: they come again until the program is another one."""
 
@@ -57,6 +61,8 @@ class Duty(NamedTuple):
     """Puts a command into the topic, for whoever handles it."""
     answered: Callable[[Answer], None]
     """Hears of every answer, for those who sent their commands by the topic."""
+    turns: threading.Semaphore
+    """Has as many places as transactions are worth having on their way at once."""
     opened: Callable[[Handler, int, int], None]
     """Hears that a handler was opened for the nth time, and from which offset on it wants commands."""
 
@@ -131,8 +137,10 @@ class Handler:
             posts: list[Post] = []
             try:
                 self._open(desk)
-                while posts := self._take():
-                    answers = desk.handle([post.letter for post in posts])
+                while self._has_work():
+                    with self._turn():
+                        posts = self._take()
+                        answers = desk.handle([post.letter for post in posts])
                     self._hand_out(posts, answers)
             finally:
                 desk.close()
@@ -146,12 +154,28 @@ class Handler:
         if self.is_open:
             self._duty.opened(self, self._openings, desk.commands)
 
-    def _take(self) -> list[Post]:
-        """What has gathered, as soon as there is something; nothing when it is time to stop."""
+    def _has_work(self) -> bool:
+        """Return when there is something to do, or when it is time to stop."""
         with self._changed:
             self._changed.wait_for(lambda: self._inbox or self._stopping)
-            if self._stopping:
-                return []
+            return not self._stopping
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait a little for the handlers of other partitions: what gathers meanwhile shares a transaction.
+
+        More transactions at once would not be faster in one process of Python, only smaller. A broker that
+        does not answer must not hold up those who write to others, so nobody waits for long.
+        """
+        has_turn = self._duty.turns.acquire(timeout=LONGEST_TURN_S)
+        try:
+            yield
+        finally:
+            if has_turn:
+                self._duty.turns.release()
+
+    def _take(self) -> list[Post]:
+        with self._changed:
             inbox = self._inbox
             return [inbox.popleft() for _ in range(min(len(inbox), AT_ONCE))]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from headrace.events.command import Command
 from headrace.events.desk import Letter
@@ -24,6 +25,8 @@ POLL_S: Final = 0.05
 SESSION_MS: Final = 6_000
 """How long a process that was killed still counts as the handler of its partitions; brokers allow no less."""
 LEAVE_S: Final = 10.0
+ASK_S: Final = 5.0
+LOOK_S: Final = 2.0
 _SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,9 @@ class Ownership:
         self._opening: queue.SimpleQueue[tuple[Handler, int, int]] = queue.SimpleQueue()
         self._full: set[int] = set()
         self._openings: dict[int, int] = {}
+        self._next: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
+        self._look_at = 0.0
         self._stopping = threading.Event()
         self._consumer = Consumer(
             {
@@ -78,6 +84,7 @@ class Ownership:
             while not self._stopping.is_set():
                 self._begin_reading()
                 self._slow_down()
+                self._look_for_stalls()
                 message = self._consumer.poll(POLL_S)
                 while message is not None:
                     self._deliver(message)
@@ -87,12 +94,13 @@ class Ownership:
             self._consumer.close()
 
     def _assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        # Nothing is read before the handler knows what was answered, and says from where on.
-        places = [TopicPartition(self._topic, each.partition, OFFSET_END) for each in partitions]
+        # Nothing is taken before the handler knows what was answered, and says from where on. Were it the end
+        # that is looked for until then, librdkafka could find it later, and pass over what came meanwhile.
+        places = [TopicPartition(self._topic, each.partition, 0) for each in partitions]
         consumer.incremental_assign(places)
         consumer.pause(places)
         for each in partitions:
-            self._openings.pop(each.partition, None)
+            self._openings.pop(each.partition, None)  # what is read before `_begin_reading` is not wanted
             handler = self._handlers[each.partition] = Handler(self._duty, each.partition)
             handler.start()
 
@@ -124,6 +132,7 @@ class Ownership:
                 self._consumer.seek(place)
                 self._consumer.resume([place])
                 self._openings[handler.partition] = opening
+                self._next[handler.partition] = offset
                 self._full.discard(handler.partition)
             except KafkaException:  # the assignment is not in effect yet
                 self._opening.put((handler, opening, offset))
@@ -139,13 +148,36 @@ class Ownership:
                 self._consumer.resume([place])
                 self._full.remove(number)
 
+    def _look_for_stalls(self) -> None:
+        """Now and then: read again where there are commands and none came since the last look.
+
+        Callers wait for what is in the topic; a position that went astray in a rebalance must not let them.
+        """
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_S
+        for number in self._openings.keys() & self._handlers.keys() - self._full:
+            wanted = self._next[number]
+            place = TopicPartition(self._topic, number, wanted)
+            if self._known_end(place) > wanted == self._seen.get(number):
+                self._goes_back(place)
+            self._seen[number] = wanted
+
+    def _known_end(self, place: TopicPartition) -> int:
+        """Where the partition ends, as far as the last answer to a fetch said."""
+        try:
+            known = self._consumer.get_watermark_offsets(place, cached=True)
+        except KafkaException:
+            return -1
+        return -1 if known is None else int(known[1])
+
     def _deliver(self, message: Message) -> None:
         if message.error() is not None:
             logger.info("%s: %s", self._topic, message.error())
             return
         number, offset = message.partition() or 0, message.offset()
         handler = self._handlers.get(number)
-        if handler is None:
+        if handler is None or number not in self._openings or not self._is_next(number, offset):
             return
         try:
             command = Command.read(message.value() or b"")
@@ -154,4 +186,23 @@ class Ownership:
                 "offset %d of partition %d of %s is no command: %s", offset, number, self._topic, fault
             )
             return
-        handler.offer(Post(Letter(command, offset)), self._openings.get(number, 0))
+        handler.offer(Post(Letter(command, offset)), self._openings[number])
+
+    def _is_next(self, number: int, offset: int) -> bool:
+        """Whether this is the command to be taken next; if one is left out, go back for it."""
+        wanted = self._next[number]
+        if offset > wanted and self._goes_back(TopicPartition(self._topic, number, wanted)):
+            return False
+        self._next[number] = max(wanted, offset + 1)
+        return offset >= wanted
+
+    def _goes_back(self, place: TopicPartition) -> bool:
+        """Read from that place on again, unless retention took what is there."""
+        try:
+            known = self._consumer.get_watermark_offsets(place, timeout=ASK_S)
+            if known is not None and known[0] > place.offset:
+                return False
+            self._consumer.seek(place)
+        except KafkaException:
+            logger.info("%s: offset %d is to be read again", self._topic, place.offset)
+        return True

@@ -31,6 +31,7 @@ class Shelf:
         # Without a name SQLite keeps it in a file that nobody sees and that does not outlive the process.
         self._far = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._far.execute("CREATE TABLE kept (id TEXT PRIMARY KEY, version INT, state BLOB) WITHOUT ROWID")
+        self._is_far_empty = True
         self._uncovered: OrderedDict[str, int] = OrderedDict()
         self._given_up: dict[str, int] = {}
         self._warned = False
@@ -53,6 +54,7 @@ class Shelf:
         self._far.execute("BEGIN")
         self._far.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", snapshots)
         self._far.execute("COMMIT")
+        self._is_far_empty = self._far.execute("SELECT 1 FROM kept LIMIT 1").fetchone() is None
 
     def trim(self) -> None:
         """Put aggregates that were not used for long away."""
@@ -62,6 +64,7 @@ class Shelf:
             if state is None:
                 self._near[key] = aggregate
             else:
+                self._is_far_empty = False
                 self._far.execute(
                     "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (key, aggregate.version, state)
                 )
@@ -107,5 +110,7 @@ class Shelf:
         self._far.close()
 
     def _fetch(self, key: str) -> Aggregate | None:
+        if self._is_far_empty:  # most stores are small: a new aggregate should not cost a query
+            return None
         row = self._far.execute("SELECT version, state FROM kept WHERE id = ?", (key,)).fetchone()
         return None if row is None else read_state(self._form, key, *row)
