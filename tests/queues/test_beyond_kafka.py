@@ -1,6 +1,7 @@
 """What queues have here and not in Apache Kafka: delays, the order of keys, one group alone, queue mode."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -92,3 +93,24 @@ def test_a_queue_deletes_what_all_groups_have_accepted(
     wait_until(lambda: size() < full / 10, "the space to be freed")
     send(topic, b"next")
     assert [message.value for message in slow] == [b"next"]
+
+
+@pytest.mark.parametrize("storage", ["disk", "memory"])
+def test_workers_make_room_for_a_producer_that_waits(
+    storage: str, address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue(
+        headrace_storage=storage,
+        headrace_overflow="block",
+        headrace_overflow_records="2",
+        headrace_overflow_bytes="100000",
+        headrace_overflow_groups="workers",
+    )
+    workers = queue(topic, group="workers", broker=address, idle_s=IDLE_S)
+    assert list(workers) == []  # the group has begun
+    send(topic, b"one", b"two")
+    with ThreadPoolExecutor() as others:
+        third = others.submit(send, topic, b"three")
+        taken = [message.value for message in workers]
+        third.result()
+    assert taken == [b"one", b"two", b"three"]
