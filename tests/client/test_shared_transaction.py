@@ -63,8 +63,8 @@ def test_the_writes_of_a_single_writer_add_their_partitions(
 ) -> None:
     transaction = SharedTransaction.open(cluster, name)
     for start in (0, 10):
-        adding = transaction.begin(partitions)
-        producer = BatchProducer(cluster, transactional_id=name, adding=adding)
+        transaction.begin(partitions)
+        producer = BatchProducer(cluster, transactional_id=name, adding=transaction.writes_add)
         for partition in partitions:
             producer.send(partition, batch(numbers(start, start + 10), transaction.identity))
         producer.flush()
@@ -72,7 +72,8 @@ def test_the_writes_of_a_single_writer_add_their_partitions(
     old, identity = transaction, transaction.identity
     settle(cluster, name)
     assert [read_values(cluster, partition) for partition in partitions] == [numbers(0, 20)] * 3
-    producer = BatchProducer(cluster, transactional_id=name, adding=old.begin(partitions))
+    old.begin(partitions)
+    producer = BatchProducer(cluster, transactional_id=name, adding=old.writes_add)
     producer.send(partitions[0], batch([b"late"], identity))
     with pytest.raises(Fenced):
         producer.flush()

@@ -47,7 +47,9 @@ class Writer:
         self._bootstrap = bootstrap
         self._settings = settings
         self._transaction = SharedTransaction.open(cluster, settings.transactional_id, timeout_ms=TIMEOUT_MS)
-        self._producer = BatchProducer(cluster, transactional_id=settings.transactional_id)
+        self._producer = BatchProducer(
+            cluster, transactional_id=settings.transactional_id, adding=self._transaction.writes_add
+        )
         self._builders: dict[TopicPartition, BatchBuilder] = {}
         self._sequences: dict[TopicPartition, int] = {}
         self._partitions: dict[str, int] = {}
@@ -161,7 +163,7 @@ class Writer:
         progress = replace(progress, time_ms=max(progress.time_ms, self._newest_ms, newest))
         record = self._builder(PROGRESS_PLACE)
         record.append(progress.name.encode(), progress.to_bytes(), progress.time_ms)
-        self._transaction.add([*waiting, PROGRESS_PLACE])
+        self._transaction.begin([*waiting, PROGRESS_PLACE])
         for place in [*waiting, PROGRESS_PLACE]:
             self._send(place, self._builders[place])
         self._producer.flush()
@@ -174,7 +176,7 @@ class Writer:
         self._on_stored(progress.position)
 
     def _send(self, place: TopicPartition, builder: BatchBuilder) -> None:
-        self._transaction.add([place])
+        self._transaction.begin([place])
         self._untouched.discard(place.topic)
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + builder.count

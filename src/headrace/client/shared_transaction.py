@@ -105,18 +105,21 @@ class SharedTransaction:
             self._persist(partial(self._add, new))
             self._added.update(new)
 
-    def begin(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the writes may add these partitions by themselves (`BatchProducer(adding=True)`).
+    @property
+    def writes_add(self) -> bool:
+        """Whether writes may add their partitions by themselves (`BatchProducer(adding=True)`).
 
-        Where brokers do not know that, the partitions are added here. For a single writer: several that begin
-        at once would make one another wait.
+        For a single writer: several that begin at once would make one another wait.
         """
-        if not self._cluster.transaction_coordinator(self._id).serves(ProduceRequest):
+        return self._cluster.transaction_coordinator(self._id).serves(ProduceRequest)
+
+    def begin(self, partitions: Iterable[TopicPartition]) -> None:
+        """Be about to write to these partitions; where writes do not add them, they are added here."""
+        if not self.writes_add:
             self.add(partitions)
-            return False
+            return
         self._begun = True
         self._added.update(partitions)
-        return True
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Make these the positions of `group` when the transaction commits."""

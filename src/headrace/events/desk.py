@@ -192,8 +192,10 @@ class Desk:
 
     def _write(self, parts: dict[TopicPartition, list[NewRecord]]) -> None:
         transaction = self._transaction
-        adding = transaction.begin(parts)
-        producer = BatchProducer(self._cluster, transactional_id=transaction.transactional_id, adding=adding)
+        transaction.begin(parts)
+        producer = BatchProducer(
+            self._cluster, transactional_id=transaction.transactional_id, adding=transaction.writes_add
+        )
         for place, records in parts.items():
             sequence = 0
             for batch in _batches(records):
