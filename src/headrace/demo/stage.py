@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 class Phase(Enum):
     """Where an act is."""
 
+    WAITING = auto()
     WARMING = auto()
     RUNNING = auto()
-    CRASHED = auto()
-    BACK = auto()
     DRAINING = auto()
     DONE = auto()
 
@@ -32,7 +31,7 @@ class Stage(Board):
     """What an act shows, phase after phase; the picture is drawn as soon as there is a stage."""
 
     def __init__(self, console: Console) -> None:
-        self._phase = Phase.WARMING
+        self._phase = Phase.WAITING
         self._since_s = time.monotonic()
         self.stop: Callable[[], None] = lambda: None
         """How the run is ended; set when there is one."""
