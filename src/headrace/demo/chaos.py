@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
-import threading
+import signal
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.demo.shop import Site
     from headrace.demo.worker import Worker
+    from headrace.streams.runner import Runner
     from headrace.testing.redis import RedisServer
 
 EVERY_S: Final = 3.0
@@ -39,31 +42,34 @@ class Chaos:
         self._every_s = every_s
         self._next_s = 0.0
         self._left: list[str] = []
-        self._thread: threading.Thread | None = None
-        self.kills: list[str] = []
-        """What was killed, in its order."""
+
+    def add(self, part: str, kill: Callable[[], None]) -> None:
+        """Kill one more, by a function that sees to it that it comes back."""
+        self._parts[part] = kill
 
     def turn(self) -> str | None:
-        """Kill a part if it is time to; what is to be said of it."""
+        """Kill a part if it is time to; what is to be said of it.
+
+        It is for the thread that ends last: the kernel ends a broker with the thread that started it.
+        """
         now_s = time.monotonic()
         self._next_s = self._next_s or now_s + self._every_s / 2
-        if now_s < self._next_s or (self._thread is not None and self._thread.is_alive()):
+        if now_s < self._next_s:
             return None
-        self._next_s = now_s + self._every_s
         self._left = self._left or self._random.sample(sorted(self._parts), len(self._parts))
         part = self._left.pop()
-        self.kills.append(part)
-        # In a thread: a server takes a moment to come back, and the picture goes on.
-        self._thread = threading.Thread(target=self._parts[part], name="chaos", daemon=True)
-        self._thread.start()
+        self._parts[part]()
+        self._next_s = time.monotonic() + self._every_s
         return f"Chaos: {part} was killed (kill -9)."
-
-    def settle(self) -> None:
-        """Return when what was killed last is back."""
-        if self._thread is not None:
-            self._thread.join()
 
 
 def _restart(cache: RedisServer) -> None:
     cache.kill()
     cache.start()
+
+
+def kill_captures(runner: Runner) -> None:
+    """Kill the processes of captures; the supervisor starts them again."""
+    for capture in runner.captures:
+        with suppress(ProcessLookupError):
+            os.kill(capture.pid, signal.SIGKILL)

@@ -22,8 +22,9 @@ OUTPUTS: Final = (
     "catalogue",
     "order_status.mailer.dead",
 )
+CAPTURED: Final = ("shop.public.customers", "shop.public.products", "shop.public.categories")
 STOCK: Final = "shop.Stock.events"
-READ: Final = (*INPUTS, *OUTPUTS, STOCK)
+READ: Final = (*INPUTS, *OUTPUTS, *CAPTURED, STOCK)
 _QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 
 

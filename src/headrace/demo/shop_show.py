@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.demo.chaos import Chaos
+from headrace.demo.chaos import Chaos, kill_captures
 from headrace.demo.findings import print_findings
 from headrace.demo.page_server import Page
 from headrace.demo.shop import Shop, Site, make_topics
@@ -52,6 +53,8 @@ class ShopShow:
             order = Order(app=app, broker=site.broker.bootstrap, state=site.folder / "state")
             runner = Runner(order, stage)
             stage.stop = runner.stop
+            if chaos is not None:
+                chaos.add("the capture", partial(kill_captures, runner))
             code = runner.run()
             shop.world.close()
             shop.watch.close()

@@ -78,8 +78,6 @@ class ShopStage(Stage):
             self.say(said)
 
     def _close_shop(self) -> None:
-        if self._chaos is not None:
-            self._chaos.settle()
         self._shop.world.close()
         self.say("The shop is closed, and a night passes; the jobs finish what is left.")
         self._enter(Phase.DRAINING)

@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headrace.demo.checks import Seen, findings
+from headrace.demo.outcome import CAPTURED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,7 @@ class Watch(threading.Thread):
         super().__init__(name="watch", daemon=True)
         self.findings: Sequence[Finding] = ()
         self.rates: dict[str, float] = {}
-        """Records a second of each topic, over the last seconds."""
+        """Records a second of each topic over the last seconds, and `mails`, and `changes` of tables."""
         self._world = world
         self._outcome = outcome
         self._copies = copies
@@ -47,14 +48,21 @@ class Watch(threading.Thread):
 
     def look(self) -> None:
         """Look once."""
-        self.findings = findings(Seen(world=self._world, outcome=self._outcome, copies=self._copies.read()))
-        now_s, counts = time.monotonic(), dict(self._outcome.records)
+        copies = self._copies.read()
+        self.findings = findings(Seen(world=self._world, outcome=self._outcome, copies=copies))
+        counts = dict(self._outcome.records)
+        counts["mails"] = len(copies.mails)
+        counts["changes"] = sum(counts.get(topic, 0) for topic in CAPTURED)
+        self._measure(counts)
+
+    def _measure(self, counts: dict[str, int]) -> None:
+        now_s = time.monotonic()
         self._counts.append((now_s, counts))
         while self._counts[0][0] < now_s - RATE_S:
             self._counts.popleft()
         begin_s, before = self._counts[0]
         passed_s = max(now_s - begin_s, EVERY_S)
-        self.rates = {topic: (count - before.get(topic, 0)) / passed_s for topic, count in counts.items()}
+        self.rates = {name: (count - before.get(name, 0)) / passed_s for name, count in counts.items()}
 
     def close(self) -> None:
         """Stop looking."""

@@ -87,6 +87,11 @@ class Runner:
         self._captures: list[CaptureProcess] = []
         self._supervisor = Supervisor(clock=time.monotonic, tell=display.tell, at_once=usable_cores())
 
+    @property
+    def captures(self) -> tuple[CaptureProcess, ...]:
+        """The processes of captures, once they are there."""
+        return tuple(self._captures)
+
     def run(self) -> int:
         """Run until all is done or somebody stops it; the exit code."""
         with ExitStack() as stack:

@@ -14,8 +14,7 @@ function draw(name, attributes = {}, text = "") {
 }
 
 function canvas(place, width, height, children) {
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none" })
-  svg.removeAttribute("preserveAspectRatio")
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}` })
   svg.append(...children)
   place.replaceChildren(svg)
 }
@@ -70,8 +69,10 @@ function showRevenue() {
       top -= height
       parts.push(draw("rect", { x: index * step + 2, y: top, width: step - 4, height, rx: 1.5, fill: `var(--c${colour + 1})` }))
     })
-    const sum = stack.reduce((a, b) => a + b)
-    parts.push(draw("text", { x: index * step + step / 2, y: top - 3, class: "value", "text-anchor": "middle" }, money(sum)))
+    if (index === shown.length - 1) {
+      const sum = money(stack.reduce((a, b) => a + b))
+      parts.push(draw("text", { x: index * step + step / 2, y: top - 4, class: "value", "text-anchor": "middle" }, sum))
+    }
     if (index % 2 === 0)
       parts.push(draw("text", { x: index * step + step / 2, y: floor + 13, class: "axis", "text-anchor": "middle" }, minute(start)))
   })
@@ -95,7 +96,7 @@ function showHot() {
   const newest = rows.reduce((last, row) => row.window_start > last ? row.window_start : last, "")
   const shown = rows.filter(row => row.window_start === newest).sort((a, b) => b.clicks - a.clicks)
   bars(find("#hot .chart"), shown.map(row => [productName(row.product), row.clicks, row.clicks]), 2)
-  if (newest) find("#hot small").textContent = `hopping: five minutes from ${minute(newest)}`
+  if (newest) find("#hot small").textContent = `hopping: 5 minutes from ${minute(newest)}`
 }
 
 function showSpend() {
@@ -131,16 +132,16 @@ const NODES = {
   visits: [2, 198, "visits", "stream with table"], hot_products: [2, 242, "hot_products", "hopping, 5 minutes"],
   index: [3, 22, "search index", "full text"], redis: [3, 66, "Redis", "cache"],
   database: [3, 110, "PostgreSQL", "revenue, order_status"], queue: [3, 154, "queue", "one mail for each order"],
-  topics: [3, 198, "visits", "topic"], views: [3, 242, "views", "change feeds"],
+  topics: [3, 198, "visits", "topic"], views: [3, 242, "views", "with change feeds"],
   stock: [4, 66, "stock", "event-sourced"], mailbox: [4, 154, "mailbox", "SMTP"], page: [4, 242, "this page", "server-sent events"],
 }
 const EDGES = [  // from, to, whose records
   ["postgres", "tables", "changes"], ["postgres", "orders", "orders"], ["pay", "payments", "payments"], ["phones", "clicks", "clicks"],
-  ["tables", "catalogue", "changes"], ["tables", "visits", ""], ["orders", "spend", "orders"], ["orders", "revenue", "orders"],
+  ["tables", "catalogue", "changes"], ["tables", "visits", "shop.public.customers"], ["orders", "spend", "orders"], ["orders", "revenue", "orders"],
   ["orders", "order_status", "orders"], ["payments", "order_status", "payments"], ["clicks", "visits", "clicks"], ["clicks", "hot_products", "clicks"],
   ["catalogue", "index", "catalogue"], ["catalogue", "redis", "catalogue"], ["spend", "redis", "spend"], ["revenue", "database", "revenue"],
   ["order_status", "database", "order_status"], ["order_status", "queue", "order_status"], ["visits", "topics", "visits"],
-  ["hot_products", "views", "hot_products"], ["orders", "stock", "shop.Stock.events"], ["queue", "mailbox", "mails"], ["views", "page", ""],
+  ["hot_products", "views", "hot_products"], ["orders", "stock", "shop.Stock.events"], ["queue", "mailbox", "mails"], ["views", "page", "hot_products"],
 ]
 const edges = []
 
@@ -153,7 +154,8 @@ function drawPipeline() {
     const path = far  // over the top of what lies between
       ? draw("path", { class: "edge", d: `M ${x1} ${y1} C ${x1 + 40} ${y1} ${x1 + 30} 8 ${x1 + 120} 8 L ${x2 - 110} 8 C ${x2 - 40} 8 ${x2 - 60} ${y2} ${x2} ${y2}` })
       : draw("path", { class: "edge", d: `M ${x1} ${y1} C ${x1 + 50} ${y1} ${x2 - 50} ${y2} ${x2} ${y2}` })
-    const label = draw("text", { class: "rate", x: far ? x2 - 150 : x2 - 28, y: far ? 11 : y2 + (y1 < y2 ? -3 : y1 > y2 ? 9 : 3) })
+    const at = path.getPointAtLength(path.getTotalLength() * (far ? 0.5 : 0.72))
+    const label = draw("text", { class: "rate", x: at.x, y: at.y + 3 })
     edges.push({ path, label, topic })
     parts.push(path)
   })
@@ -171,7 +173,7 @@ function showRates(rates, jobs) {
   for (const { path, label, topic } of edges) {
     const rate = rates[topic] ?? 0
     path.classList.toggle("flows", rate > 0)
-    label.textContent = topic in rates ? `${rate < 10 ? rate.toFixed(1) : Math.round(rate)}/s` : ""
+    label.textContent = rate > 0 ? `${rate < 10 ? rate.toFixed(1) : Math.round(rate)}/s` : ""
   }
   for (const job of jobs) {
     const note = find(`[data-node="${job.job}"] .note`)
