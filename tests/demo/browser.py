@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-START_S = 60
-
 
 class Browser:
     """One page in a Chromium that is there for the test alone."""
@@ -60,6 +58,14 @@ class Browser:
     def open(self, url: str) -> None:
         """Go to a page."""
         self._ask("Page.navigate", url=url)
+
+    def open_when_there(self, url: str, *, within_s: float) -> None:
+        """Go to a page whose server may not have started yet."""
+        deadline = time.monotonic() + within_s
+        while "errorText" in self._ask("Page.navigate", url=url):
+            assert time.monotonic() < deadline, f"{url} is not there after {within_s} s"
+            time.sleep(0.2)
+        self.wait("document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript gives in the page."""

@@ -89,8 +89,8 @@ class Runner:
 
     @property
     def captures(self) -> tuple[CaptureProcess, ...]:
-        """The processes of captures, once they are there."""
-        return tuple(self._captures)
+        """The captures whose processes run."""
+        return tuple(capture for capture in self._captures if capture.is_running)
 
     def run(self) -> int:
         """Run until all is done or somebody stops it; the exit code."""
