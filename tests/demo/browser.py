@@ -53,7 +53,8 @@ class Browser:
             mobile=False,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        calm = {"name": "prefers-reduced-motion", "value": "reduce"}  # the machine has other work to do
+        self._ask("Emulation.setEmulatedMedia", features=[scheme, calm])
 
     def open(self, url: str) -> None:
         """Go to a page."""

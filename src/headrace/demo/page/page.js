@@ -135,26 +135,26 @@ const NODES = {
   topics: [3, 198, "visits", "topic"], views: [3, 242, "views", "with change feeds"],
   stock: [4, 66, "stock", "event-sourced"], mailbox: [4, 154, "mailbox", "SMTP"], page: [4, 242, "this page", "server-sent events"],
 }
-const EDGES = [  // from, to, whose records
+const EDGES = [  // from, to, whose records, and where on the edge their rate stands
   ["postgres", "tables", "changes"], ["postgres", "orders", "orders"], ["pay", "payments", "payments"], ["phones", "clicks", "clicks"],
-  ["tables", "catalogue", "changes"], ["tables", "visits", "shop.public.customers"], ["orders", "spend", "orders"], ["orders", "revenue", "orders"],
-  ["orders", "order_status", "orders"], ["payments", "order_status", "payments"], ["clicks", "visits", "clicks"], ["clicks", "hot_products", "clicks"],
-  ["catalogue", "index", "catalogue"], ["catalogue", "redis", "catalogue"], ["spend", "redis", "spend"], ["revenue", "database", "revenue"],
-  ["order_status", "database", "order_status"], ["order_status", "queue", "order_status"], ["visits", "topics", "visits"],
+  ["tables", "catalogue", "changes"], ["tables", "visits", "shop.public.customers", 0.3], ["orders", "spend", "orders"], ["orders", "revenue", "orders"],
+  ["orders", "order_status", "orders", 0.5], ["payments", "order_status", "payments"], ["clicks", "visits", "clicks"], ["clicks", "hot_products", "clicks"],
+  ["catalogue", "index", "catalogue"], ["catalogue", "redis", "catalogue", 0.5], ["spend", "redis", "spend"], ["revenue", "database", "revenue"],
+  ["order_status", "database", "order_status", 0.5], ["order_status", "queue", "order_status"], ["visits", "topics", "visits"],
   ["hot_products", "views", "hot_products"], ["orders", "stock", "shop.Stock.events"], ["queue", "mailbox", "mails"], ["views", "page", "hot_products"],
 ]
 const edges = []
 
 function drawPipeline() {
   const parts = [], wide = 150, high = 34
-  EDGES.forEach(([from, to, topic]) => {
+  EDGES.forEach(([from, to, topic, place = 0.72]) => {
     const [x1, y1] = [COLUMNS[NODES[from][0]] + wide, NODES[from][1] + high / 2]
     const [x2, y2] = [COLUMNS[NODES[to][0]], NODES[to][1] + high / 2]
     const far = to === "stock"
     const path = far  // over the top of what lies between
       ? draw("path", { class: "edge", d: `M ${x1} ${y1} C ${x1 + 40} ${y1} ${x1 + 30} 8 ${x1 + 120} 8 L ${x2 - 110} 8 C ${x2 - 40} 8 ${x2 - 60} ${y2} ${x2} ${y2}` })
       : draw("path", { class: "edge", d: `M ${x1} ${y1} C ${x1 + 50} ${y1} ${x2 - 50} ${y2} ${x2} ${y2}` })
-    const at = path.getPointAtLength(path.getTotalLength() * (far ? 0.5 : 0.72))
+    const at = path.getPointAtLength(path.getTotalLength() * (far ? 0.5 : place))
     const label = draw("text", { class: "rate", x: at.x, y: at.y + 3 })
     edges.push({ path, label, topic })
     parts.push(path)
