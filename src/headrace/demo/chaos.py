@@ -8,6 +8,7 @@ import signal
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.streams.runner import Runner
     from headrace.testing.redis import RedisServer
 
+SPARK_WORKER: Final = b"-m\0headrace.spark.daemon\0"
 EVERY_S: Final = 3.0
 """Between two kills."""
 
@@ -36,6 +38,7 @@ class Chaos:
             "the broker": site.broker.restart,
             "PostgreSQL": site.database.restart,
             "Redis": partial(_restart, site.cache),
+            "every Python process of Spark": kill_python_workers,
             **{f"the worker {worker.name}": worker.kill for worker in workers},
         }
         self._random = random.Random(seed)
@@ -73,3 +76,25 @@ def kill_captures(runner: Runner) -> None:
     for capture in runner.captures:
         with suppress(ProcessLookupError):
             os.kill(capture.pid, signal.SIGKILL)
+
+
+def kill_python_workers() -> None:
+    """Kill the Python processes of this program's Spark; a job that had a task in one repeats its batch."""
+    for process in descendants(os.getpid()):
+        with suppress(OSError):
+            if SPARK_WORKER in Path("/proc", str(process), "cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
+
+
+def descendants(ancestor: int) -> list[int]:
+    """The processes that a process has started, those that these have started, and so on."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has ended meanwhile
+            # Behind the name, which may have blanks in it: state, parent, and more.
+            parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
+    found, latest = list[int](), {ancestor}
+    while latest:
+        latest = {process for process, parent in parents.items() if parent in latest}
+        found += latest
+    return found
