@@ -54,7 +54,9 @@ class Site:
             broker=stack.enter_context(BrokerProcess(folder / "broker", attached=True)),
             mailbox=stack.enter_context(Mailbox()),
         )
-        os.environ |= {"HEADRACE_POSTGRES": site.url, "HEADRACE_REDIS": site.cache.url}
+        for name, value in {"HEADRACE_POSTGRES": site.url, "HEADRACE_REDIS": site.cache.url}.items():
+            stack.callback(_set_variable, name, os.environ.get(name))
+            os.environ[name] = value
         return site
 
 
@@ -98,3 +100,10 @@ def make_topics(bootstrap: str, app: App) -> None:
     ]
     with Cluster.of(bootstrap) as cluster:
         create_topics(cluster, topics)
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

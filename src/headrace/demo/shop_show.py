@@ -20,6 +20,8 @@ from headrace.testing import postgres, redis
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from headrace.streams.app import App
+
 LEAST_SECONDS: Final = 5.0
 
 
@@ -48,18 +50,22 @@ class ShopShow:
             shop = Shop.open(stack, site)
             page = stack.enter_context(Page(site.broker.bootstrap, shop.live.document, self._port))
             self._say(f"The page to watch is {page.url}")
-            chaos = Chaos(site, shop.workers) if self._chaos else None
-            stage = ShopStage(self._console, shop, chaos, begin_s=begin_s, seconds=self._seconds)
-            order = Order(app=app, broker=site.broker.bootstrap, state=site.folder / "state")
-            runner = Runner(order, stage)
-            stage.stop = runner.stop
-            if chaos is not None:
-                chaos.add("the capture", partial(kill_captures, runner))
-            code = runner.run()
-            shop.world.close()
-            shop.watch.close()
-            shop.watch.look()
-            return self._check(shop, code)
+            return self._play(site, shop, app, begin_s)
+
+    def _play(self, site: Site, shop: Shop, app: App, begin_s: float) -> bool:
+        chaos = Chaos(site, shop.workers) if self._chaos else None
+        stage = ShopStage(self._console, shop, chaos, begin_s=begin_s, seconds=self._seconds)
+        runner = Runner(Order(app=app, broker=site.broker.bootstrap, state=site.folder / "state"), stage)
+        stage.stop = runner.stop
+        if chaos is not None:
+            chaos.add("the capture", partial(kill_captures, runner))
+        code = runner.run()
+        if not stage.is_over:
+            self._say("It was stopped before its end, so there is nothing to check.")
+            return code == 0
+        shop.watch.close()
+        shop.watch.look()
+        return self._check(shop, code)
 
     def _check(self, shop: Shop, code: int) -> bool:
         claims = {f"{each.expected:,} {each.claim}": each.holds for each in shop.watch.findings}

@@ -37,6 +37,11 @@ class Stage(Board):
         """How the run is ended; set when there is one."""
         super().__init__(console)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was played to its end."""
+        return self._phase is Phase.DONE
+
     def show(self, reports: Sequence[Report]) -> None:
         """Show the figures, and play on."""
         super().show(reports)
