@@ -12,7 +12,6 @@ SPARK = (
     "tests/cluster/test_peer.py",
     "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
-    "tests/demo/test_derived_show.py",
     "tests/events/test_frames.py",
     "tests/spark/",
     "tests/streams/",

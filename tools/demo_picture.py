@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headrace.demo.show import Show
+from headrace.demo.log_show import Show
 
 PICTURE = Path(__file__).parents[1] / "docs/images/demo.svg"
 

@@ -1,9 +1,12 @@
-"""The demo runs to its end, and its checks hold."""
+"""The log act of the demo, and what the demo's pipeline is as a file."""
 
 import subprocess
 import sys
 
-import pytest
+from headrace.demo.worker import PIPELINE
+from tests.docs.pages import ROOT, blocks
+
+MOST_LINES = 150
 
 
 def demo(*arguments: str, timeout_s: float) -> str:
@@ -20,17 +23,17 @@ def test_the_log_survives_its_crash_and_nothing_is_missing() -> None:
     assert "✗" not in shown
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(400)
-def test_both_acts_of_spark_survive_their_crashes_with_each_effect_once() -> None:
-    shown = demo("--seconds", "8", timeout_s=380)
-    assert "The first results are there" in shown
-    assert "The broker was killed (kill -9) and is back" in shown
-    assert "Redis was killed (kill -9)" in shown
-    assert shown.count("✓") == 9
-
-
-def test_the_pipeline_of_the_demo_is_a_file_to_begin_with() -> None:
+def test_the_pipeline_is_one_file_that_can_be_read_in_one_go() -> None:
     text = demo("--pipeline", timeout_s=60)
     compile(text, "pipeline.py", "exec")
-    assert 'app = App("demo")' in text
+    assert 'app = App("shop")' in text
+    assert len(text.splitlines()) <= MOST_LINES
+
+
+def test_what_the_page_about_the_demo_quotes_is_in_the_pipeline() -> None:
+    lines = set(PIPELINE.read_text().splitlines())
+    page = list(blocks(ROOT / "docs/demo.md"))
+    quoted = [block.text for block in page if block.language == "text" and "app." in block.text]
+    assert len(quoted) >= 2
+    for line in "\n".join(quoted).splitlines():
+        assert line in lines

@@ -34,6 +34,11 @@ class CaptureProcess:
         return f"capture {self._settings.name}"
 
     @property
+    def is_running(self) -> bool:
+        """Whether there is a process, as far as is known."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """The id of the process, which must have been started."""
         assert self._process is not None

@@ -15,6 +15,7 @@ from headrace.cli import (
     doctor,
     events,
     group,
+    init,
     job,
     produce,
     query,
@@ -53,6 +54,7 @@ app.command("search")(search.search)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+app.command("init")(init.init)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,21 +11,25 @@ from headrace.demo.acts import Act, play
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(help="How long the shop is open.")] = 20,
+    seconds: Annotated[float, typer.Option(help="How long the shop is open once results come.")] = 30,
     act: Annotated[
-        Act, typer.Option(help="Jobs on Spark, systems derived from a database, or the log alone.")
-    ] = Act.ALL,
+        Act, typer.Option(help="The whole shop, or the log alone, which needs no Spark.")
+    ] = Act.SHOP,
+    chaos: Annotated[
+        bool, typer.Option("--chaos", help="Kill parts of the shop at random meanwhile.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="The page's port on this machine; 0 for any that is free.")] = 0,
     pipeline: Annotated[
         bool, typer.Option("--pipeline", help="Print the file with the jobs of the demo, and leave.")
     ] = False,
 ) -> None:
-    """Show what there is: events, jobs on Spark, crashes, and checks that each effect is there once.
+    """Show all there is on a small shop: capture, six jobs, a queue, event sourcing, and a live page.
 
-    The act `jobs` joins streams and sums them up while the broker is killed. In the act `derived` a table of
-    a PostgreSQL changes, and a search index, a Redis and a view follow. The act `log` needs no Spark: two
-    groups of consumers, a crash, and a check that nothing is lost.
+    A PostgreSQL, a Redis and a mail server are started for it and are gone afterwards. A check compares all
+    the time what happened with what came out. With --chaos broker, databases and workers are killed while
+    the shop is open. The act `log` shows two groups of consumers, a crash, and that nothing is lost.
 
-    Example: headrace demo --seconds 10
+    Example: headrace demo --seconds 20 --chaos
     """
     if pipeline:
         from importlib.resources import files
@@ -34,5 +38,5 @@ def demo(
         return
     from rich.console import Console
 
-    if not play(act, Console(), seconds):
+    if not play(act, Console(), seconds, chaos=chaos, port=port):
         raise typer.Exit(1)

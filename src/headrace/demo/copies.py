@@ -1,80 +1,64 @@
-"""The copies of the demo's table, each read by its own means: an index, a cache, a view, and the log."""
+"""What PostgreSQL, Redis, the search index and the mailbox hold of the shop, each read by its own means."""
 
 from __future__ import annotations
 
-import threading
-from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
-from headrace.errors import HeadraceError
-from headrace.feeds.feed import ChangeFeed
+from headrace.demo.checks import Copies, product_of
+from headrace.demo.database import PRODUCTS
 from headrace.sinks.search_index import NoSuchIndex, SearchIndex
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.demo.storekeeper import Product, Sums
+    from headrace.demo.database import ShopDatabase
+    from headrace.demo.mailbox import Mailbox
 
-MANY: Final = 1000
-LOOK_AGAIN_S: Final = 0.2
-
-
-def indexed(folder: Path) -> dict[int, Product]:
-    """The rows of the search index."""
-    try:
-        hits = SearchIndex(folder).find("*", limit=MANY)
-    except NoSuchIndex:
-        return {}
-    return {hit.row["id"]: (hit.row["name"], hit.row["category"], hit.row["price"]) for hit in hits}
+_REVENUE: Final = "SELECT window_start, product, orders, revenue FROM revenue"
+_STATUS: Final = "SELECT order_id, paid IS NOT NULL FROM order_status"
+_PRODUCTS: Final = (
+    "SELECT products.id, name, price, title FROM products JOIN categories ON category = categories.id"
+)
 
 
-def cached(url: str) -> dict[int, Product] | None:
-    """The rows in Redis; None while it is down."""
-    with redis.Redis.from_url(url, decode_responses=True) as client:
+class CopyReader:
+    """Reads all of them, one after the other."""
+
+    def __init__(self, database: ShopDatabase, cache: str, index: Path, mailbox: Mailbox) -> None:
+        self._database = database
+        self._cache = cache
+        self._index = index
+        self._mailbox = mailbox
+
+    def read(self) -> Copies:
+        """What they hold now; what is down holds nothing."""
+        cached = self._cached("product:*")
+        spend = self._cached("spend:*")
+        return Copies(
+            revenue={
+                (start, product): (orders, cents)
+                for start, product, orders, cents in self._database.read(_REVENUE)
+            },
+            status=dict(self._database.read(_STATUS)),
+            indexed=self._indexed(),
+            cached={int(row["id"]): product_of(row) for row in cached},
+            spend={int(row["customer"]): int(row["spent"]) for row in spend},
+            products={number: tuple(row) for number, *row in self._database.read(_PRODUCTS)},
+            mails=frozenset(number.partition("@")[0] for number in list(self._mailbox.mails)),
+        )
+
+    def _indexed(self) -> dict[int, tuple[Any, ...]]:
         try:
-            keys = list(client.scan_iter("product:*"))
-            with client.pipeline(transaction=False) as asked:
-                for key in keys:
-                    asked.hgetall(key)
-                rows = [row for row in asked.execute() if row]  # one may have gone meanwhile
-        except redis.ConnectionError:
-            return None
-    return {int(row["id"]): (row["name"], row["category"], row["price"]) for row in rows}
+            hits = SearchIndex(self._index).find("*", limit=len(PRODUCTS))
+        except NoSuchIndex:
+            return {}
+        return {hit.row["id"]: product_of(hit.row) for hit in hits}
 
-
-class Viewed(threading.Thread):
-    """The rows of the view, followed as a page in a browser would."""
-
-    def __init__(self, bootstrap: str, view: str) -> None:
-        super().__init__(name="viewed", daemon=True)
-        self.sums: dict[str, Sums] = {}
-        self._broker = bootstrap
-        self._view = view
-        self._closing = threading.Event()
-
-    def run(self) -> None:
-        """Follow until closed; a view that is not there yet is waited for."""
-        while not self._closing.is_set():
+    def _cached(self, pattern: str) -> list[dict[str, str]]:
+        with redis.Redis.from_url(self._cache, decode_responses=True) as client:
             try:
-                with closing(ChangeFeed(self._view, self._broker)) as feed:
-                    self._follow(feed)
-            except HeadraceError:
-                self._closing.wait(LOOK_AGAIN_S)
-
-    def close(self) -> None:
-        """Stop following."""
-        self._closing.set()
-        self.join()
-
-    def _follow(self, feed: ChangeFeed) -> None:
-        for batch in feed.batches():
-            for change in batch:
-                category = change.key["category"]
-                if change.row is None:
-                    self.sums.pop(category, None)
-                else:
-                    self.sums[category] = (change.row["products"], change.row["value"])
-            if self._closing.is_set():
-                return
+                return [row for key in client.scan_iter(pattern) if (row := client.hgetall(key))]
+            except (redis.ConnectionError, redis.BusyLoadingError):
+                return []

@@ -1,49 +1,139 @@
-"""The pipeline of the demo: a shop and its machines. Copy it, and run it with `headrace run pipeline.py`."""
+"""A small shop: what it reads, six jobs over it, a stock that is event-sourced, and a queue of mails.
 
-from pyspark.sql import DataFrame
+`headrace demo` runs it beside a PostgreSQL, a Redis and a mail server; docs/demo.md walks through it.
+"""
+
+import os
+import smtplib
+from collections.abc import Iterator
+from email.message import EmailMessage
+
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App, Rows, tumbling
+from headrace import App, Rows, correct_clock, hopping, postgres, queue, redis, search, sliding, tumbling
+from headrace.events import Aggregate, Event, EventStore, Rejected
+from headrace.streams.table_view import TableView
 
-app = App("demo")
+app = App("shop")
 
-orders = app.stream(
-    "orders",
-    "order_id string, product string, amount double, at timestamp",
-    event_time="at",
-    lateness="10 seconds",
-)
-payments = app.stream(
-    "payments", "order_id string, paid double, paid_at timestamp", event_time="paid_at", lateness="10 seconds"
-)
-products = app.table("products", "product string, category string", key="product")
-device_events = app.stream("device_events", "device string, temperature double, at timestamp")
-paid_orders_stream = app.stream(
-    "paid_orders",
-    "order_id string, product string, amount double, at timestamp",
-    event_time="at",
-    lateness="5 seconds",
-)
+# What comes in. Tables of a PostgreSQL are captured, and its outbox, which brings the orders; payments and
+# clicks are written by others. Amounts are in cents.
+DATABASE = os.environ["HEADRACE_POSTGRES"]
+app.capture(DATABASE, name="shop", tables=["customers", "products", "categories"], outbox="outbox")
+CUSTOMER = "id long, name string, city string, since timestamp"
+customers = app.table("shop.public.customers", CUSTOMER, key="id", valid_from="since")
+products = app.table("shop.public.products", "id long, name string, category long, price long", key="id")
+categories = app.table("shop.public.categories", "id long, title string", key="id")
+ORDER = "order_id string, customer long, email string, product long, amount long, at timestamp"
+orders = app.stream("orders", ORDER, event_time="at", lateness="30 seconds")
+PAYMENT = "order_id string, paid long, paid_at timestamp"
+payments = app.stream("payments", PAYMENT, event_time="paid_at", lateness="30 seconds")
+CLICK = "click long, customer long, product long, occurred timestamp, sent timestamp, received timestamp"
+clock = correct_clock("occurred", "sent", "received")  # phones do not know what time it is
+clicks = app.stream("clicks", CLICK, event_time=clock, lateness="30 seconds")
 
-
-@app.job(into=app.topic("paid_orders", key="order_id"))
-def paid_orders() -> Rows:
-    """Every order with its payment, if that came within a minute."""
-    return orders.join(payments, on="order_id", within="1 minute")
+BY_MINUTE = ("window_start", "product")
 
 
-@app.job(into=app.view("revenue", key=["window_start", "category"]))
+@app.job(into=[postgres("revenue", key=BY_MINUTE), app.view("revenue", key=BY_MINUTE)])
 def revenue() -> Rows:
-    """Revenue of each category of products in every five seconds, from what the other job wrote."""
-    sold = paid_orders_stream.join(products, on="product", as_of="latest")
-    sums = (F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("revenue"))
-    return sold.window(tumbling("5 seconds"), by="category").agg(*sums)
+    """Revenue of each product, minute by minute."""
+    sums = (F.count("*").alias("orders"), F.sum("amount").alias("revenue"))
+    return orders.window(tumbling("1 minute"), by="product").agg(*sums)
 
 
-@app.job(into=app.topic("alerts", key="device"))
-def alerts() -> DataFrame:
-    """Machines that run hot. What they send in a garbled form goes to `alerts.dead`."""
-    return device_events.df.filter("temperature > 90")
+@app.job(into=app.view("hot_products", key=BY_MINUTE), late="hot_products.late")
+def hot_products() -> Rows:
+    """How often each product was looked at in five minutes, every minute anew."""
+    looks = F.count("*").alias("clicks")
+    return clicks.window(hopping("5 minutes", every="1 minute"), by="product").agg(looks)
+
+
+@app.job(into=[redis("spend:{customer}"), app.view("spend", key="customer")])
+def spend() -> Rows:
+    """What a customer has spent in the ten minutes up to each order."""
+    return orders.window(sliding("10 minutes"), by="customer").agg(F.sum("amount").alias("spent"))
+
+
+@app.job(into=[postgres("order_status", key="order_id"), app.topic("order_status", key="order_id")])
+def order_status() -> Rows:
+    """Every order with its payment, or unpaid after three minutes."""
+    return orders.join(payments, on="order_id", within=("0 seconds", "3 minutes"), how="left")
+
+
+@app.job(into=app.topic("visits", key="customer"))
+def visits() -> Rows:
+    """Every click with the customer's profile of that moment: who moves to Oslo clicked from Rome before."""
+    return clicks.join(customers, on={"customer": "id"}, wait="30 seconds")
+
+
+INDEX = search("products", key="id", text=["name", "title"])
+
+
+@app.job(into=[INDEX, redis("product:{id}"), app.view("catalogue", key="id")])
+def catalogue() -> TableView:
+    """Each product with the title of its category, as both are now."""
+    return products.join(categories, on={"category": "id"}, how="inner")
+
+
+class Restocked(Event):
+    pieces: int
+
+
+class Reserved(Event):
+    order: str
+
+
+class Stock(Aggregate):
+    """The pieces of one product. What is sold out cannot be reserved, whoever asks, and how often."""
+
+    def __init__(self) -> None:
+        self.pieces = 0
+
+    def restock(self, pieces: int) -> Iterator[Event]:
+        yield Restocked(pieces=pieces)
+
+    def reserve(self, order: str) -> Iterator[Event]:
+        if self.pieces == 0:
+            raise Rejected("sold out")
+        yield Reserved(order=order)
+
+    def on_restocked(self, event: Restocked) -> None:
+        self.pieces += event.pieces
+
+    def on_reserved(self, _: Reserved) -> None:
+        self.pieces -= 1
+
+
+COMMITTED = {"share.isolation.level": "read_committed"}
+
+
+def keep_stock(broker: str) -> None:
+    """Reserve a piece for each order. A command that is repeated under its id has no second effect."""
+    with EventStore("shop", broker=broker, partitions=1) as store:
+        for message in queue("orders", group="stock", broker=broker, settings=COMMITTED):
+            order, product = message.json()["order_id"], str(message.json()["product"])
+            try:
+                store.execute(Stock, product, "reserve", order=order, command_id=order)
+            except Rejected:
+                store.execute(Stock, product, "restock", pieces=25, command_id=f"{order}-restock")
+                store.execute(Stock, product, "reserve", order=order, command_id=f"{order}-again")
+
+
+def send_mails(broker: str, smtp: str) -> None:
+    """A mail for every order. An address that the mail server refuses makes a dead letter of it."""
+    for message in queue("order_status", group="mailer", broker=broker, settings=COMMITTED):
+        order = message.json()
+        mail = EmailMessage()
+        mail["From"], mail["To"] = "shop@shop.example", order["email"]
+        mail["Message-ID"] = f"<{order['order_id']}@shop.example>"
+        mail["Subject"] = "Thank you for your payment" if order.get("paid") else "Your order is not paid yet"
+        mail.set_content(f"Order {order['order_id']}: {order['amount'] / 100:.2f}")
+        try:
+            with smtplib.SMTP(smtp) as server:
+                server.send_message(mail)
+        except smtplib.SMTPRecipientsRefused:
+            message.reject()
 
 
 if __name__ == "__main__":

@@ -1,140 +1,109 @@
-"""The shop of the demo: orders come in, a group bills them, another one audits them.
-
-Real clients in threads, each with its own tally, so that the picture can be drawn while they work.
-"""
+"""The demo's shop put together: the servers that it stands on, and who lives in it."""
 
 from __future__ import annotations
 
-import json
-import random
-import threading
-import time
-from typing import TYPE_CHECKING, Any, Final
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from headrace.broker.process import BrokerProcess
+from headrace.client.cluster import Cluster
+from headrace.client.topics import NewTopic, create_topics
+from headrace.demo.clock import ShopClock
+from headrace.demo.copies import CopyReader
+from headrace.demo.database import ShopDatabase
+from headrace.demo.live import Live
+from headrace.demo.mailbox import Mailbox
+from headrace.demo.outcome import INPUTS, OUTPUTS, Outcome
+from headrace.demo.watch import Watch
+from headrace.demo.worker import Worker
+from headrace.demo.world import World
+from headrace.testing.postgres import PostgresServer
+from headrace.testing.redis import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import ExitStack
 
-ORDERS: Final = "orders"
-PARTITIONS: Final = 4
-ORDERS_PER_SECOND: Final = 2_000
-PRODUCTS: Final = ("tea", "cup", "kettle", "honey", "sugar", "milk", "spoon", "tray", "biscuit", "lemon")
-# The broker is killed on purpose: librdkafka's warnings about it would only hide the picture.
-_QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+    from headrace.streams.app import App
 
 
-def open_shop(bootstrap: str) -> None:
-    """Make the topic of orders."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **_QUIET})
-    admin.create_topics([NewTopic(ORDERS, PARTITIONS, 1)])[ORDERS].result()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The servers, all on this machine."""
 
+    folder: Path
+    database: PostgresServer
+    url: str
+    cache: RedisServer
+    broker: BrokerProcess
+    mailbox: Mailbox
 
-class Customers(threading.Thread):
-    """Numbered orders, written by an idempotent producer at a steady rate."""
-
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(name="customers", daemon=True)
-        self.acknowledged: set[int] = set()
-        self.refused = 0
-        self._closing = threading.Event()
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2, **_QUIET}
+    @staticmethod
+    def open(stack: ExitStack) -> Site:
+        """Start them; the pipeline finds them by the environment."""
+        temporary = tempfile.TemporaryDirectory(prefix="headrace-demo-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(temporary))
+        database = stack.enter_context(PostgresServer(folder))
+        site = Site(
+            folder=folder,
+            database=database,
+            url=database.create_database("shop"),
+            cache=stack.enter_context(RedisServer(folder / "redis")),
+            broker=stack.enter_context(BrokerProcess(folder / "broker", attached=True)),
+            mailbox=stack.enter_context(Mailbox()),
         )
-
-    def run(self) -> None:
-        """Order until the shop closes, then wait for every acknowledgement."""
-        begin = time.monotonic()
-        number = 0
-        while not self._closing.is_set():
-            due = int((time.monotonic() - begin) * ORDERS_PER_SECOND)
-            for order in range(number, due):
-                self._order(order)
-            number = max(number, due)
-            self._producer.poll(0.01)
-        self._producer.flush()
-
-    def _order(self, number: int) -> None:
-        product = random.choice(PRODUCTS)
-        order = {"order": number, "product": product, "amount": random.randint(1, 9)}
-        self._producer.produce(ORDERS, json.dumps(order), key=product, on_delivery=self._delivered)
-
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.acknowledged.add(_number(message))
-        else:
-            self.refused += 1
-
-    def close(self) -> None:
-        """Take no more orders; returns when the last one is acknowledged."""
-        self._closing.set()
-        self.join()
+        for name, value in {"HEADRACE_POSTGRES": site.url, "HEADRACE_REDIS": site.cache.url}.items():
+            stack.callback(_set_variable, name, os.environ.get(name))
+            os.environ[name] = value
+        return site
 
 
-class Clerk(threading.Thread):
-    """One consumer of a group: reads its share of the partitions and commits as it goes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shop:
+    """The world around the shop, its workers, and who watches."""
 
-    def __init__(self, bootstrap: str, group: str, name: str) -> None:
-        super().__init__(name=f"{group}/{name}", daemon=True)
-        self.group = group
-        self.seen: set[int] = set()
-        self.partitions: list[int] = []
-        self._closing = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "client.id": name,
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
-                **_QUIET,
-            }
+    world: World
+    watch: Watch
+    workers: tuple[Worker, ...]
+    live: Live
+
+    @staticmethod
+    def open(stack: ExitStack, site: Site) -> Shop:
+        """Make the tables, and begin to work and to watch; the world waits for its `start`."""
+        bootstrap, clock = site.broker.bootstrap, ShopClock()
+        written, read = ShopDatabase(site.url), ShopDatabase(site.url)
+        for database in (written, read):
+            stack.callback(database.close)
+        world, outcome = World(bootstrap, written, clock), Outcome(bootstrap)
+        world.open_shop()
+        index = site.folder / "state" / "search" / "products"
+        watch = Watch(world, outcome, CopyReader(read, site.cache.url, index, site.mailbox))
+        workers = (
+            stack.enter_context(Worker("keep_stock", bootstrap)),
+            stack.enter_context(Worker("send_mails", bootstrap, site.mailbox.address)),
         )
-
-    def run(self) -> None:
-        """Read until the shop closes."""
-        self._consumer.subscribe([ORDERS], on_assign=self._took, on_revoke=self._gave)
-        while not self._closing.is_set():
-            for message in self._consumer.consume(500, 0.1):
-                if message.error() is None:
-                    self.seen.add(_number(message))
-        self._consumer.close()
-
-    def _took(self, _consumer: Any, partitions: list[Any]) -> None:
-        self.partitions = sorted(partition.partition for partition in partitions)
-
-    def _gave(self, _consumer: Any, _partitions: list[Any]) -> None:
-        self.partitions = []
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._closing.set()
-        self.join()
+        stack.callback(world.close)
+        for thread in (outcome, watch):
+            thread.start()
+            stack.callback(thread.close)
+        live = Live(world, outcome, watch, site.mailbox, clock)
+        return Shop(world=world, watch=watch, workers=workers, live=live)
 
 
-def read_back(bootstrap: str) -> Iterator[tuple[int, int]]:
-    """Partition and number of every order that the log holds now, from its start to its end."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, **_QUIET}
-    )
-    try:
-        for index in range(PARTITIONS):
-            partition = TopicPartition(ORDERS, index)
-            _, end = consumer.get_watermark_offsets(partition)
-            consumer.assign([TopicPartition(ORDERS, index, 0)])
-            position = 0
-            while position < end:
-                for message in consumer.consume(1000, 1.0):
-                    if message.error() is None:
-                        position = (message.offset() or 0) + 1
-                        yield index, _number(message)
-    finally:
-        consumer.close()
+def make_topics(bootstrap: str, app: App) -> None:
+    """Make the topics that the demo reads itself, each of one partition, before anything runs."""
+    configs = {topic.name: topic.config for job in app.jobs for topic in job.into.topics}
+    topics = [
+        NewTopic(name=name, partitions=1, configs=configs.get(name, {})) for name in (*INPUTS, *OUTPUTS)
+    ]
+    with Cluster.of(bootstrap) as cluster:
+        create_topics(cluster, topics)
 
 
-def _number(message: Message) -> int:
-    """The number of the order in a record."""
-    number: int = json.loads(message.value() or b"null")["order"]
-    return number
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 class Phase(Enum):
     """Where an act is."""
 
+    WAITING = auto()
     WARMING = auto()
     RUNNING = auto()
-    CRASHED = auto()
-    BACK = auto()
     DRAINING = auto()
     DONE = auto()
 
@@ -32,11 +31,16 @@ class Stage(Board):
     """What an act shows, phase after phase; the picture is drawn as soon as there is a stage."""
 
     def __init__(self, console: Console) -> None:
-        self._phase = Phase.WARMING
+        self._phase = Phase.WAITING
         self._since_s = time.monotonic()
         self.stop: Callable[[], None] = lambda: None
         """How the run is ended; set when there is one."""
         super().__init__(console)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was played to its end."""
+        return self._phase is Phase.DONE
 
     def show(self, reports: Sequence[Report]) -> None:
         """Show the figures, and play on."""

@@ -113,6 +113,11 @@ class ChangeServer:
         request.check_host(any_host=self.offer.any_host)
         if len(self._tasks) > self.offer.clients:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients: try again later")
+        await self._respond(request, reader, writer)
+
+    async def _respond(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if request.path == "/":
             await self._send(writer, document(HTTPStatus.OK, await self._views()))
             return

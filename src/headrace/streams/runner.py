@@ -87,6 +87,11 @@ class Runner:
         self._captures: list[CaptureProcess] = []
         self._supervisor = Supervisor(clock=time.monotonic, tell=display.tell, at_once=usable_cores())
 
+    @property
+    def captures(self) -> tuple[CaptureProcess, ...]:
+        """The captures whose processes run."""
+        return tuple(capture for capture in self._captures if capture.is_running)
+
     def run(self) -> int:
         """Run until all is done or somebody stops it; the exit code."""
         with ExitStack() as stack:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.demo.findings import print_findings
-from headrace.demo.shop import ORDERS, Clerk, Customers, open_shop, read_back
+from headrace.demo.log_shop import ORDERS, Clerk, Customers, open_shop, read_back
 from headrace.testing.process import BrokerProcess
 
 if TYPE_CHECKING:

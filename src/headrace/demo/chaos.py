@@ -1,0 +1,100 @@
+"""Parts of the shop are killed at random (kill -9) while it is open, and have to come back."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.demo.shop import Site
+    from headrace.demo.worker import Worker
+    from headrace.streams.runner import Runner
+    from headrace.testing.redis import RedisServer
+
+SPARK_WORKER: Final = b"-m\0headrace.spark.daemon\0"
+EVERY_S: Final = 3.0
+"""Between two kills."""
+
+
+class Chaos:
+    """One part is killed every some seconds, each once before any is killed again.
+
+    A server that is down comes back at once, and what uses it waits for it; a worker is started again by the
+    stage, and what it had in its hands is delivered again.
+    """
+
+    def __init__(
+        self, site: Site, workers: Sequence[Worker], *, every_s: float = EVERY_S, seed: int | None = None
+    ) -> None:
+        self._parts: dict[str, Callable[[], None]] = {
+            "the broker": site.broker.restart,
+            "PostgreSQL": site.database.restart,
+            "Redis": partial(_restart, site.cache),
+            "every Python process of Spark": kill_python_workers,
+            **{f"the worker {worker.name}": worker.kill for worker in workers},
+        }
+        self._random = random.Random(seed)
+        self._every_s = every_s
+        self._next_s = 0.0
+        self._left: list[str] = []
+
+    def add(self, part: str, kill: Callable[[], None]) -> None:
+        """Kill one more, by a function that sees to it that it comes back."""
+        self._parts[part] = kill
+
+    def turn(self) -> str | None:
+        """Kill a part if it is time to; what is to be said of it.
+
+        It is for the thread that ends last: the kernel ends a broker with the thread that started it.
+        """
+        now_s = time.monotonic()
+        self._next_s = self._next_s or now_s + self._every_s / 2
+        if now_s < self._next_s:
+            return None
+        self._left = self._left or self._random.sample(sorted(self._parts), len(self._parts))
+        part = self._left.pop()
+        self._parts[part]()
+        self._next_s = time.monotonic() + self._every_s
+        return f"Chaos: {part} was killed (kill -9)."
+
+
+def _restart(cache: RedisServer) -> None:
+    cache.kill()
+    cache.start()
+
+
+def kill_captures(runner: Runner) -> None:
+    """Kill the processes of captures; the supervisor starts them again."""
+    for capture in runner.captures:
+        with suppress(ProcessLookupError):
+            os.kill(capture.pid, signal.SIGKILL)
+
+
+def kill_python_workers() -> None:
+    """Kill the Python processes of this program's Spark; a job that had a task in one repeats its batch."""
+    for process in descendants(os.getpid()):
+        with suppress(OSError):
+            if SPARK_WORKER in Path("/proc", str(process), "cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
+
+
+def descendants(ancestor: int) -> list[int]:
+    """The processes that a process has started, those that these have started, and so on."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has ended meanwhile
+            # Behind the name, which may have blanks in it: state, parent, and more.
+            parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
+    found, latest = list[int](), {ancestor}
+    while latest:
+        latest = {process for process, parent in parents.items() if parent in latest}
+        found += latest
+    return found

@@ -1,0 +1,96 @@
+"""A mail server that keeps what it is sent: enough of SMTP for the mailer of the demo, and real on the wire.
+
+It knows every address of shop.example but those that begin with `nobody`, which it refuses as any server does
+(550). A mail that comes again, with a Message-ID that is there, is kept once, as mail programs do.
+"""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from email import message_from_bytes
+from email.policy import default
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
+
+HOST: Final = "127.0.0.1"
+REFUSED: Final = "nobody"
+
+
+class Mailbox:
+    """Listens from `start` to `close`; its mails are in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.mails: dict[str, EmailMessage] = {}
+        """By their Message-IDs."""
+        self.repeated = 0
+        """How many came again."""
+        self._server = _Server((HOST, 0), _Session)
+        self._server.mailbox = self
+        self._thread = threading.Thread(target=self._server.serve_forever, name="mailbox", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as host:port."""
+        return f"{HOST}:{self._server.server_address[1]}"
+
+    def keep(self, data: bytes) -> None:
+        """Keep a mail, once."""
+        mail = message_from_bytes(data, policy=default)
+        number = str(mail["Message-ID"]).strip("<>")
+        self.repeated += number in self.mails
+        self.mails.setdefault(number, mail)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    mailbox: Mailbox
+
+
+class _Session(socketserver.StreamRequestHandler):
+    """One connection: commands and answers, line by line."""
+
+    server: _Server
+
+    def handle(self) -> None:
+        self._say("220 mailbox")
+        while line := self.rfile.readline(1000):
+            command = line.decode("ascii", "replace").strip().upper()
+            if command == "QUIT":
+                self._say("221 bye")
+                return
+            self._answer(command)
+
+    def _answer(self, command: str) -> None:
+        verb = command.partition(" ")[0]
+        if verb == "DATA":
+            self._say("354 go on")
+            self.server.mailbox.keep(self._read_mail())
+            self._say("250 kept")
+        elif verb == "RCPT" and f"<{REFUSED.upper()}" in command:
+            self._say("550 there is nobody of this name")
+        elif verb in ("EHLO", "HELO", "MAIL", "RCPT", "RSET", "NOOP"):
+            self._say("250 ok")
+        else:
+            self._say("502 not here")
+
+    def _read_mail(self) -> bytes:
+        lines = []
+        while (line := self.rfile.readline()) not in (b".\r\n", b""):
+            lines.append(line.removeprefix(b".") if line.startswith(b"..") else line)
+        return b"".join(lines)
+
+    def _say(self, text: str) -> None:
+        self.wfile.write(f"{text}\r\n".encode())

@@ -1,0 +1,84 @@
+"""A small shop to begin with. Run it with `headrace run pipeline.py`, test it with `pytest`."""
+
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+from headrace import App, Rows, queue, tumbling
+from headrace.events import Aggregate, Event, Rejected
+
+app = App("NAME")
+
+# What comes in: topics that anybody writes to. `app.capture(…)` brings the tables of a PostgreSQL.
+orders = app.stream(
+    "orders",
+    "order_id string, product string, amount double, at timestamp",
+    event_time="at",
+    lateness="10 seconds",
+)
+payments = app.stream(
+    "payments", "order_id string, paid double, paid_at timestamp", event_time="paid_at", lateness="10 seconds"
+)
+products = app.table("products", "product string, category string", key="product")
+device_events = app.stream("device_events", "device string, temperature double, at timestamp")
+
+
+@app.job(into=app.topic("order_status", key="order_id"))
+def order_status() -> Rows:
+    """Every order with its payment, or unpaid after a minute."""
+    return orders.join(payments, on="order_id", within="1 minute", how="left")
+
+
+@app.job(into=app.view("revenue", key=["window_start", "category"]), late="revenue.late")
+def revenue() -> Rows:
+    """Revenue of each category of products, minute by minute; `headrace changes revenue` shows it."""
+    sold = orders.join(products, on="product", as_of="latest")
+    sums = (F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("revenue"))
+    return sold.window(tumbling("1 minute"), by="category").agg(*sums)
+
+
+@app.job(into=app.topic("alerts", key="device"))
+def alerts() -> DataFrame:
+    """Machines that run hot. What they send in a garbled form goes to `alerts.dead`."""
+    return device_events.df.filter("temperature > 90")
+
+
+class Restocked(Event):
+    pieces: int
+
+
+class Reserved(Event):
+    order: str
+
+
+class Stock(Aggregate):
+    """The pieces of one product: `EventStore("NAME").execute(Stock, "tea", "restock", pieces=3)`."""
+
+    def __init__(self) -> None:
+        self.pieces = 0
+
+    def restock(self, pieces: int) -> Iterator[Event]:
+        yield Restocked(pieces=pieces)
+
+    def reserve(self, order: str) -> Iterator[Event]:
+        if self.pieces == 0:
+            raise Rejected("sold out")
+        yield Reserved(order=order)
+
+    def on_restocked(self, event: Restocked) -> None:
+        self.pieces += event.pieces
+
+    def on_reserved(self, _: Reserved) -> None:
+        self.pieces -= 1
+
+
+def remind(broker: str | None = None) -> Iterator[str]:
+    """The orders that are not paid, from a queue: each is in the hands of one worker at a time."""
+    for message in queue("order_status", group="reminders", broker=broker, idle_s=5):
+        if message.json().get("paid") is None:
+            yield message.json()["order_id"]
+
+
+if __name__ == "__main__":
+    app.run()
