@@ -13,6 +13,15 @@ from tests.demo.browser import Browser
 
 CLAIMS = 10
 END_S = 420
+PARTS = (
+    "the broker",
+    "PostgreSQL",
+    "Redis",
+    "the capture",
+    "every Python process of Spark",
+    "the worker keep_stock",
+    "the worker send_mails",
+)
 
 
 class Performance(threading.Thread):

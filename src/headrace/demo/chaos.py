@@ -45,10 +45,16 @@ class Chaos:
         self._every_s = every_s
         self._next_s = 0.0
         self._left: list[str] = []
+        self._killed: set[str] = set()
 
     def add(self, part: str, kill: Callable[[], None]) -> None:
         """Kill one more, by a function that sees to it that it comes back."""
         self._parts[part] = kill
+
+    @property
+    def is_through(self) -> bool:
+        """Whether each part was killed at least once."""
+        return self._killed == self._parts.keys()
 
     def turn(self) -> str | None:
         """Kill a part if it is time to; what is to be said of it.
@@ -62,6 +68,7 @@ class Chaos:
         self._left = self._left or self._random.sample(sorted(self._parts), len(self._parts))
         part = self._left.pop()
         self._parts[part]()
+        self._killed.add(part)
         self._next_s = time.monotonic() + self._every_s
         return f"Chaos: {part} was killed (kill -9)."
 

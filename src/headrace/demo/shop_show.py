@@ -69,7 +69,7 @@ class ShopShow:
 
     def _check(self, shop: Shop, code: int) -> bool:
         claims = {f"{each.expected:,} {each.claim}": each.holds for each in shop.watch.findings}
-        held = print_findings(self._console, {**claims, "no job failed": code == 0})
+        held = print_findings(self._console, {**claims, "no job gave up": code == 0})
         self._say(
             "\nAll of it is one file: `headrace demo --pipeline`; docs/demo.md walks through it. Begin your "
             "own with `headrace init NAME`."

@@ -63,7 +63,7 @@ class ShopStage(Stage):
                 self._enter(Phase.RUNNING)
             case Phase.WARMING if passed_s > PATIENCE_S:
                 self._end("There are no results: the lines above should say why.")
-            case Phase.RUNNING if passed_s > self._seconds:
+            case Phase.RUNNING if passed_s > self._seconds and (not self._chaos or self._chaos.is_through):
                 self._close_shop()
             case Phase.RUNNING:
                 self._do_harm()

@@ -27,7 +27,7 @@ TURN_S: Final = 0.1
 CLICKS_PER_TURN: Final = 3
 TURNS_PER_CHANGE: Final = 5
 PAYING_SHARE: Final = 0.8
-OFFLINE_SHARE: Final = 0.02
+OFFLINE_SHARE: Final = 0.005
 GARBLED_SHARE: Final = 0.005
 GARBLED: Final = b'{"click": 12, "customer": 3, "occ'
 SKEWS: Final = (timedelta(), timedelta(minutes=-40), timedelta(minutes=25), timedelta(days=-3000))

@@ -73,7 +73,7 @@ function showRevenue() {
       const sum = money(stack.reduce((a, b) => a + b))
       parts.push(draw("text", { x: index * step + step / 2, y: top - 4, class: "value", "text-anchor": "middle" }, sum))
     }
-    if (index % 2 === 0)
+    if (index % 2 === 1)
       parts.push(draw("text", { x: index * step + step / 2, y: floor + 13, class: "axis", "text-anchor": "middle" }, minute(start)))
   })
   canvas(find("#revenue .chart"), width, 146, parts)
