@@ -11,7 +11,7 @@ from tests.broker.processes import BrokerProcess, wait_until
 from tests.broker.wire_client import WireClient, batch_of
 from tests.soak.queue_storm import QueueStorm, ride_out
 
-IDLE_S = 1.0
+IDLE_S = 0.8
 
 
 def values(broker: BrokerProcess, topic: str, group: str) -> list[tuple[bytes | None, int]]:
@@ -63,6 +63,6 @@ def test_settings_of_a_group_survive(tmp_path: Path) -> None:
 
 
 def test_under_kills_every_message_is_done_and_every_letter_there_once(tmp_path: Path) -> None:
-    storm = QueueStorm(messages=300, kills=3, seed=random.randrange(2**32))
+    storm = QueueStorm(messages=200, kills=2, seed=random.randrange(2**32))
     with BrokerProcess(tmp_path / "data") as broker:
         ride_out(storm, broker)

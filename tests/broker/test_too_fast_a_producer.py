@@ -206,8 +206,8 @@ def test_a_transaction_that_is_refused_a_record_is_aborted_and_a_later_one_goes_
     sender.producer.init_transactions(30)
     assert not is_committed(sender, *numbers(0, 11))
     commit(bootstrap, "orders", "mailer", 11)
-    # librdkafka has given a sequence number to the record that was refused, as to one that is too large: the
-    # next transaction fails for the gap, and then it takes a new epoch.
+    # librdkafka has given a sequence number to the record that was refused: the next transaction fails for
+    # the gap, and then it takes a new epoch.
     assert not is_committed(sender, "too early")
     assert is_committed(sender, "again")
     assert read_all(bootstrap, "orders", isolation_level="read_committed") == ["again"]

@@ -114,9 +114,11 @@ def test_values_are_rows_or_change_events_around_them() -> None:
     event = {"before": None, "after": {"id": 1, "op": "x"}, "source": {}, "op": "c", "ts_ms": 1}
     documents = [None, event, {**event, "after": None, "op": "d"}, {**event, "after": None, "op": "t"}]
     texts = [None if each is None else json.dumps(each).encode() for each in documents]
-    rows, deleted = reader.read(pa.array([*texts, b"garbled"], pa.binary()))
+    rows, deleted, errors = reader.read(pa.array([*texts, b"garbled"], pa.binary()))
     assert rows[1].as_py() == {"id": 1, "op": "x"}
     assert deleted.to_pylist() == [True, False, True, True, False]
-    rows, deleted = reader.read(pa.array([b'{"id": 1, "op": "d"}', None], pa.binary()))
+    assert errors is not None
+    assert errors.is_valid().to_pylist() == [False, False, False, False, True]
+    rows, deleted, _ = reader.read(pa.array([b'{"id": 1, "op": "d"}', None], pa.binary()))
     assert rows[0].as_py() == {"id": 1, "op": "d"}
     assert deleted.to_pylist() == [False, True]

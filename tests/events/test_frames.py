@@ -58,7 +58,10 @@ def test_events_are_a_stream_too(spark: SparkSession, shop: EventStore, tmp_path
         .start()
     )
     query.awaitTermination()
-    assert spark.sql("SELECT sum(quantity) AS n FROM removed").first()["n"] == 6
+    try:
+        assert spark.sql("SELECT sum(quantity) AS n FROM removed").first()["n"] == 6
+    finally:
+        spark.catalog.dropTempView("removed")
 
 
 def test_older_versions_are_brought_up_to_the_current_one(

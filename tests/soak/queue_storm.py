@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError
 from tests.broker.processes import BrokerProcess, wait_until
 
 TOPIC, GROUP = "storm", "crew"
-IDLE_S = 1.5
+IDLE_S = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def ride_out(storm: QueueStorm, broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     (made,) = admin.create_topics([NewTopic(TOPIC, 2, 1)]).values()
     made.result(10)
-    settings = {"share.delivery.count.limit": "100", "share.record.lock.duration.ms": "2000"}
+    settings = {"share.delivery.count.limit": "100", "share.record.lock.duration.ms": "1000"}
     assert list(queue(TOPIC, group=GROUP, broker=broker.address, idle_s=0.1, settings=settings)) == []
     producer = Producer(
         {

@@ -21,11 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic
+from headrace.durations import interval_of, milliseconds_of, seconds_of
 from headrace.errors import Misuse
 from headrace.spark.hints import Hints
 from headrace.spark.transactional_sink import Batch
 from headrace.streams.building import current_building
-from headrace.streams.durations import interval_of, milliseconds_of, seconds_of
 from headrace.streams.job import Job
 from headrace.streams.job_run import JobRun
 from headrace.streams.straying import Straying
@@ -324,7 +324,7 @@ def test_a_job_at_rest_stays_quiet(app: App, bench: Bench) -> None:
         assert {path.name for path in offsets.iterdir()} == planned
 
 
-@pytest.mark.parametrize("module", ["spark.ticks", "streams.building", "streams.clocks", "streams.durations"])
+@pytest.mark.parametrize("module", ["spark.ticks", "streams.building", "streams.clocks", "durations"])
 def test_the_examples_of_a_module_hold(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"headrace.{module}"))
     assert (result.attempted > 0, result.failed) == (True, 0)

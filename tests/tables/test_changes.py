@@ -64,7 +64,7 @@ def test_records_become_versions_and_those_that_name_no_row_are_told(
     assert told == [
         (2, b"x", "the record's key names n"),
         (3, None, "the record's key names n"),
-        (4, b"3", "not a JSON object: 'garb"),
+        (4, b"3", "not JSON: expected a val"),
         (5, b"3", "the key (id) is null"),
     ]
 

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -166,16 +166,15 @@ class Ownership:
     def _known_end(self, place: TopicPartition) -> int:
         """Where the partition ends, as far as the last answer to a fetch said."""
         try:
-            known = self._consumer.get_watermark_offsets(place, cached=True)
+            return self._consumer.get_watermark_offsets(place, cached=True)[1]
         except KafkaException:
             return -1
-        return -1 if known is None else int(known[1])
 
     def _deliver(self, message: Message) -> None:
         if message.error() is not None:
             logger.info("%s: %s", self._topic, message.error())
             return
-        number, offset = message.partition() or 0, message.offset()
+        number, offset = message.partition() or 0, message.offset() or 0
         handler = self._handlers.get(number)
         if handler is None or number not in self._openings or not self._is_next(number, offset):
             return
@@ -200,7 +199,9 @@ class Ownership:
         """Read from that place on again, unless retention took what is there."""
         try:
             known = self._consumer.get_watermark_offsets(place, timeout=ASK_S)
-            if known is not None and known[0] > place.offset:
+            # Its types do not say so: when time is up, it is None.
+            first, _ = cast("tuple[int, int] | None", known) or (0, 0)
+            if first > place.offset:
                 return False
             self._consumer.seek(place)
         except KafkaException:

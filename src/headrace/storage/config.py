@@ -11,39 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.storage.contradictions import check_together
 from headrace.storage.errors import InvalidConfig
+from headrace.storage.options import INT_MAX, LONG_MAX, Option, boolean, integer, one_of, option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-LONG_MAX: Final = 2**63 - 1
-INT_MAX: Final = 2**31 - 1
 DAY_MS: Final = 24 * 3600 * 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """One setting: its Kafka name and type, its default as text, and what its values mean."""
-
-    name: str
-    kind: str
-    default: str
-    doc: str
-    parse: Callable[[str], Any]
-
-    @property
-    def attribute(self) -> str:
-        """The name of the setting on `TopicConfig`."""
-        return self.name.replace(".", "_")
-
-
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise ValueError(f"it must be between {low} and {high}")
-        return value
-
-    return parse
 
 
 def _ratio(text: str) -> float:
@@ -51,21 +24,6 @@ def _ratio(text: str) -> float:
     if not 0 <= value <= 1:
         raise ValueError("it must be between 0 and 1")
     return value
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("it must be true or false")
-    return text.lower() == "true"
-
-
-def _one_of(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(f"it must be one of {', '.join(allowed)}")
-        return text
-
-    return parse
 
 
 def _policies(text: str) -> frozenset[str]:
@@ -92,115 +50,111 @@ def _compression(text: str) -> str:
     return text
 
 
-def _option(name: str, kind: str, default: object, parse: Callable[[str], Any], doc: str) -> Option:
-    return Option(name=name, kind=kind, default=str(default), doc=doc, parse=parse)
-
-
 _SMALLEST_SEGMENT: Final = 2**20
-_SIZE = _integer(0, INT_MAX)
-_DURATION = _integer(0, LONG_MAX)
-_LIMIT = _integer(-1, LONG_MAX)
+_SIZE = integer(0, INT_MAX)
+_DURATION = integer(0, LONG_MAX)
+_LIMIT = integer(-1, LONG_MAX)
 
 OPTIONS: Final[Mapping[str, Option]] = {
-    option.name: option
-    for option in (
-        _option(
+    each.name: each
+    for each in (
+        option(
             "cleanup.policy",
             "list",
             "delete",
             _policies,
             "What becomes of old records: delete, compact or both.",
         ),
-        _option("compression.type", "string", "producer", _compression, "Always as the producer chose."),
-        _option("delete.retention.ms", "long", DAY_MS, _DURATION, "How long compaction keeps a tombstone."),
-        _option(
+        option("compression.type", "string", "producer", _compression, "Always as the producer chose."),
+        option("delete.retention.ms", "long", DAY_MS, _DURATION, "How long compaction keeps a tombstone."),
+        option(
             "file.delete.delay.ms", "long", 60_000, _DURATION, "Accepted; a reader keeps its file by itself."
         ),
-        _option("flush.messages", "long", LONG_MAX, _integer(1, LONG_MAX), "Accepted; --flush decides."),
-        _option("flush.ms", "long", LONG_MAX, _DURATION, "Accepted; --flush decides."),
-        _option(
+        option("flush.messages", "long", LONG_MAX, integer(1, LONG_MAX), "Accepted; --flush decides."),
+        option("flush.ms", "long", LONG_MAX, _DURATION, "Accepted; --flush decides."),
+        option(
             "headrace.queue",
             "boolean",
             "false",
-            _boolean,
+            boolean,
             "Whether what all share groups have accepted is deleted.",
         ),
-        _option("index.interval.bytes", "int", 4096, _SIZE, "Bytes of log between two index entries."),
-        _option(
+        option("index.interval.bytes", "int", 4096, _SIZE, "Bytes of log between two index entries."),
+        option(
             "max.compaction.lag.ms",
             "long",
             LONG_MAX,
-            _integer(1, LONG_MAX),
+            integer(1, LONG_MAX),
             "When a record must be compacted.",
         ),
-        _option("max.message.bytes", "int", 1_048_588, _SIZE, "The largest batch that is accepted."),
-        _option(
+        option("max.message.bytes", "int", 1_048_588, _SIZE, "The largest batch that is accepted."),
+        option(
             "message.timestamp.after.max.ms",
             "long",
             3_600_000,
             _DURATION,
             "How far ahead of the broker a record may be.",
         ),
-        _option("message.timestamp.before.max.ms", "long", LONG_MAX, _DURATION, "How old a record may be."),
-        _option(
+        option("message.timestamp.before.max.ms", "long", LONG_MAX, _DURATION, "How old a record may be."),
+        option(
             "message.timestamp.type",
             "string",
             "CreateTime",
-            _one_of("CreateTime", "LogAppendTime"),
+            one_of("CreateTime", "LogAppendTime"),
             "Whose clock stamps records: the producer's or the broker's.",
         ),
-        _option(
+        option(
             "min.cleanable.dirty.ratio",
             "double",
             0.5,
             _ratio,
             "Share of uncompacted bytes that starts compaction.",
         ),
-        _option("min.compaction.lag.ms", "long", 0, _DURATION, "How long a record is safe from compaction."),
-        _option("min.insync.replicas", "int", 1, _integer(1, INT_MAX), "Accepted; one node has one replica."),
-        _option("preallocate", "boolean", "false", _boolean, "Accepted; files grow as they are written."),
-        _option("retention.bytes", "long", -1, _LIMIT, "Bytes kept in a partition; -1 for all."),
-        _option("retention.ms", "long", 7 * DAY_MS, _LIMIT, "How long records are kept; -1 for ever."),
-        _option("segment.bytes", "int", 2**30, _integer(1024, INT_MAX), "When a new segment file is begun."),
-        _option(
-            "segment.index.bytes", "int", 10 * 2**20, _integer(4, INT_MAX), "The largest index of a segment."
+        option("min.compaction.lag.ms", "long", 0, _DURATION, "How long a record is safe from compaction."),
+        option("min.insync.replicas", "int", 1, integer(1, INT_MAX), "Accepted; one node has one replica."),
+        option("preallocate", "boolean", "false", boolean, "Accepted; files grow as they are written."),
+        option("retention.bytes", "long", -1, _LIMIT, "Bytes kept in a partition; -1 for all."),
+        option("retention.ms", "long", 7 * DAY_MS, _LIMIT, "How long records are kept; -1 for ever."),
+        option("segment.bytes", "int", 2**30, integer(1024, INT_MAX), "When a new segment file is begun."),
+        option(
+            "segment.index.bytes", "int", 10 * 2**20, integer(4, INT_MAX), "The largest index of a segment."
         ),
-        _option("segment.jitter.ms", "long", 0, _DURATION, "Accepted; segments roll without jitter."),
-        _option(
-            "segment.ms", "long", 7 * DAY_MS, _integer(1, LONG_MAX), "The age at which a segment is closed."
+        option("segment.jitter.ms", "long", 0, _DURATION, "Accepted; segments roll without jitter."),
+        option(
+            "segment.ms", "long", 7 * DAY_MS, integer(1, LONG_MAX), "The age at which a segment is closed."
         ),
-        _option(
+        option(
             "unclean.leader.election.enable",
             "boolean",
             "false",
-            _boolean,
+            boolean,
             "Accepted; one node elects nobody.",
         ),
         # Headrace's own; Apache Kafka refuses them.
-        _option(
+        option(
             "headrace.storage",
             "string",
             "disk",
-            _one_of("disk", "memory"),
+            one_of("disk", "memory"),
             "Where records are kept; those in memory are gone after a restart.",
         ),
-        _option(
+        option(
             "headrace.overflow",
             "string",
             "buffer",
-            _one_of("buffer", "drop-oldest", "drop-newest", "block"),
+            one_of("buffer", "drop-oldest", "drop-newest", "block"),
             "What happens to new records when a partition is at its bound.",
         ),
-        _option("headrace.overflow.bytes", "long", -1, _bound, "The bound in bytes; -1 for none."),
-        _option("headrace.overflow.records", "long", -1, _bound, "The bound in records; -1 for none."),
-        _option(
+        option("headrace.overflow.bytes", "long", -1, _bound, "The bound in bytes; -1 for none."),
+        option("headrace.overflow.records", "long", -1, _bound, "The bound in records; -1 for none."),
+        option(
             "headrace.overflow.groups",
             "list",
             "",
             _names,
             "Consumer groups: what all of them have read does not count; without any, everything counts.",
         ),
-        _option(
+        option(
             "headrace.overflow.timeout.ms",
             "long",
             10_000,

@@ -10,10 +10,10 @@ from dataclasses import replace
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
+from headrace.durations import milliseconds_of
 from headrace.errors import HeadraceError, Misuse
 from headrace.spark.sums import OPTION
 from headrace.streams.batch_plan import BatchPlan
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.join_way import JoinWay, join_way
 from headrace.streams.newest_times import NewestTimes
 from headrace.streams.rows import Rows

@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from headrace.durations import interval_of, milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.columns import quoted
-from headrace.streams.durations import interval_of, milliseconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

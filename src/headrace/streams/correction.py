@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.native_windows import END, START, aggregate_natively
 
 if TYPE_CHECKING:

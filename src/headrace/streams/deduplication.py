@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.columns import listed, quoted
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.event_time import keep_event_time, timed_frame
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.columns import quoted
-from headrace.streams.durations import milliseconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.columns.sliding import SlidingKernel
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.spark.keyed_stage import arrow_schema
 from headrace.streams.aggregates import Uncombinable, read_aggregates
 from headrace.streams.columns import quoted
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.event_time import mark_event_time
 from headrace.streams.stages import staged
 

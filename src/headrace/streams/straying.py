@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from headrace.durations import milliseconds_of
 from headrace.spark.alignment import HORIZON
 from headrace.spark.hints import Hints
-from headrace.streams.durations import milliseconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

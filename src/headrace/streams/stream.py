@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.names import checked_name
 from headrace.streams.rows import Operators
 

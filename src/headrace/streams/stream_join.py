@@ -11,9 +11,9 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.event_time import as_plain_time, mark_like, timed_frame
 from headrace.streams.rows import Rows
 from headrace.streams.staged_join import WHOLE_NUMBERS, How, JoinPlan, join_in_a_stage

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.names import checked_name
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote, urlparse
 
 from headrace.client.topics import NewTopic
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.event_time import keep_event_time, marked_time
 from headrace.streams.waiting import hold_rows
 from headrace.streams.workplace import PARTITIONS

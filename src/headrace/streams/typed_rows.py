@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.durations import interval_of
 from headrace.errors import Misuse
 from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, TIME
 from headrace.streams.columns import quoted
-from headrace.streams.durations import interval_of
 from headrace.streams.newest_times import observe_newest
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.feeds.catalogue import ViewEntry, remember_view
 from headrace.sinks.sink import DELETED
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.topic import JSON_OPTIONS, Topic, quoted
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
-from headrace.streams.durations import milliseconds_of
 from headrace.streams.event_time import as_plain_time, timed_frame
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headrace.durations import interval_of
 from headrace.errors import Misuse
 from headrace.streams.columns import quoted
 from headrace.streams.correction import Correct, aggregate_with_corrections
-from headrace.streams.durations import interval_of
 from headrace.streams.event_time import timed_frame
 from headrace.streams.late import note_window
 from headrace.streams.native_windows import END, START, aggregate_natively

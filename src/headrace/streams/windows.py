@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.durations import milliseconds_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from headrace.storage.config import OPTIONS
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.storage.config import Option
+    from headrace.storage.options import Option
 
 VERSIONS: Final = (0, 2)
 

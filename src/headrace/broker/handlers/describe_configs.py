@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
     from headrace.broker.topics import Topic
-    from headrace.storage.config import Option
+    from headrace.storage.options import Option
 
 VERSIONS: Final = (1, 4)
 OVERFLOW_STATUS: Final = "headrace.overflow.status"

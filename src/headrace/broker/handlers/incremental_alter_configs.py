@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.storage.config import Option
+    from headrace.storage.options import Option
 
 VERSIONS: Final = (0, 1)
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.storage.config import Option
 from headrace.storage.errors import InvalidConfig
+from headrace.storage.options import Option, boolean, integer, one_of, option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-INT_MAX: Final = 2**31 - 1
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,104 +26,77 @@ class ShareSettings:
     """Records of one partition that may wait behind others of their key before no more are looked at."""
 
 
-def _integer(low: int, high: int = INT_MAX) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise ValueError(f"it must be between {low} and {high}")
-        return value
-
-    return parse
-
-
-def _one_of(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(f"it must be one of {', '.join(allowed)}")
-        return text
-
-    return parse
-
-
-def _boolean(text: str) -> bool:
-    return _one_of("true", "false")(text.lower()) == "true"
-
-
-def _option(name: str, kind: str, default: object, parse: Callable[[str], Any], doc: str) -> Option:
-    return Option(name=name, kind=kind, default=str(default), doc=doc, parse=parse)
-
-
 GROUP_OPTIONS: Final[Mapping[str, Option]] = {
-    option.name: option
-    for option in (
-        _option(
+    each.name: each
+    for each in (
+        option(
             "share.auto.offset.reset",
             "string",
             "latest",
-            _one_of("earliest", "latest"),
+            one_of("earliest", "latest"),
             "Where a new share group begins: with what is there, or with what comes.",
         ),
-        _option(
+        option(
             "share.record.lock.duration.ms",
             "int",
             30_000,
-            _integer(1),
+            integer(1),
             "How long a member may take for a record before it goes to another.",
         ),
-        _option(
+        option(
             "share.delivery.count.limit",
             "int",
             5,
-            _integer(1, 32_767),
+            integer(1, 32_767),
             "How often a record is delivered before it is a dead letter.",
         ),
-        _option(
+        option(
             "share.partition.max.record.locks",
             "int",
             2_000,
-            _integer(1),
+            integer(1),
             "Records of a partition that members hold at most.",
         ),
-        _option(
+        option(
             "share.isolation.level",
             "string",
             "read_uncommitted",
-            _one_of("read_committed", "read_uncommitted"),
+            one_of("read_committed", "read_uncommitted"),
             "Whether records of a transaction are delivered before it is committed.",
         ),
-        _option(
+        option(
             "share.session.timeout.ms",
             "int",
             45_000,
-            _integer(1),
+            integer(1),
             "After this time without a heartbeat a member is gone.",
         ),
-        _option(
+        option(
             "share.heartbeat.interval.ms",
             "int",
             5_000,
-            _integer(1),
+            integer(1),
             "How often members send heartbeats.",
         ),
-        _option(
+        option(
             "share.renew.acknowledge.enable",
             "boolean",
             "true",
-            _boolean,
+            boolean,
             "Whether a member may renew the lock of a record.",
         ),
-        _option(
+        option(
             "headrace.dead.letters",
             "boolean",
             "true",
-            _boolean,
+            boolean,
             "Whether rejected records, and those delivered too often, go to a topic of dead letters.",
         ),
-        _option(
+        option(
             "headrace.key.order",
             "boolean",
             "false",
-            _boolean,
+            boolean,
             "Whether a record waits until the one before it with the same key is done.",
         ),
     )
