@@ -48,7 +48,7 @@ class Live:
             "paid": paid,
             "unpaid": len(status) - paid,
             "waiting": max(len(self._world.orders) - len(status), 0),
-            "late": self._outcome.records["hot_products.late"],
+            "late": len(self._outcome.late_clicks),
             "mails": len(mails),
             "dead": len(self._outcome.dead_mails),
             "newest_mails": [

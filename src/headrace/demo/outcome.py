@@ -41,6 +41,7 @@ class Outcome(threading.Thread):
         """What came a second time, by topic, where nothing may."""
         self.hot: dict[tuple[datetime, int], int] = {}
         self.late: Counter[tuple[datetime, int]] = Counter()
+        self.late_clicks: set[int] = set()
         self.spend: dict[int, int] = {}
         self.catalogue: dict[int, dict[str, Any]] = {}
         self.dead_mails: set[str] = set()
@@ -94,6 +95,7 @@ class Outcome(threading.Thread):
                 self.hot[window_of(row)] = row["clicks"]
             case "hot_products.late":
                 self.late[window_of(row)] += 1
+                self.late_clicks.add(row["click"])
             case "spend":
                 self.spend[row["customer"]] = row["spent"]
             case "catalogue":

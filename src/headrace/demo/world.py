@@ -55,8 +55,6 @@ class World(threading.Thread):
         self.paid: set[str] = set()
         self.clicks: dict[int, Click] = {}
         self.garbled = 0
-        self.closing: datetime | None = None
-        """From when on nothing counts: what is written then only lets time pass."""
         self._database = database
         self._clock = clock
         self._closing = threading.Event()
@@ -169,12 +167,10 @@ class World(threading.Thread):
         self._pay(all_of_them=True)
         self._producer.flush(DELIVERY_S)
         self._clock.jump(NIGHT)
-        self.closing = self._clock.now()
-        order = Order(
-            order_id="next-day", customer=1, email=address_of(1), product=1, amount=100, at=self.closing
-        )
+        now = self._clock.now()
+        order = Order(order_id="next-day", customer=1, email=address_of(1), product=1, amount=100, at=now)
         self._database.place(order)
-        at = self.closing.isoformat()
+        at = now.isoformat()
         self._write("payments", order.order_id, {"order_id": order.order_id, "paid": 100, "paid_at": at})
         document = {"click": 0, "customer": 1, "product": 1, "occurred": at, "sent": at, "received": at}
         self._write("clicks", "1", document)

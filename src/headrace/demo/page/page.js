@@ -71,7 +71,7 @@ function showRevenue() {
     })
     if (index === shown.length - 1) {
       const sum = money(stack.reduce((a, b) => a + b))
-      parts.push(draw("text", { x: index * step + step / 2, y: top - 4, class: "value", "text-anchor": "middle" }, sum))
+      parts.push(draw("text", { x: index * step + step - 2, y: top - 4, class: "value", "text-anchor": "end" }, sum))
     }
     if (index % 2 === 1)
       parts.push(draw("text", { x: index * step + step / 2, y: floor + 13, class: "axis", "text-anchor": "middle" }, minute(start)))
