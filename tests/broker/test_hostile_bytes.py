@@ -304,8 +304,13 @@ def test_names_that_are_no_topic_names_never_reach_the_file_system(
 
 
 def files_beside(kafka: BrokerProcess) -> list[Path]:
-    """All that is in the broker's folder and around it, without what it writes from time to time anyway."""
-    return sorted(path for path in kafka.folder.parent.rglob("*") if "checkpoint" not in path.name)
+    """All that is in the broker's folder and around it, without what it writes from time to time anyway.
+
+    That are checkpoints, and the files of partitions: records of old times go, and others take their place.
+    """
+    partitions = {path for path in kafka.folder.iterdir() if path.is_dir()}
+    found = [path for path in kafka.folder.parent.rglob("*") if path.parent not in partitions]
+    return sorted(path for path in found if "checkpoint" not in path.name)
 
 
 def metadata_of(name: str) -> dict[str, object]:
