@@ -122,3 +122,17 @@ def test_values_are_rows_or_change_events_around_them() -> None:
     rows, deleted, _ = reader.read(pa.array([b'{"id": 1, "op": "d"}', None], pa.binary()))
     assert rows[0].as_py() == {"id": 1, "op": "d"}
     assert deleted.to_pylist() == [False, True]
+
+
+def test_a_bad_value_does_not_decide_what_the_others_are() -> None:
+    reader = RowReader(pa.struct([("id", pa.int64())]))
+    event = b'{"before": null, "after": {"id": 1}, "source": {}, "op": "u"}'
+    bad_event = event.replace(b"1", b'"one"')
+    nested = b'{"id": 2, "note": {"before": 1, "after": 2, "source": 3, "op": 4}}'
+    names = b'"before" "after" "op" "source"'
+    values = [b"garbled", event, b'{"id": 3}', b"{}", nested, bad_event, None, names]
+    rows, deleted, errors = reader.read(pa.array(values, pa.binary()))
+    assert [row and row["id"] for row in rows.to_pylist()] == [None, 1, 3, None, 2, None, None, None]
+    assert deleted.to_pylist() == [False] * 6 + [True, False]
+    assert errors is not None
+    assert [number for number, error in enumerate(errors) if error.is_valid] == [0, 5, 7]

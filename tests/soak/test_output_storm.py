@@ -1,11 +1,7 @@
 """A storm over outputs: the job and its database die again and again, and every row arrives once."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +13,7 @@ from confluent_kafka import Producer
 
 from headrace.testing.postgres import PostgresServer
 from tests.broker.processes import BrokerProcess
+from tests.soak.pipeline_process import PipelineProcess
 from tests.spark.transactional_pipeline import read_committed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -41,35 +38,6 @@ def summed():
 """
 
 
-class Storm:
-    """A pipeline in a process of its own, which can be killed."""
-
-    def __init__(self, folder: Path, broker: str, database: str) -> None:
-        self._folder = folder
-        self._environment = {**os.environ, "HEADRACE_BROKER": broker, "HEADRACE_POSTGRES": database}
-        (folder / "pipeline.py").write_text(PIPELINE)
-
-    def start(self, *more: str) -> subprocess.Popen[bytes]:
-        with (self._folder / "run.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "headrace.cli", "run", "pipeline.py", *more],
-                cwd=self._folder,
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def log(self) -> str:
-        return (self._folder / "run.log").read_text()[-5000:]
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL for the job and for the Java process beside it."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def write_slowly(broker: str, ended: threading.Event) -> None:
     producer = Producer({"bootstrap.servers": broker})
     for n in range(ROWS):
@@ -91,23 +59,25 @@ def test_every_row_arrives_once_though_job_and_database_are_killed(tmp_path: Pat
         PostgresServer(Path(folder)) as server,
     ):
         database = server.create_database("storm")
-        storm = Storm(tmp_path, kafka.address, database)
+        pipeline = PipelineProcess(
+            tmp_path, PIPELINE, HEADRACE_BROKER=kafka.address, HEADRACE_POSTGRES=database
+        )
         writer = threading.Thread(target=write_slowly, args=(kafka.address, ended))
         writer.start()
-        process = storm.start()
+        pipeline.start()
         for _ in range(KILLS):
             time.sleep(chance.uniform(12, 25))
             if chance.random() < 0.5:
-                kill(process)
-                process = storm.start()
+                pipeline.kill()
+                pipeline.start()
             else:
                 server.kill()
                 time.sleep(chance.uniform(0, 3))
                 server.start()
-        kill(process)
+        pipeline.kill()
         ended.set()
         writer.join()
-        assert storm.start("--once").wait(600) == 0, storm.log()
+        pipeline.finish()
         check(database, kafka.address)
 
 

@@ -1,0 +1,51 @@
+"""A pipeline in a process of its own, which storms kill."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+class PipelineProcess:
+    """`headrace run` in a folder, again and again; all its lives write into one log."""
+
+    def __init__(self, folder: Path, pipeline: str, **environment: str) -> None:
+        self._folder = folder
+        self._environment = {**os.environ, **environment}
+        self._log = folder / "run.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "pipeline.py").write_text(pipeline)
+
+    def start(self) -> None:
+        """A new life."""
+        self._process = self._begin("run", "pipeline.py")
+
+    def kill(self) -> None:
+        """SIGKILL for the jobs and for the Java process beside them."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def finish(self) -> None:
+        """One more life, to the end of all input."""
+        self.command("run", "pipeline.py", "--once")
+
+    def command(self, *arguments: str) -> None:
+        """Any command of `headrace`, which has to end well."""
+        assert self._begin(*arguments).wait(600) == 0, self.log()
+
+    def log(self) -> str:
+        """The end of what was said."""
+        return self._log.read_text()[-5000:]
+
+    def _begin(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "headrace.cli", *arguments],
+                cwd=self._folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
