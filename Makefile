@@ -7,7 +7,7 @@ BENCH  ?= broker
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo test coverage check bench test-cluster test-demo soak lock format clean
+.PHONY: help install demo test coverage check bench test-cluster test-demo test-page soak lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -46,16 +46,19 @@ check: $(VENV)/.dev  ## lint, types, layers
 	$(BIN)/lint-imports
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
-	$(BIN)/python -m pytest -n 2 -m "not cluster and not demo and not soak" $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not cluster and not demo and not browser and not soak" $(ARGS)
 
 coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
-	$(BIN)/python -m pytest -n 2 -m "not cluster and not demo and not soak" --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not cluster and not demo and not browser and not soak" --cov --cov-report=term $(ARGS)
 
 test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
-test-demo: $(VENV)/.dev  ## the demo to its end, with and without chaos, its page in a Chromium (apt-get install chromium)
+test-demo: $(VENV)/.dev  ## the demo to its end, with and without chaos, and a new project's tests
 	$(BIN)/python -m pytest -m demo $(ARGS)
+
+test-page: $(VENV)/.dev  ## the demo's page, in a Chromium (apt-get install chromium)
+	$(BIN)/python -m pytest -m browser $(ARGS)
 
 soak: $(VENV)/.dev  ## long storms of kill -9
 	$(BIN)/python -m pytest -m soak --timeout=3600 --hypothesis-profile=random --randomly-seed=default $(ARGS)

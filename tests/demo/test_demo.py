@@ -3,9 +3,6 @@
 import subprocess
 import sys
 
-from headrace.demo.worker import PIPELINE
-from tests.docs.pages import ROOT, blocks
-
 MOST_LINES = 150
 
 
@@ -28,12 +25,3 @@ def test_the_pipeline_is_one_file_that_can_be_read_in_one_go() -> None:
     compile(text, "pipeline.py", "exec")
     assert 'app = App("shop")' in text
     assert len(text.splitlines()) <= MOST_LINES
-
-
-def test_what_the_page_about_the_demo_quotes_is_in_the_pipeline() -> None:
-    lines = set(PIPELINE.read_text().splitlines())
-    page = list(blocks(ROOT / "docs/demo.md"))
-    quoted = [block.text for block in page if block.language == "text" and "app." in block.text]
-    assert len(quoted) >= 2
-    for line in "\n".join(quoted).splitlines():
-        assert line in lines

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.demo.worker import PIPELINE
 from tests.docs.pages import PAGES, ROOT, Block, Terminal, blocks, commands, matches
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -82,6 +83,8 @@ def test_other_blocks_are_of_a_kind_that_can_be_checked(block: Block) -> None:
             assert {line.split()[1] for line in block.text.splitlines()} <= MAKE_TARGETS
         case "toml":
             tomllib.loads(block.text)
+        case "py":  # a piece of the demo's pipeline, which is run as a whole
+            assert block.text in PIPELINE.read_text()
         case "text":  # a picture in characters: nothing to run
             assert not block.text.startswith("$ ")
         case unknown:
