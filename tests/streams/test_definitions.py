@@ -53,8 +53,8 @@ def test_jobs_have_the_names_of_their_functions(app: App) -> None:
 
 
 MISTAKES: dict[str, Callable[[App], object]] = {
-    "cannot be the name of a application": lambda _: App("my shop"),
-    "cannot be the name of a topic": lambda app: app.topic("a b"),
+    "cannot be the application's name": lambda _: App("my shop"),
+    "cannot be the topic's name": lambda app: app.topic("a b"),
     "use json, csv, text or raw": lambda app: app.stream("t", "a int", format="avro"),  # type: ignore[arg-type]
     "json and csv need a schema": lambda app: app.stream("t"),
     "text and raw have one column": lambda app: app.stream("t", "a int", format="text"),

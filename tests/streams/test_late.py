@@ -134,5 +134,5 @@ def test_what_cannot_be_done_with_late_rows_is_refused(spark: SparkSession, rows
 
 def test_a_late_topic_needs_a_name_that_topics_can_have() -> None:
     app = App("shop")
-    with pytest.raises(Misuse, match="cannot be the name of a topic"):
+    with pytest.raises(Misuse, match="cannot be the topic's name"):
         app.job(into=app.topic("counts"), name="counts", late="too late")(lambda: None)

@@ -38,7 +38,7 @@ def test_the_application_of_a_file_is_found_with_modules_beside_it(tmp_path: Pat
             r"ZeroDivisionError: division by zero \(pipeline.py, line 2, in f\)",
         ),
         ("def f(:\n", "SyntaxError"),
-        ("from headrace import App\napp = App('my shop')\n", "cannot be the name of a"),
+        ("from headrace import App\napp = App('my shop')\n", "cannot be the application's name"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_explained(tmp_path: Path, text: str, message: str) -> None:

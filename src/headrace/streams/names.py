@@ -21,6 +21,6 @@ def checked_name(name: str, what: str) -> str:
     if LEGAL.fullmatch(name) and len(name) <= LONGEST and name not in (".", ".."):
         return name
     raise Misuse(
-        f"{name!r} cannot be the name of a {what}: use up to {LONGEST} letters, digits, dots, "
+        f"{name!r} cannot be the {what}'s name: use up to {LONGEST} letters, digits, dots, "
         "underscores and hyphens."
     )

@@ -44,33 +44,33 @@ def alerts() -> DataFrame:
     return device_events.df.filter("temperature > 90")
 
 
-class Restocked(Event):
-    pieces: int
+class Stopped(Event):
+    reason: str
 
 
-class Reserved(Event):
-    order: str
+class Started(Event):
+    pass
 
 
-class Stock(Aggregate):
-    """The pieces of one product: `EventStore("NAME").execute(Stock, "tea", "restock", pieces=3)`."""
+class Machine(Aggregate):
+    """May it run? `EventStore("NAME").execute(Machine, "press-7", "stop", reason="hot")`."""
 
     def __init__(self) -> None:
-        self.pieces = 0
+        self.runs = True
 
-    def restock(self, pieces: int) -> Iterator[Event]:
-        yield Restocked(pieces=pieces)
+    def stop(self, reason: str) -> Iterator[Event]:
+        if not self.runs:
+            raise Rejected("it has been stopped already")
+        yield Stopped(reason=reason)
 
-    def reserve(self, order: str) -> Iterator[Event]:
-        if self.pieces == 0:
-            raise Rejected("sold out")
-        yield Reserved(order=order)
+    def start(self) -> Iterator[Event]:
+        yield Started()
 
-    def on_restocked(self, event: Restocked) -> None:
-        self.pieces += event.pieces
+    def on_stopped(self, _: Stopped) -> None:
+        self.runs = False
 
-    def on_reserved(self, _: Reserved) -> None:
-        self.pieces -= 1
+    def on_started(self, _: Started) -> None:
+        self.runs = True
 
 
 def remind(broker: str | None = None) -> Iterator[str]:
