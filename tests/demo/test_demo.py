@@ -1,7 +1,10 @@
 """The log act of the demo, and what the demo's pipeline is as a file."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 MOST_LINES = 150
 
@@ -18,6 +21,30 @@ def test_the_log_survives_its_crash_and_nothing_is_missing() -> None:
     assert "killed (kill -9) and is back" in shown
     assert shown.count("✓") == 5
     assert "✗" not in shown
+
+
+def test_a_demo_that_is_stopped_early_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace.cli", "demo"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert "are up" in process.stdout.readline()
+        assert any("postgres" in each for each in processes_of(tmp_path))
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+    assert process.returncode != 0
+    assert processes_of(tmp_path) == []
+
+
+def processes_of(folder: Path) -> list[str]:
+    """The command lines that name a folder."""
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(file.read_text(errors="replace"))
+        except OSError:  # it has ended meanwhile
+            continue
+    return [line for line in lines if str(folder) in line]
 
 
 def test_the_pipeline_is_one_file_that_can_be_read_in_one_go() -> None:

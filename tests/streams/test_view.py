@@ -147,7 +147,7 @@ def test_rows_that_are_only_passed_on_are_appended_and_the_user_has_the_last_wor
 MISTAKES: dict[str, Callable[[App], object]] = {
     "needs a key": lambda app: app.view("v", key=()),
     "keep of the view 'v'": lambda app: app.view("v", key="a", keep="a while"),
-    "cannot be the name": lambda app: app.view("a b", key="a"),
+    "cannot be the topic's name": lambda app: app.view("a b", key="a"),
 }
 
 

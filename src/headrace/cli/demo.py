@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.ending import stopped_by_signals
 from headrace.cli.output import print_line
 from headrace.demo.acts import Act, play
 
@@ -38,5 +39,7 @@ def demo(
         return
     from rich.console import Console
 
-    if not play(act, Console(), seconds, chaos=chaos, port=port):
+    with stopped_by_signals():
+        held = play(act, Console(), seconds, chaos=chaos, port=port)
+    if not held:
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does: with its offsets committed and its group left."""
+    """Let SIGTERM end the command as Ctrl-C does: with its offsets committed, and what it started ended."""
 
     def stop(_signal: int, _frame: Any) -> None:
         raise KeyboardInterrupt
