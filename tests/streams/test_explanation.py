@@ -47,6 +47,20 @@ def test_an_error_of_our_own_inside_a_batch_is_told_as_it_is() -> None:
     assert cause.sentence == "the job 'revenue' is run by another driver now"
 
 
+def test_a_python_process_of_spark_that_was_killed_is_told_in_sparks_words() -> None:
+    text = (
+        "[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: Traceback (most recent call last):\n"
+        '  File "/x/site-packages/headrace/spark/batch.py", line 3, in run\n    encoded.toArrow()\n'
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o61.collectToPython.\n"
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 12.0 failed 1 "
+        "times, most recent failure: Lost task 0.0 in stage 12.0 (TID 12) (host executor driver): "
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner.apply(PythonRunner.scala:1)\n"
+        "\nDriver stacktrace:\n\tat org.apache.spark.X.y(X.scala:1)"
+    )
+    assert explain(failed(text)) == "Python worker exited unexpectedly (crashed)"
+
+
 def test_the_innermost_of_nested_tracebacks_counts() -> None:
     text = (
         "[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: Traceback (most recent call last):\n"

@@ -31,6 +31,10 @@ FRAME: Final = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?
 PYTHON_ERROR: Final = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$", re.DOTALL)
 CAUSED_BY: Final = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 LOST_TASK: Final = re.compile(r"most recent failure: Lost task .*?\): (?:[\w.$]+: )?(.+)")
+SPARKS: Final = ("pyspark.", "py4j.")
+"""Whose errors repeat what Spark says in its own form."""
+JAVA_ERROR: Final = "py4j.protocol.Py4JJavaError"
+"""Its name tells nobody anything."""
 LIBRARIES: Final = (
     sysconfig.get_paths()["stdlib"],
     "site-packages",
@@ -73,7 +77,7 @@ def root_cause(error: BaseException) -> Cause:
         text = text.partition(end)[0]
     if TRACEBACK in text:
         return _python_cause(text)
-    if type(error).__module__.startswith(("pyspark.", "py4j.")):
+    if type(error).__module__.startswith(SPARKS):
         return Cause(kind="", message=_spark_message(text), place=_place_in(error))
     return Cause(kind=_qualified(error), message=str(error), place=_place_in(error))
 
@@ -86,10 +90,10 @@ def _python_cause(text: str) -> Cause:
     match = PYTHON_ERROR.match(SQL_STATE.sub("", "\n".join(lines[said:])).strip())
     if match is None:
         return Cause(kind="", message=_spark_message(text.partition(TRACEBACK)[0]))
-    message = (
-        _spark_message(match["message"] or "") if match["kind"].startswith("pyspark.") else match["message"]
-    )
-    return Cause(kind=match["kind"], message=message or "", place=_own_place(frames))
+    kind, message, place = match["kind"], match["message"] or "", _own_place(frames)
+    if kind.startswith(SPARKS):
+        message = _spark_message(message)
+    return Cause(kind="" if kind == JAVA_ERROR else kind, message=message, place=place)
 
 
 def _own_place(frames: list[re.Match[str]]) -> str:
