@@ -57,10 +57,7 @@ class Chaos:
         return self._killed == self._parts.keys()
 
     def turn(self) -> str | None:
-        """Kill a part if it is time to; what is to be said of it.
-
-        It is for the thread that ends last: the kernel ends a broker with the thread that started it.
-        """
+        """Kill a part if it is time to; what is to be said of it."""
         now_s = time.monotonic()
         self._next_s = self._next_s or now_s + self._every_s / 2
         if now_s < self._next_s:
