@@ -29,12 +29,13 @@ class Running:
     """A program that works until it is stopped; what it writes to its outputs is kept."""
 
     def __init__(self, system: System, task: dict[str, Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True)
         self._output = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  it lives as long as the process
         self._began_s = time.time()
         # In a session of its own, so that all of its processes can be ended.
         self._process = subprocess.Popen(
             [*system.command, json.dumps(task)],
-            env=dict(system.environment),
+            env={**system.environment, "TMPDIR": self._folder.name},
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -77,6 +78,7 @@ class Running:
             self._process.wait()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._folder.cleanup()
 
     def batches(self) -> list[dict[str, Any]]:
         """The micro-batches that it told of, if it did: `batch`, `rows`, `ms` and `at_s`."""

@@ -1,12 +1,14 @@
 """The works in PyFlink: its SQL, from one topic to another.
 
-Checkpoints are taken every ten seconds; results are written at least once, which is faster than in
-transactions, as Headrace writes them.
+Checkpoints are taken every ten seconds, into files, for those in memory may not be larger than 5 MB; results
+are written at least once, which is faster than in transactions, as Headrace writes them.
 """
 
 import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from pyflink.common import Configuration
@@ -47,6 +49,8 @@ def _environment(task: dict[str, Any]) -> TableEnvironment:
         "pipeline.jars": os.environ["BENCH_JAR"],
         "parallelism.default": str(task["cores"]),
         "execution.checkpointing.interval": CHECKPOINT,
+        "execution.checkpointing.storage": "filesystem",
+        "execution.checkpointing.dir": Path(tempfile.mkdtemp()).as_uri(),
         "table.local-time-zone": "UTC",
         "taskmanager.memory.process.size": "4g",
         "pipeline.object-reuse": "true",
