@@ -179,7 +179,7 @@ def slides(clicks: list[tuple[int, int, datetime]]) -> Iterator[tuple[int, datet
 
 
 def visits(clicks: list[tuple[int, int, datetime]]) -> Iterator[tuple[int, int, int]]:
-    """Each user's clicks that are less than three seconds apart, as the first of them and their number."""
+    """Each user's clicks that are at most three seconds apart, as the first of them and their number."""
     for user in range(USERS):
         times = sorted((when, n) for n, who, when in clicks if who == user)
         gaps = [0, *(1 + m for m, (one, two) in enumerate(pairwise(times)) if is_apart(one[0], two[0]))]
@@ -191,7 +191,7 @@ def visits(clicks: list[tuple[int, int, datetime]]) -> Iterator[tuple[int, int, 
 
 def is_apart(one: datetime, other: datetime) -> bool:
     """Whether two clicks belong to two visits."""
-    return other - one >= timedelta(seconds=3)
+    return other - one > timedelta(seconds=3)
 
 
 def documents(broker: str, topic: str) -> list[dict[str, Any]]:
