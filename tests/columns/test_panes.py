@@ -25,7 +25,7 @@ def summed(hops: Hops, batch: list[Event], tasks: int = 2) -> pa.Table:
     """What so many tasks make of a batch, each in pieces."""
     sums = PaneSums(time="at", keys=("key",), measures=MEASURES, hops=hops)
     parts = [table(batch[task::tasks]).to_batches(max_chunksize=3) for task in range(tasks)]
-    made = [piece for part in parts for piece in sums(part)]
+    made = [piece for part in parts for piece in sums(part, Times(0, 0))]
     kinds = [("key", pa.string()), (PANE, pa.int64())]
     decimal = [f"value.{part}" for part in ("sum", "min", "max")]
     kinds += [(name, pa.float64() if name in decimal else pa.int64()) for name in part_names(MEASURES)]
@@ -86,4 +86,4 @@ def test_rows_without_a_time_are_in_no_window() -> None:
     rows = table([Event(1, "a", 1.0, 1)])
     rows = rows.set_column(0, "at", pa.nulls(1, rows["at"].type))
     sums = PaneSums(time="at", keys=("key",), measures=MEASURES, hops=Hops(size_us=5, every_us=1))
-    assert sum(piece.num_rows for piece in sums(rows.to_batches())) == 0
+    assert sum(piece.num_rows for piece in sums(rows.to_batches(), Times(0, 0))) == 0

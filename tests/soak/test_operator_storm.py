@@ -87,7 +87,8 @@ class Input:
         topics = [NewTopic("clicks", 2), NewTopic("answers", 1)]
         compacted = {"cleanup.policy": "compact"}
         topics += [NewTopic(name, 1, config=compacted) for name in TABLES]
-        for made in AdminClient({"bootstrap.servers": broker}).create_topics(topics).values():
+        admin = AdminClient({"bootstrap.servers": broker})
+        for made in admin.create_topics(topics).values():
             made.result(30)
 
     def tables(self) -> None:

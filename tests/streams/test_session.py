@@ -2,10 +2,22 @@
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, session
+from headrace.streams.rows import Rows as StreamRows
 from headrace.testing import Rows, run
-from tests.streams.window_jobs import FAR, MINUTE_MS, at_minute, count_by, counted, inputs, missed, results
+from tests.streams.window_jobs import (
+    FAR,
+    MINUTE_MS,
+    SCHEMA,
+    at_minute,
+    count_by,
+    counted,
+    inputs,
+    missed,
+    results,
+)
 from tests.streams.window_reference import run_reference
 
 pytestmark = pytest.mark.timeout(600)
@@ -53,3 +65,22 @@ def test_sessions_grow_together_over_batches_and_keys_have_their_own(rows: Rows)
 def test_a_late_event_is_judged_by_the_session_that_it_would_be_alone(rows: Rows) -> None:
     assert of_key(rows, "d") == {(25.1, 30.1): 1}
     assert missed(rows.late) == [((at_minute(25).at_ms, at_minute(30).at_ms), at_minute(25, "d", 256))]
+
+
+def test_sessions_that_the_source_sums_up_are_the_same_also_after_a_crash(spark: SparkSession) -> None:
+    job = count_by(App("shop"), GAP_5, lateness="10 minutes")
+    expected = sorted(run_reference(GAP_5, PARTS, 10 * MINUTE_MS).results, key=repr)
+    assert results(run(job, inputs(*PARTS), spark=spark, crash=("computed", 1))) == expected
+
+
+def test_aggregates_without_parts_are_sparks_own_sessions(spark: SparkSession) -> None:
+    app = App("shop")
+    events = app.stream("events", SCHEMA, event_time="at", lateness="10 minutes")
+
+    @app.job(into=app.topic("sets"))
+    def sets() -> StreamRows:
+        amounts = F.sort_array(F.collect_set("amount")).alias("amounts")
+        return events.window(GAP_5, by="key").agg(amounts)
+
+    rows = run(sets, inputs(*PARTS), spark=spark)
+    assert [row["amounts"] for row in rows if row["key"] == "a"] == [[1, 2, 8]]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App, hopping, tumbling
+from headrace import App, hopping, session, tumbling
+from headrace.columns.keyed import Times
 from headrace.columns.panes import PANE
 from headrace.spark.layout import ERROR, VALUE
 from headrace.spark.summing import SummingTask
@@ -27,7 +28,8 @@ SUMS = Sums(
     keys=("key",),
     values=(Value(name="v", field="amount", type="bigint"),),
     measures=({"name": "total", "kind": "sum", "column": "v"},),
-    hops={"size_us": 10, "every_us": 10, "offset_us": 3},
+    cut={"size_us": 10, "every_us": 10, "offset_us": 3},
+    behind_us=0,
     columns=COLUMNS,
 )
 OUTPUT = pa.schema([("column0", pa.string()), *((f"column{n}", pa.int64()) for n in range(1, 8))])
@@ -54,7 +56,7 @@ def read(batch: list[tuple[Any, Any, Any, str]]) -> pa.RecordBatch:
 
 @given(st.lists(st.lists(records, min_size=1, max_size=12), max_size=3))
 def test_every_record_is_in_one_pane_or_counted_among_the_others(batches) -> None:
-    made = list(SummingTask(SUMS, OUTPUT).rows(map(read, batches)))
+    made = list(SummingTask(SUMS, OUTPUT, Times(0, 0)).rows(map(read, batches)))
     rows = [dict(zip(COLUMNS, row.values(), strict=True)) for batch in made for row in batch.to_pylist()]
     panes = {(row["key"], row[PANE]): row for row in rows if row[NEWEST] is not None}
     everything = [record for batch in batches for record in batch]
@@ -91,6 +93,24 @@ def test_bad_records_are_dead_letters_and_the_same_stream_may_be_used_twice(app:
     twice = run(both, part)
     assert sorted(row["events"] for row in twice) == [1] * 6
     assert [letter["value"] for letter in twice.dead] == [b"no JSON"]
+
+
+def test_windows_and_sessions_of_two_streams_can_be_put_together(app: App) -> None:
+    one, other = (
+        app.stream(name, SCHEMA, event_time="at", lateness="0 seconds") for name in ("events", "others")
+    )
+
+    @app.job(into=app.topic("both"))
+    def both() -> Rows:
+        minutes = one.window(tumbling("6 minutes"), by="key").agg(F.count("*").alias("events"))
+        visits = other.window(session("2 minutes"), by="key").agg(F.count("*").alias("events"))
+        return minutes.transform(lambda df: df.unionByName(visits.df))
+
+    parts = inputs([at_minute(1), at_minute(7)], [at_minute(8), at_minute(FAR)])
+    given = [{**part, "others": part["events"]} for part in parts]
+    rows = run(both, given)
+    assert counted(rows) == {(0, 6): 1, (6, 12): 2, (1, 3): 1, (7, 10): 2}
+    assert len(rows) == 4
 
 
 def test_a_source_that_gives_sums_says_how_many_records_they_are() -> None:

@@ -83,6 +83,12 @@ def merge_parts(parts: Parts, starts: Positions) -> dict[str, Numbers]:
     return {name: _merging(name, values).reduceat(values, starts) for name, values in parts.items()}
 
 
+def decimal_sums(parts: Parts) -> list[Numbers]:
+    """The sums that depend on the order in which they are added."""
+    sums = [values for name, values in parts.items() if name.endswith(".sum")]
+    return [values for values in sums if values.dtype.kind == "f"]
+
+
 def _merging(name: str, values: Numbers) -> np.ufunc:
     if name.endswith(".min"):
         # NaN is larger than any number: the smallest is NaN only where there is nothing else.

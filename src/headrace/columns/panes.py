@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.columns.keyed import Outcome, changes, key_codes
-from headrace.columns.measures import ROWS, Ranges, merge_parts, part_names, parts_of
+from headrace.columns.measures import ROWS, Ranges, decimal_sums, merge_parts, part_names, parts_of
 from headrace.columns.range_kernels import find_hops
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from headrace.columns.keyed import Times
     from headrace.columns.measures import Measure, Parts
-    from headrace.columns.range_kernels import Numbers
 
 PANE: Final = "_headrace_pane"
 
@@ -52,6 +51,19 @@ class Hops:
     def span(self) -> int:
         """How many panes a window has."""
         return self.size_us // self.pane_us
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The columns that say where a pane is."""
+        return (PANE,)
+
+    def sums(self, time: str, keys: tuple[str, ...], measures: tuple[Measure, ...]) -> PaneSums:
+        """What makes panes of rows."""
+        return PaneSums(time=time, keys=keys, measures=measures, hops=self)
+
+    def kernel(self, keys: tuple[str, ...], measures: tuple[Measure, ...], output: pa.Schema) -> PanesKernel:
+        """What makes windows of panes."""
+        return PanesKernel(keys=keys, measures=measures, hops=self, output=output)
 
     def panes(self, at_us: NDArray[np.int64]) -> NDArray[np.int64]:
         """The pane of each time."""
@@ -83,8 +95,11 @@ class PaneSums:
     measures: tuple[Measure, ...]
     hops: Hops
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a task has read, summed up; rows without a time are in no window."""
+    def __call__(self, batches: Iterable[pa.RecordBatch], _times: Times) -> Iterator[pa.RecordBatch]:
+        """What a task has read, summed up; rows without a time are in no window.
+
+        Which panes are late is seen when they are put together.
+        """
         names = part_names(self.measures)
         summed = [self._sum_up(batch, names) for batch in batches if batch.num_rows]
         if summed:
@@ -108,18 +123,13 @@ def merged(panes: pa.Table, keys: tuple[str, ...], names: tuple[str, ...]) -> pa
 def _merged(rows: pa.Table, keys: tuple[str, ...], panes: NDArray[np.int64], parts: Parts) -> pa.Table:
     codes = key_codes(rows, keys)
     # Sums decide last: a shuffle brings parts in another order each time.
-    order = np.lexsort((*_decimals(parts), panes, codes))
+    order = np.lexsort((*decimal_sums(parts), panes, codes))
     codes, panes = codes[order], panes[order]
     starts = np.flatnonzero(changes(codes, panes)) if len(codes) else np.empty(0, np.int64)
     if len(starts):
         parts = merge_parts({name: values[order] for name, values in parts.items()}, starts)
     columns = {key: rows[key].take(order[starts]) for key in keys}
     return pa.table({**columns, PANE: panes[starts], **parts})
-
-
-def _decimals(parts: Parts) -> list[Numbers]:
-    sums = [values for name, values in parts.items() if name.endswith(".sum")]
-    return [values for values in sums if values.dtype.kind == "f"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

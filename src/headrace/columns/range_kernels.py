@@ -55,6 +55,24 @@ def find_slides(
 
 
 @borrowing
+def find_stretches(codes: Positions, firsts: Positions, lasts: Positions, gap: int, starts: Positions) -> int:
+    """Fill `starts` with the rows that begin a stretch: of another key, or after a gap; how many they are.
+
+    Rows are in order of key and first time; one that begins exactly a gap after the others belongs to them.
+    """
+    count = 0
+    end = 0
+    for row in range(len(codes)):
+        if row == 0 or codes[row] != codes[row - 1] or firsts[row] > end + gap:
+            starts[count] = row
+            count += 1
+            end = lasts[row]
+        else:
+            end = max(end, lasts[row])
+    return count
+
+
+@borrowing
 def find_hops(
     codes: Positions,
     panes: Positions,

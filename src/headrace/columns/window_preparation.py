@@ -8,7 +8,8 @@ from headrace.columns.first_rows import FirstRowsKernel
 from headrace.columns.joining import JoinKernel, Kept
 from headrace.columns.keyed import Times
 from headrace.columns.measures import Measure
-from headrace.columns.panes import Hops, PanesKernel, PaneSums
+from headrace.columns.panes import Hops
+from headrace.columns.sessions import Gap
 from headrace.columns.sliding import SlidingKernel
 
 MEASURES = tuple(
@@ -29,11 +30,10 @@ def prepare_windows() -> None:
     times = Times(-1, 1)
     slides = pa.schema([rows.schema.field("at"), *output])
     SlidingKernel(time="at", keys=(), measures=MEASURES, size_us=1, output=slides)(rows, None, times)
-    hops = Hops(size_us=1, every_us=1)
-    sums = PaneSums(time="at", keys=(), measures=MEASURES, hops=hops)
-    panes = pa.Table.from_batches(list(sums(rows.to_batches())))
     windows = pa.schema([("start", pa.int64()), ("end", pa.int64()), *output])
-    PanesKernel(keys=(), measures=MEASURES, hops=hops, output=windows)(panes, None, times)
+    for cut in (Hops(size_us=1, every_us=1), Gap(gap_us=1)):
+        pieces = pa.Table.from_batches(list(cut.sums("at", (), MEASURES)(rows.to_batches(), times)))
+        cut.kernel((), MEASURES, windows)(pieces, None, times)
     FirstRowsKernel(keys=("whole",), time="at", arrival="decimal", within_us=1)(rows, None, times)
     _prepare_joins(rows["at"], times)
 

@@ -52,6 +52,7 @@ SLOT: Final = "_headrace_slot"
 ROWS_OF_A_BATCH: Final = 50_000
 
 Batches: TypeAlias = Iterable[pa.RecordBatch]
+First: TypeAlias = Callable[[Batches, Times], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class KeyedStage:
     """Of the kernel's output."""
     outline: str
     """What the stage computes: a job whose stage says something else cannot go on with the state."""
-    first: Callable[[Batches], Iterator[pa.RecordBatch]] | None = None
+    first: First | None = None
     """What tasks do with their rows before the shuffle."""
     first_schema: StructType | None = None
     behind_ms: int = 0
@@ -111,7 +112,8 @@ class KeyedStage:
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
         if self.first is not None and self.first_schema is not None:
-            first = Renaming(names=tuple(frame.columns), function=self.first)
+            names = tuple(frame.columns)
+            first = FirstTask(names=names, function=self.first, behind_us=1000 * self.behind_ms)
             frame = by_position(frame).mapInArrow(first, self.first_schema)
         partitions = self._partitions(frame)
         keys = [column_name(frame.columns.index(key)) for key in self.keys]
@@ -138,19 +140,26 @@ class KeyedStage:
         note = read_note(local_folder(self.folder))
         if note is not None:
             return note.partitions
-        return int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+        return shuffle_partitions(frame)
+
+
+def shuffle_partitions(frame: DataFrame) -> int:
+    """Into how many partitions rows are shuffled, where nothing says otherwise."""
+    return int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renaming:
-    """A function of batches that get their names back first."""
+class FirstTask:
+    """What a task does before the shuffle, with batches that get their names back."""
 
     names: tuple[str, ...]
-    function: Callable[[Batches], Iterator[pa.RecordBatch]]
+    function: First
+    behind_us: int
 
     def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
         """What the function gives."""
-        return self.function(batch.rename_columns(list(self.names)) for batch in batches)
+        named = (batch.rename_columns(list(self.names)) for batch in batches)
+        return self.function(named, BatchTimes.of_task().times.behind(self.behind_us))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

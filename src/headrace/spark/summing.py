@@ -1,4 +1,4 @@
-"""Ranges of offsets into sums by key and pane: what a task does where nobody wants the rows."""
+"""Ranges of offsets into sums by key and piece of time: what a task does where nobody wants the rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headrace.columns.cuts import cut_of
 from headrace.columns.measures import ROWS, Measure
-from headrace.columns.panes import Hops, PaneSums
+from headrace.spark.keyed_stage import BatchTimes
 from headrace.spark.layout import ERROR, ERROR_TYPE, VALUE
 from headrace.spark.rows import read_rows
 from headrace.spark.sums import DEAD_RECORDS, RECORDS, TIME
@@ -20,6 +21,7 @@ from headrace.spark.sums import DEAD_RECORDS, RECORDS, TIME
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from headrace.columns.keyed import Times
     from headrace.spark.planning import Range
     from headrace.spark.reading import Reading
     from headrace.spark.sums import Sums
@@ -30,30 +32,30 @@ TYPES: Final = {"bigint": pa.int64(), "double": pa.float64()}
 def read_sums(reading: Reading, sums: Sums, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
     """What the records of `ranges` come to, as batches of exactly the schema."""
     parsed = StructType().add(VALUE, reading.layout.value_type(reading.schema)).add(ERROR, ERROR_TYPE)
-    task = SummingTask(sums, to_arrow_schema(reading.schema, timezone="UTC"))
+    times = BatchTimes.of_task().times.behind(sums.behind_us)
+    task = SummingTask(sums, to_arrow_schema(reading.schema, timezone="UTC"), times)
     return task.rows(read_rows(replace(reading, schema=parsed, sums=None), ranges))
 
 
 class SummingTask:
     """Sums up what one task has read."""
 
-    def __init__(self, sums: Sums, schema: pa.Schema) -> None:
+    def __init__(self, sums: Sums, schema: pa.Schema, times: Times) -> None:
         self._sums = sums
+        self._times = times
         self._schema = schema
         measures = [Measure(**measure) for measure in sums.measures]
         newest = Measure(name=TIME, kind="max", column=TIME)
-        self._panes = PaneSums(
-            time=TIME, keys=sums.keys, measures=(*measures, newest), hops=Hops(**sums.hops)
-        )
+        self._sum_up = cut_of(sums.cut).sums(TIME, sums.keys, (*measures, newest))
         self._records = self._dead = 0
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The panes, and a row that counts the records that are in none."""
+        """The pieces, and a row that counts the records that are in none."""
         summed = 0
-        for panes in self._panes(map(self._summands, batches)):
-            counts = panes[ROWS]
+        for pieces in self._sum_up(map(self._summands, batches), self._times):
+            counts = pieces[ROWS]
             summed += int(counts.to_numpy().sum())
-            columns = {name: panes[name] for name in panes.schema.names}
+            columns = {name: pieces[name] for name in pieces.schema.names}
             yield self._shaped(
                 {**columns, RECORDS: counts, DEAD_RECORDS: pa.array(np.zeros(len(counts), np.int64))}
             )

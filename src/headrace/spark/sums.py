@@ -1,12 +1,12 @@
-"""Sums instead of rows: what a source is asked for whose tasks put records into panes of time at once.
+"""Sums instead of rows: what a source is asked for whose tasks put records into pieces of time at once.
 
-What a window needs of a stream are sums by key and pane. Where that is all that a job wants of it, the tasks
-that parse the records sum them up too, and Spark gets a few thousand rows instead of millions: to hand them
-over one by one takes longer than all the rest.
+What a window needs of a stream are sums by key and piece: panes of windows, or stretches of sessions. Where
+that is all that a job wants of it, the tasks that parse the records sum them up too, and Spark gets a few
+thousand rows instead of millions: to hand them over one by one takes longer than all the rest.
 
-A row has the keys, the number of the pane and the parts of its sums, the newest time in it, and how many
-records it stands for. The records that are in no pane, for they did not parse or have no time, are counted in
-a row of their own.
+A row has the keys, where the piece is and the parts of its sums, the newest time in it, and how many records
+it stands for. The records that are in no piece, for they did not parse or have no time, are counted in a row
+of their own.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class Sums:
     values: tuple[Value, ...]
     measures: tuple[dict[str, Any], ...]
     """`Measure`s, of which each is over one of the values."""
-    hops: dict[str, int]
-    """The windows: `Hops`."""
+    cut: dict[str, int]
+    """Into which pieces: a `Cut`."""
+    behind_us: int
+    """How far records may be behind the watermark without being late."""
     columns: tuple[str, ...]
     """Of the rows that come out; those of the schema have the same order, and names of their own."""
 
@@ -61,7 +63,8 @@ class Sums:
             keys=tuple(told["keys"]),
             values=tuple(Value(**value) for value in told["values"]),
             measures=tuple(told["measures"]),
-            hops=told["hops"],
+            cut=told["cut"],
+            behind_us=told["behind_us"],
             columns=tuple(told["columns"]),
         )
 

@@ -71,6 +71,7 @@ def aggregate_with_corrections(
     step = staged(
         changes.frame,
         "a corrected window",
+        spread=names,
         keys=names,
         kernel=CorrectionKernel(keys=names, end=END, within_us=late.within_ms * 1000),
         schema=changes.frame.schema,

@@ -52,6 +52,7 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
     step = staged(
         numbered,
         "deduplicate()",
+        spread=tuple(columns),
         keys=tuple(columns),
         kernel=kernel,
         schema=frame.schema,

@@ -26,7 +26,7 @@ class JoinWay:
     is_native: bool = False
     """Whether Spark joins."""
     is_shuffled: bool = False
-    """Whether rows are shuffled once more when they are joined."""
+    """Whether rows are shuffled once more behind a stage."""
     behind_ms: int = 0
     """By how much the watermark of the job is held back."""
 
@@ -34,19 +34,21 @@ class JoinWay:
 def join_way(frame: DataFrame) -> JoinWay:
     """How the joins of a query, which was made with stages of ours, have to be made."""
     from headrace.spark.join_task import NAME
+    from headrace.spark.keyed_stage import SLOT
 
     plan = analysed_plan(frame)
-    if NAME not in str(plan.toString()):
+    text = str(plan.toString())
+    if SLOT not in text:
         return JoinWay()
     nodes = list(nodes_of(plan))
+    is_shuffled = any(_mixes(node) and any(map(_is_open, inputs_of(node))) for node in nodes)
+    if NAME not in text:
+        return JoinWay(is_shuffled=is_shuffled)
     native = [node for node in nodes if keeps_state(node)]
     behind_ms = {_behind_ms(node) for node in native}
     if len(behind_ms) > 1 or any(node.nodeName() == "Join" for node in native):
         return JoinWay(is_native=True)
-    return JoinWay(
-        behind_ms=behind_ms.pop() if behind_ms else 0,
-        is_shuffled=any(_mixes(node) and any(map(_is_open, inputs_of(node))) for node in nodes),
-    )
+    return JoinWay(behind_ms=behind_ms.pop() if behind_ms else 0, is_shuffled=is_shuffled)
 
 
 def _behind_ms(node: Any) -> int:
@@ -70,9 +72,18 @@ def _mixes(node: Any) -> bool:
 
 
 def _is_open(node: Any) -> bool:
-    """Whether there is a join of ours before a node, without a shuffle behind it."""
-    if _join_ms(node):
+    """Whether there is a stage of ours before a node, without a shuffle behind it."""
+    if _is_stage(node):
         return True
     if node.nodeName() == "RepartitionByExpression" or (node.nodeName() == "Repartition" and node.shuffle()):
         return False
     return any(map(_is_open, inputs_of(node)))
+
+
+def _is_stage(node: Any) -> bool:
+    """Whether a node is the step of a stage: its tasks are told their numbers by a column."""
+    from headrace.spark.keyed_stage import SLOT
+
+    return node.nodeName() == "MapInArrow" and any(
+        SLOT in str(before.output().toString()) for before in inputs_of(node)
+    )

@@ -66,6 +66,7 @@ def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Colu
     step = staged(
         frame,
         "a sliding window",
+        spread=tuple(by),
         keys=tuple(by),
         kernel=kernel,
         schema=schema,

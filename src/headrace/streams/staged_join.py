@@ -124,9 +124,10 @@ def join_in_a_stage(plan: JoinPlan) -> ArrowStep | None:
         output=arrow_schema(plan.schema),
     )
     rows = _tagged(plan, 0).unionByName(_tagged(plan, 1))
-    step = staged(
+    return staged(
         rows,
         "a join",
+        spread=tuple(plan.pairs),
         keys=(CODE,),
         kernel=kernel,
         schema=plan.schema,
@@ -134,9 +135,6 @@ def join_in_a_stage(plan: JoinPlan) -> ArrowStep | None:
         outline=_outline(plan, rows),
         task=JoinTask,
     )
-    if not current_building("a join").join_way.is_shuffled:
-        return step
-    return step.giving(step.rows.repartition(_partitions(rows), *(quoted(name) for name in plan.pairs)))
 
 
 def _outline(plan: JoinPlan, rows: DataFrame) -> str:
@@ -190,7 +188,7 @@ def _tagged(plan: JoinPlan, side: int) -> DataFrame:
 
     from headrace.columns.joining import SIDE
     from headrace.columns.segments import AT, CODE
-    from headrace.spark.keyed_stage import SLOT
+    from headrace.spark.keyed_stage import SLOT, shuffle_partitions
 
     frame = (plan.left, plan.right)[side]
     keys = [F.col(quoted(name)) for name in ((*plan.pairs,), (*plan.pairs.values(),))[side]]
@@ -206,12 +204,8 @@ def _tagged(plan: JoinPlan, side: int) -> DataFrame:
     tagged = frame.select(*columns, *_payload(plan, side))
     if SLOT in str(frame._jdf.queryExecution().analyzed().toString()):
         # Tasks of a stage are known by their numbers, which a union changes; a shuffle before it does not.
-        return tagged.repartition(_partitions(frame), CODE)
+        return tagged.repartition(shuffle_partitions(frame), CODE)
     return tagged
-
-
-def _partitions(frame: DataFrame) -> int:
-    return int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def _wide(kind: DataType) -> str:

@@ -6,21 +6,27 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from headrace.columns.window_preparation import prepare_windows
-from headrace.spark.keyed_stage import KeyedStage
+from headrace.spark.keyed_stage import KeyedStage, shuffle_partitions
 from headrace.spark.keyed_state import local_folder, read_note
 from headrace.streams.building import current_building
+from headrace.streams.columns import quoted
 from headrace.streams.description import IncompatibleChange
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
     from headrace.spark.arrow_step import ArrowStep
 
 
-def staged(frame: DataFrame, what: str, *, behind_ms: int = 0, **stage: Any) -> ArrowStep:
+def staged(
+    frame: DataFrame, what: str, *, spread: Sequence[str], behind_ms: int = 0, **stage: Any
+) -> ArrowStep:
     """A stage over the rows of `frame`; the other arguments are those of `KeyedStage`.
 
-    A job that computes something else than its state was made for is refused.
+    Its rows are shuffled once more, by the columns `spread`, where they go into a union: there the tasks
+    would have other numbers. A job that computes something else than its state was made for is refused.
     """
     prepare_windows()
     building = current_building(what)
@@ -33,7 +39,11 @@ def staged(frame: DataFrame, what: str, *, behind_ms: int = 0, **stage: Any) -> 
     )
     building.plan.check(lambda: _check_outline(made, building.job))
     building.plan.before(lambda batch: made.prepare(batch, frame))
-    return made.step(frame)
+    step = made.step(frame)
+    if not building.join_way.is_shuffled:
+        return step
+    partitions = shuffle_partitions(frame) if spread else 1
+    return step.giving(step.rows.repartition(partitions, *map(quoted, spread)))
 
 
 def _check_outline(made: KeyedStage, job: str) -> None:

@@ -123,6 +123,12 @@ def _aggregate(rows: Rows, window: Window, by: tuple[str, ...], columns: Sequenc
         from headrace.streams.panes import hop_by_panes
 
         return hop_by_panes(rows, window, by, columns) or aggregate_natively(rows, window, by, columns)
+    if isinstance(window, Session):
+        from headrace.streams.sessions import sessions_by_stretches
+
+        return sessions_by_stretches(rows, window, by, columns) or aggregate_natively(
+            rows, window, by, columns
+        )
     return aggregate_natively(rows, window, by, columns)
 
 
