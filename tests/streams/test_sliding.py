@@ -256,3 +256,15 @@ def test_aggregates_that_it_does_not_know_are_refused(app: App, column: str) -> 
 def test_two_columns_of_one_name_are_refused(app: App) -> None:
     with pytest.raises(Misuse, match="would be named 'user'"):
         run(job_of(app, sliding("6 minutes"), "count(*) AS user"), {"clicks": []})
+
+
+def test_results_can_be_put_together_with_others_and_into_one_task(app: App) -> None:
+    clicks = app.stream("clicks", SCHEMA, event_time="at", lateness="10 minutes")
+
+    @app.job(into=app.topic("doubled", partitions=1))
+    def doubled() -> Rows:
+        slides = clicks.window(sliding("6 minutes"), by="user").agg(F.expr(COUNT))
+        return slides.transform(lambda df: df.union(df).coalesce(1))
+
+    parts = [{"clicks": [click(minute) for minute in some]} for some in ((1, 3), (8, 100))]
+    assert sorted(row["events"] for row in run(doubled, parts)) == [1, 1, 2, 2, 2, 2]
