@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import sql
 
 from headrace.sinks.errors import Unsuitable
+from headrace.sinks.postgres_binary import is_binary
 from headrace.sinks.postgres_types import is_suitable, sql_type
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class TablePlan:
             self._check(found)
             self._check_key(connection)
             self._add([name for name in self.columns if name not in found], connection)
+
+    def takes_binary(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the columns of the table, which is there, hold just what Arrow has."""
+        found = self._found(connection)
+        return all(is_binary(kind, found[name].kind) for name, kind in self.columns.items())
 
     def _make_marks(self, connection: psycopg.Connection[Any]) -> None:
         if _exists(self.marks, connection):
