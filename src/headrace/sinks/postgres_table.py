@@ -96,8 +96,8 @@ class TablePlan:
         if self.key:
             parts.append(sql.SQL("PRIMARY KEY ({})").format(listed(self.key)))
         statement = sql.SQL("CREATE TABLE {} ({})").format(self.name, sql.SQL(", ").join(parts))
-        # Room in each page lets a row be replaced where it is, without a new entry in the index: with none
-        # merges take twice as long, and with too little the table grows beyond what the room takes.
+        # Room in each page lets a row be replaced where it is, without a new entry in the index. With too
+        # little of it merges take longer, and the table grows beyond what the room takes.
         room = sql.SQL(" WITH (fillfactor = {})").format(sql.Literal(FILLFACTOR))
         connection.execute(statement + room if self.key else statement)
 
