@@ -5,8 +5,9 @@
  INSERT … ON CONFLICT         tries to insert, locks the row that is in the way, and updates it
 ```
 
-MERGE takes less time where rows are new, but fails where somebody else inserts one of the keys meanwhile. So it
-is for the first try, and ON CONFLICT, which waits for the other and then updates its row, for those behind it.
+MERGE takes less time where rows are new, but fails where somebody else inserts one of the keys meanwhile. So
+it is for the first try, and ON CONFLICT, which waits for the other and then updates its row, for those behind
+it.
 """
 
 from __future__ import annotations
