@@ -1,5 +1,7 @@
 """How much is written, and how often."""
 
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -10,15 +12,25 @@ class Plan:
     name: str
     rounds: int
     rows: int
-    """Of a micro-batch: all of them with keys of their own."""
+    """Of a micro-batch."""
     batches: int
-    """The first of them is a warm-up, and makes most of the keys; it is not counted."""
+    """The first of them is a warm-up, and is not counted."""
     keys: int
+    """Of all rows: each row has one of them by chance, so that some come again in their batch."""
 
     @property
     def records(self) -> int:
         """How many records are read in all."""
         return self.rows * self.batches
+
+    def key_of_each(self) -> Iterator[int]:
+        """The keys of all records, the same in every run; even records have even ones."""
+        chance = random.Random(1)
+        return (2 * chance.randrange(self.keys // 2) + number % 2 for number in range(self.records))
+
+    def newest(self) -> dict[int, int]:
+        """What a target has to hold in the end: the number of the last record of each key."""
+        return {key: number for number, key in enumerate(self.key_of_each())}
 
 
 FULL = Plan(name="full", rounds=2, rows=100_000, batches=6, keys=300_000)

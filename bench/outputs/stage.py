@@ -28,7 +28,6 @@ from tools.maven import Artifact, fetch
 TOPIC = "sales"
 SCHEMA = "product string, revenue double, orders long, at timestamp"
 PARTITIONS = 2
-PRIME = 7_919
 DRIVER = Artifact("org.postgresql", "postgresql", "42.7.8", alone=True)
 QUEUED = 200_000
 
@@ -82,12 +81,12 @@ class Stage:
         )
         return rows.load().select("value.*")
 
-    def for_each_batch(self, write: Callable[[DataFrame], None]) -> list[Moment]:
+    def for_each_batch(self, write: Callable[[DataFrame, int], None]) -> list[Moment]:
         """When each batch of a query was written, by a function of the user's."""
         ends: list[Moment] = []
 
-        def write_one(rows: DataFrame, _: int) -> None:
-            write(rows)
+        def write_one(rows: DataFrame, batch: int) -> None:
+            write(rows, batch)
             ends.append(Moment.now())
 
         query = (
@@ -146,8 +145,7 @@ def _fill(stage: Stage) -> None:
             "delivery.report.only.error": True,
         }
     )
-    for number in range(stage.plan.records):
-        key = number * PRIME % stage.plan.keys
+    for number, key in enumerate(stage.plan.key_of_each()):
         value = (
             f'{{"product":"product-{key}","revenue":{number % 9973}.25,"orders":{number},'
             f'"at":"2026-01-01T{number % 24:02}:{number % 60:02}:00Z"}}'

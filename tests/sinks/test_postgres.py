@@ -1,6 +1,7 @@
 """Tables of a real PostgreSQL: what they hold after batches, and what they refuse."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -147,6 +148,35 @@ def test_a_row_whose_foreign_key_is_on_its_way_may_be_taken_later(database: str,
         with pytest.raises(Refused, match="foreign key") as refusal:
             target.write(0, SALES)
         assert not refusal.value.final
+
+
+def test_a_key_that_somebody_else_inserts_meanwhile_is_updated(database: str, place: Places) -> None:
+    with (
+        opened(postgres("revenue", key="product", url=database), place(SALES)) as target,
+        psycopg.connect(database) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        other.execute("INSERT INTO revenue VALUES ('tea', 1.0), ('pot', 2.0)")
+        writing = threads.submit(target.write, 0, SALES)
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '^MERGE'"
+        while asked(database, waiting) != [(1,)]:
+            assert not writing.done()
+        other.commit()
+        writing.result()
+    assert asked(database, "SELECT product, revenue FROM revenue ORDER BY 1") == [
+        ("cup", 9.0),
+        ("pot", 2.0),
+        ("tea", 3.5),
+    ]
+
+
+def test_rows_that_are_nothing_but_their_key_are_there_once(database: str, place: Places) -> None:
+    rows = pa.table({"day": [date(2026, 1, 1), date(2026, 1, 2)], "product": ["tea", "cup"]})
+    with opened(postgres("sold", key=["day", "product"], url=database), place(rows)) as target:
+        target.write(0, rows)
+        target.write(1, rows)
+        target.write(2, rows.slice(0, 1))
+    assert asked(database, "SELECT count(*) FROM sold") == [(2,)]
 
 
 def test_columns_that_the_table_lacks_are_added(database: str, place: Places) -> None:

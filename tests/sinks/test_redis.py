@@ -19,6 +19,7 @@ from headrace.errors import Misuse
 from headrace.sinks.delivery import Delivery
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.redis import redis
+from headrace.sinks.redis_rows import ROWS
 from headrace.sinks.sink import Place, Sink
 from headrace.testing.redis import RedisServer
 from headrace.testing.sinks import SinkContract
@@ -113,6 +114,19 @@ def test_a_sorted_set_has_members_by_score(server: RedisServer, client: Any, pla
     write(sink, place, 0, rows(("tea", 3.0, False), ("cup", 2.0, False), ("pot", 1.5, False)))
     write(sink, place, 1, rows(("tea", 1.0, False), ("cup", 0.0, True)))
     assert client.zrevrange("leaders", 0, -1, withscores=True) == [("pot", 1.5), ("tea", 1.0)]
+
+
+def test_a_batch_of_more_rows_than_are_sent_at_once(server: RedisServer, client: Any, place: Place) -> None:
+    count = 2 * ROWS + 1
+    table = rows(*((f"p{row % (count - 1)}", float(row), row % 7 == 0) for row in range(count)))
+    write(redis("many:{product}", url=server.url), place, 0, table)
+    expected = {f"many:p{row}": f"{row}.0" for row in range(1, count - 1) if row % 7}
+    expected["many:p0"] = f"{count - 1}.0"  # the last row has the key of the first
+    pipeline = client.pipeline()
+    for key in expected:
+        pipeline.hget(key, "revenue")
+    assert dict(zip(expected, pipeline.execute(), strict=True)) == expected
+    assert client.dbsize() == len(expected) + 1  # and the mark
 
 
 def test_a_batch_that_comes_again_changes_nothing(server: RedisServer, client: Any, place: Place) -> None:

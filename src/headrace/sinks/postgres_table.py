@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import sql
 
 from headrace.sinks.errors import Unsuitable
+from headrace.sinks.postgres_binary import is_binary
 from headrace.sinks.postgres_types import is_suitable, sql_type
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 MARKS: Final = "headrace_marks"
 """The table, in the schema of the rows' own, that says which batch of which job is there."""
-FILLFACTOR: Final = 70
+FILLFACTOR: Final = 50
 _PREPARING: Final = 5_283_716_204_417_113_001
 """The advisory lock under which tables are made: two jobs that make one at once would disturb each other."""
 
@@ -71,6 +72,11 @@ class TablePlan:
             self._check_key(connection)
             self._add([name for name in self.columns if name not in found], connection)
 
+    def takes_binary(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the columns of the table, which is there, hold just what Arrow has."""
+        found = self._found(connection)
+        return all(is_binary(kind, found[name].kind) for name, kind in self.columns.items())
+
     def _make_marks(self, connection: psycopg.Connection[Any]) -> None:
         if _exists(self.marks, connection):
             return  # so that no right to make tables is needed where it is there
@@ -90,8 +96,8 @@ class TablePlan:
         if self.key:
             parts.append(sql.SQL("PRIMARY KEY ({})").format(listed(self.key)))
         statement = sql.SQL("CREATE TABLE {} ({})").format(self.name, sql.SQL(", ").join(parts))
-        # Room in each page lets a row be replaced where it is, without a new entry in the index: measured,
-        # merges take half the time.
+        # Room in each page lets a row be replaced where it is, without a new entry in the index. With too
+        # little of it merges take longer, and the table grows beyond what the room takes.
         room = sql.SQL(" WITH (fillfactor = {})").format(sql.Literal(FILLFACTOR))
         connection.execute(statement + room if self.key else statement)
 

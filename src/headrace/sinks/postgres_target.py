@@ -5,14 +5,15 @@
    mark (job, batch)     takes the row of the job's mark: whoever else writes for the job waits, or is late
    COPY … staging        a temporary table of this connection, in the order of the key
    DELETE … USING staging             (mirror)
-   INSERT … SELECT … ON CONFLICT …    one statement for all rows
+   MERGE … USING staging              one statement for all rows
  COMMIT
 ```
 
 Rows that are only added are copied into the table itself.
 
 When PostgreSQL refuses the rows, they are tried again in halves, each under a savepoint, until those are
-found that it does not take. Then all is rolled back, and the caller is told.
+found that it does not take. Then all is rolled back, and the caller is told. Halves are merged by INSERT … ON
+CONFLICT, and so are all rows of a PostgreSQL before 15.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
+from headrace.sinks.postgres_binary import binary_of
+from headrace.sinks.postgres_merge import (
+    BY_INDEX,
+    MERGE_SINCE,
+    STAGING,
+    deletion,
+    insertion,
+    merge,
+    staging,
+)
 from headrace.sinks.postgres_table import TablePlan, listed
 from headrace.sinks.postgres_types import csv_of
 from headrace.sinks.rows import in_order_of_key, last_of_each_key
@@ -34,12 +45,11 @@ from headrace.sinks.sink import DELETED
 from headrace.sinks.table_sink import refuse_if_superseded, written_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.sinks.postgres import PostgresSink
     from headrace.sinks.sink import Place
 
-STAGING: Final = sql.Identifier("pg_temp", "headrace_staging")
 PATIENCE: Final = {
     "connect_timeout": "10",
     # A server whose network is gone does not say so: after so long it counts as away.
@@ -48,7 +58,9 @@ PATIENCE: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-SESSION: Final = "SET lock_timeout = '30s'; SET client_min_messages = 'warning'; SET TimeZone = 'UTC'"
+SESSION: Final = (
+    f"SET lock_timeout = '30s'; SET client_min_messages = 'warning'; SET TimeZone = 'UTC'; {BY_INDEX}"
+)
 REFUSALS: Final = ("22", "23", "44", "54", "P0")
 """Classes of SQLSTATE that speak of the rows: values, constraints, views, sizes, and what triggers say."""
 PERHAPS_LATER: Final = ("23503", "23505", "23P01")
@@ -104,23 +116,22 @@ class PostgresTarget:
         self._place = place
         self._deletes = sink.mode == "mirror" and DELETED in place.schema.names
         self._staged = [*plan.columns, *([DELETED] if self._deletes else [])]
-        is_merged = sink.mode != "append"
-        place_of_copy = STAGING if is_merged else plan.name
-        self._copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
-            place_of_copy, listed(self._staged)
+        self._is_merged = sink.mode != "append"
+        is_binary = plan.takes_binary(connection)
+        schema = pa.schema([(name, place.schema.field(name).type) for name in self._staged])
+        self._form: Callable[[pa.Table], memoryview] = csv_of
+        if is_binary:
+            self._form = lambda rows: binary_of(rows.cast(schema))
+        self._copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT {})").format(
+            STAGING if self._is_merged else plan.name,
+            listed(self._staged),
+            sql.SQL("binary" if is_binary else "csv"),
         )
-        self._merge = [self._deletion()] * self._deletes + [self._insertion()] * is_merged
+        self._has_merge = connection.info.server_version >= MERGE_SINCE
 
     def make_staging(self) -> None:
         """Make the table that rows are copied to; it goes with the connection."""
-        columns = listed(list(self._plan.columns))
-        if self._deletes:
-            columns += sql.SQL(", false AS {}").format(sql.Identifier(DELETED))
-        self._connection.execute(
-            sql.SQL(
-                "CREATE TEMPORARY TABLE {} ON COMMIT DELETE ROWS AS SELECT {} FROM {} WITH NO DATA"
-            ).format(STAGING, columns, self._plan.name)
-        )
+        self._connection.execute(staging(self._plan, deletes=self._deletes))
 
     def newest(self) -> int | None:
         """The batch that the mark names."""
@@ -194,34 +205,21 @@ class PostgresTarget:
     def _merge_rows(self, rows: pa.Table, *, once: bool) -> None:
         with self._connection.cursor() as cursor:
             with cursor.copy(self._copy) as copy:
-                copy.write(memoryview(csv_of(rows)))
-            for statement in self._merge:
-                cursor.execute(statement)
-            if not once and self._merge:
+                copy.write(self._form(rows))
+            for statement in self._statements(is_first_try=once and len(rows) > 1):
+                # Not prepared: a plan that was made for a small table would be kept when it has grown.
+                cursor.execute(statement, prepare=False)
+            if not once and self._is_merged:
                 cursor.execute(sql.SQL("TRUNCATE {}").format(STAGING))
 
-    def _deletion(self) -> sql.Composed:
-        same = sql.SQL(" AND ").join(
-            sql.SQL("there.{0} = gone.{0}").format(sql.Identifier(name)) for name in self._plan.key
-        )
-        return sql.SQL("DELETE FROM {} there USING {} gone WHERE gone.{} AND {}").format(
-            self._plan.name, STAGING, sql.Identifier(DELETED), same
-        )
-
-    def _insertion(self) -> sql.Composed:
-        names = list(self._plan.columns)
-        kept = (
-            sql.SQL(" WHERE {} IS NOT TRUE").format(sql.Identifier(DELETED)) if self._deletes else sql.SQL("")
-        )
-        statement = sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {}{}").format(
-            self._plan.name, STAGING, kept, columns=listed(names)
-        )
-        others = [name for name in names if name not in self._plan.key]
-        changes = sql.SQL(", ").join(
-            sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others
-        )
-        action = sql.SQL("UPDATE SET {}").format(changes) if others else sql.SQL("NOTHING")
-        return sql.SQL("{} ON CONFLICT ({}) DO {}").format(statement, listed(self._plan.key), action)
+    def _statements(self, *, is_first_try: bool) -> Iterator[sql.Composed]:
+        """What brings staged rows into the table. One that is alone has no second try."""
+        if not self._is_merged:
+            return
+        if self._deletes:
+            yield deletion(self._plan)
+        write = merge if is_first_try and self._has_merge else insertion
+        yield write(self._plan, deletes=self._deletes)
 
 
 @contextmanager

@@ -65,13 +65,13 @@ def _unsized(column: str) -> str:
     return before + after.partition(")")[2] if after else column
 
 
-def csv_of(rows: pa.Table) -> pa.Buffer:
+def csv_of(rows: pa.Table) -> memoryview:
     """The rows as COPY takes them: texts in quotes, so that an empty one is not a null."""
     columns = [_printable(column) for column in rows.columns]
     out = pa.BufferOutputStream()
     table = pa.Table.from_arrays(columns, names=[str(number) for number in range(len(columns))])
     pyarrow.csv.write_csv(table, out, pyarrow.csv.WriteOptions(include_header=False))
-    return out.getvalue()
+    return memoryview(out.getvalue())
 
 
 def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.sinks.redis_parts import Parts, as_part, as_parts, joined
+from headrace.sinks.column_texts import joined
+from headrace.sinks.redis_parts import Parts, as_part, as_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -61,7 +62,7 @@ def write_hashes(keys: pa.Array, fields: Mapping[str, pa.Array], expire_ms: int)
     pairs: list[pa.Array | str] = []
     for name, values in fields.items():
         counts += 2 * values.is_valid().to_numpy(zero_copy_only=False)
-        pairs.append(pc.fill_null(joined([as_part(name), as_parts(values)]), ""))
+        pairs.append(pc.fill_null(as_parts(values, after=as_part(name)), ""))
     lengths = pa.array(counts).cast(pa.large_string())
     yield from _scripts(WRITE_HASHES, keys, joined([as_parts(lengths), *pairs]), counts + 1, expire_ms)
 

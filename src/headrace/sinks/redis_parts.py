@@ -5,14 +5,11 @@ Arrow puts them together; Python sees one piece of memory for hundreds of rows, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from headrace.sinks.column_texts import joined
 
 
 class Parts:
@@ -40,13 +37,11 @@ def as_part(text: str) -> str:
     return f"${len(text.encode())}\r\n{text}\r\n"
 
 
-def as_parts(texts: pa.LargeStringArray) -> pa.LargeStringArray:
-    """Each text as a part; nulls stay nulls."""
+def as_parts(texts: pa.LargeStringArray, *, after: str = "") -> pa.LargeStringArray:
+    r"""Each text as a part, behind a text that is the same for all; nulls stay nulls.
+
+    >>> as_parts(pa.array(["tea", None], pa.large_string()), after="+").to_pylist()
+    ['+$3\r\ntea\r\n', None]
+    """
     lengths = pc.binary_length(texts).cast(pa.large_string())
-    return joined(["$", lengths, "\r\n", texts, "\r\n"])
-
-
-def joined(pieces: Sequence[pa.LargeStringArray | str]) -> pa.LargeStringArray:
-    """Row by row the pieces one after the other, where a text is the same for all; null where one is."""
-    scalars = [pa.scalar(piece, pa.large_string()) if isinstance(piece, str) else piece for piece in pieces]
-    return pc.binary_join_element_wise(*scalars, pa.scalar("", pa.large_string()))
+    return joined([f"{after}$", lengths, "\r\n", texts, "\r\n"])

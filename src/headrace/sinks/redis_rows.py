@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.sinks.column_texts import joined, texts_of
 from headrace.sinks.errors import Refused
 from headrace.sinks.redis_commands import (
     add_members,
@@ -17,18 +18,19 @@ from headrace.sinks.redis_commands import (
     write_hashes,
     write_strings,
 )
-from headrace.sinks.redis_parts import joined
 from headrace.sinks.rows import json_documents, last_of_each_key
 from headrace.sinks.sink import DELETED
-from headrace.sinks.template import Template, Unfit, text_of
+from headrace.sinks.template import Template, Unfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from headrace.sinks.redis_commands import Member
 
 Kind = Literal["hash", "string", "zset"]
 KEY: Final = "key"
+ROWS: Final = 10_000
+"""Rows of which commands are made at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,39 +44,44 @@ class RowCommands:
     member: Template | None
     expire_ms: int
 
-    def of(self, rows: pa.Table) -> list[bytes]:
-        """The commands that apply the rows; `Refused` where rows cannot be applied."""
+    def of(self, rows: pa.Table) -> Iterable[bytes]:
+        """The commands that apply the rows, made as they are taken; `Refused` if rows cannot be applied."""
         if not len(rows):
-            return []
-        deleted = rows[DELETED].to_pylist() if DELETED in rows.column_names else [False] * len(rows)
+            return ()
         if self.member is not None:
-            return self._sorted_sets(rows, self.member, deleted)
+            return self._sorted_sets(rows, self.member)
         keys = _texts(self.key, rows)
         last = last_of_each_key(pa.table({KEY: keys}), [KEY])
-        is_gone = pa.array(deleted, pa.bool_()).fill_null(False).take(last)
+        is_gone = _deleted(rows).take(last)
         gone, kept = last.filter(is_gone), last.filter(pc.invert(is_gone))
         columns = self.fields or tuple(name for name in rows.column_names if name != DELETED)
-        write = self._strings if self.kind == "string" else self._hashes
-        return [
-            *delete_keys(keys.take(gone).to_pylist()),
-            *write(keys.take(kept), rows.select(list(columns)).take(kept)),
-        ]
+        return chain(
+            delete_keys(keys.take(gone).to_pylist()),
+            self._writes(keys.take(kept), rows.select(list(columns)).take(kept)),
+        )
 
     def sets(self, rows: pa.Table) -> dict[int, str]:
         """The sorted set of each row, where rows go to sorted sets."""
         return {} if self.member is None else dict(enumerate(_texts(self.key, rows).to_pylist()))
 
+    def _writes(self, keys: pa.Array, rows: pa.Table) -> Iterator[bytes]:
+        """Some rows at a time: Redis takes the ones before meanwhile."""
+        write = self._strings if self.kind == "string" else self._hashes
+        for start in range(0, len(rows), ROWS):
+            yield from write(keys.slice(start, ROWS), rows.slice(start, ROWS))
+
     def _hashes(self, keys: pa.Array, rows: pa.Table) -> Iterable[bytes]:
-        fields = {name: _values(rows[name]) for name in rows.column_names}
+        fields = {name: texts_of(rows[name]) for name in rows.column_names}
         return write_hashes(keys, fields, self.expire_ms)
 
     def _strings(self, keys: pa.Array, rows: pa.Table) -> Iterable[bytes]:
         documents = pa.array(json_documents(rows), pa.large_string(), size=len(rows))
         return write_strings(keys, documents, self.expire_ms)
 
-    def _sorted_sets(self, rows: pa.Table, member: Template, deleted: list[bool]) -> list[bytes]:
+    def _sorted_sets(self, rows: pa.Table, member: Template) -> Iterable[bytes]:
         names = zip(_texts(self.key, rows).to_pylist(), _texts(member, rows).to_pylist(), strict=True)
         last = {name: index for index, name in enumerate(names)}
+        deleted = _deleted(rows).to_pylist()
         values = rows[self.score].to_pylist()
         kept: dict[Member, int] = {name: index for name, index in last.items() if not deleted[index]}
         refused = {
@@ -85,7 +92,16 @@ class RowCommands:
         if refused:
             raise Refused(refused)
         gone = remove_members(name for name in last if name not in kept)
-        return [*gone, *add_members({name: float(values[at]) for name, at in kept.items()}, self.expire_ms)]
+        return chain(
+            gone, add_members({name: float(values[at]) for name, at in kept.items()}, self.expire_ms)
+        )
+
+
+def _deleted(rows: pa.Table) -> pa.Array:
+    """Of each row whether its key is to go."""
+    if DELETED not in rows.column_names:
+        return pa.repeat(pa.scalar(False), len(rows))
+    return rows[DELETED].combine_chunks().fill_null(False)
 
 
 def _texts(template: Template, rows: pa.Table) -> pa.Array:
@@ -107,28 +123,7 @@ def _texts(template: Template, rows: pa.Table) -> pa.Array:
 
 
 def _column(rows: pa.Table, name: str | None) -> list[pa.Array]:
-    return [] if name is None else [_values(rows[name])]
-
-
-def _values(column: pa.ChunkedArray) -> pa.Array:
-    """The values as texts; those of most types by Arrow."""
-    if len(column) == 0:
-        return pa.array([], pa.large_string())
-    if (
-        pa.types.is_string(column.type)
-        or pa.types.is_integer(column.type)
-        or pa.types.is_boolean(column.type)
-    ):
-        return pa.concat_arrays(column.cast(pa.large_string()).chunks)
-    values = column.to_pylist(maps_as_pydicts="lossy")
-    as_text = _number if pa.types.is_floating(column.type) else text_of
-    texts = [None if value is None else as_text(value) for value in values]
-    return pa.array(texts, pa.large_string())
-
-
-def _number(value: float) -> str:
-    """A number as JSON has it, which Arrow writes otherwise: 1.0, not 1."""
-    return repr(value) if math.isfinite(value) else text_of(value)
+    return [] if name is None else [texts_of(rows[name])]
 
 
 def _is_score(value: Any) -> bool:

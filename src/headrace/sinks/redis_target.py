@@ -8,6 +8,7 @@ the batch. A hash takes the place of the one before as a whole, so that no field
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.settings import Settings
@@ -15,7 +16,7 @@ from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.redis_commands import command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
     from redis import Redis
@@ -66,7 +67,7 @@ class RedisTarget:
                 self._ask(b"UNWATCH")
                 return
             new = b"%d:%d" % (self._place.generation, batch)
-            self._execute([*commands, command(b"SET", self._mark_key, new)], before)
+            self._execute(chain(commands, [command(b"SET", self._mark_key, new)]), before)
 
     def close(self) -> None:
         """Hang up."""
@@ -115,9 +116,14 @@ class RedisTarget:
         if refused:
             raise Refused(refused)
 
-    def _execute(self, commands: list[bytes], before: bytes | None) -> None:
-        self._send([command(b"MULTI"), *commands, command(b"EXEC")])
-        for _ in range(len(commands) + 1):
+    def _execute(self, commands: Iterable[bytes], before: bytes | None) -> None:
+        self._send([command(b"MULTI")])
+        count = 0
+        for some in commands:
+            self._send([some])
+            count += 1
+        self._send([command(b"EXEC")])
+        for _ in range(count + 1):
             self._connection.read_response()
         answers = self._connection.read_response()
         if answers is None:
