@@ -158,7 +158,7 @@ def test_a_key_that_somebody_else_inserts_meanwhile_is_updated(database: str, pl
     ):
         other.execute("INSERT INTO revenue VALUES ('tea', 1.0), ('pot', 2.0)")
         writing = threads.submit(target.write, 0, SALES)
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '^MERGE'"
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '^INSERT'"
         while asked(database, waiting) != [(1,)]:
             assert not writing.done()
         other.commit()

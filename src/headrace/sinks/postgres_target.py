@@ -5,15 +5,14 @@
    mark (job, batch)     takes the row of the job's mark: whoever else writes for the job waits, or is late
    COPY … staging        a temporary table of this connection, in the order of the key
    DELETE … USING staging             (mirror)
-   MERGE … USING staging              one statement for all rows
+   INSERT … ON CONFLICT               one statement for all rows
  COMMIT
 ```
 
 Rows that are only added are copied into the table itself.
 
 When PostgreSQL refuses the rows, they are tried again in halves, each under a savepoint, until those are
-found that it does not take. Then all is rolled back, and the caller is told. Halves are merged by INSERT … ON
-CONFLICT, and so are all rows of a PostgreSQL before 15.
+found that it does not take. Then all is rolled back, and the caller is told.
 """
 
 from __future__ import annotations
@@ -28,15 +27,7 @@ from psycopg import sql
 
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.postgres_binary import binary_of
-from headrace.sinks.postgres_merge import (
-    BY_INDEX,
-    MERGE_SINCE,
-    STAGING,
-    deletion,
-    insertion,
-    merge,
-    staging,
-)
+from headrace.sinks.postgres_merge import BY_INDEX, STAGING, deletion, insertion, staging
 from headrace.sinks.postgres_table import TablePlan, listed
 from headrace.sinks.postgres_types import csv_of
 from headrace.sinks.rows import in_order_of_key, last_of_each_key
@@ -127,7 +118,6 @@ class PostgresTarget:
             listed(self._staged),
             sql.SQL("binary" if is_binary else "csv"),
         )
-        self._has_merge = connection.info.server_version >= MERGE_SINCE
 
     def make_staging(self) -> None:
         """Make the table that rows are copied to; it goes with the connection."""
@@ -206,20 +196,19 @@ class PostgresTarget:
         with self._connection.cursor() as cursor:
             with cursor.copy(self._copy) as copy:
                 copy.write(self._form(rows))
-            for statement in self._statements(is_first_try=once and len(rows) > 1):
+            for statement in self._statements():
                 # Not prepared: a plan that was made for a small table would be kept when it has grown.
                 cursor.execute(statement, prepare=False)
             if not once and self._is_merged:
                 cursor.execute(sql.SQL("TRUNCATE {}").format(STAGING))
 
-    def _statements(self, *, is_first_try: bool) -> Iterator[sql.Composed]:
-        """What brings staged rows into the table. One that is alone has no second try."""
+    def _statements(self) -> Iterator[sql.Composed]:
+        """What brings staged rows into the table."""
         if not self._is_merged:
             return
         if self._deletes:
             yield deletion(self._plan)
-        write = merge if is_first_try and self._has_merge else insertion
-        yield write(self._plan, deletes=self._deletes)
+        yield insertion(self._plan, deletes=self._deletes)
 
 
 @contextmanager
