@@ -1,8 +1,8 @@
 """ShareFetch (key 78), versions 1–2: a member takes records, and says what it is done with.
 
-MaxRecords is a strict limit here in both modes, and of the records that may be locked at a time a member takes
-no more at once than its share, so that each of many has work; Apache Kafka goes beyond MaxRecords to give out
-whole batches. Records that cannot be delivered (ends of transactions, aborted records) are passed over on
+MaxRecords is a strict limit here in both modes, and of the records that may be locked a member takes no more
+at once than its share, so that each of many has work; Apache Kafka goes beyond MaxRecords to give out whole
+batches. Records that cannot be delivered (ends of transactions, aborted records) are passed over on
 this side. A member that finds nothing waits in line, and is served in its turn.
 """
 
