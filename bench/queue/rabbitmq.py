@@ -1,6 +1,7 @@
 """RabbitMQ, as Debian's package installs it, in a folder of its own."""
 
 import importlib.util
+import re
 import shutil
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from bench.processes import Server, free_port
 
 DEBIAN = Path("/usr/lib/rabbitmq/bin")
 """The programs themselves: those on PATH change to the package's own user and folders."""
-SERVER, CONTROL = "rabbitmq-server", "rabbitmqctl"
+SERVER = "rabbitmq-server"
 
 
 def _program(name: str) -> str | None:
@@ -77,10 +78,9 @@ def _ping(connection: socket.socket) -> bool:
 
 
 def _version() -> str:
-    said = subprocess.run(
-        [_program(CONTROL) or CONTROL, "version"], capture_output=True, text=True, check=False
-    )
-    return said.stdout.strip() or "unknown"
+    # By the name of its folder: `rabbitmqctl version` would start a register of names, and leave it behind.
+    found = re.search(r"rabbitmq_server-([\d.]+)", str(Path(_program(SERVER) or SERVER).resolve()))
+    return found[1] if found else "unknown"
 
 
 RABBITMQ = System(
