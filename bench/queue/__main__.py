@@ -156,7 +156,7 @@ def main() -> None:
             "plan": plan.name,
             "machine": machine,
             "systems": {system.name: system.version() for system in systems},
-            "clients": package_versions("confluent-kafka", "nats-py"),
+            "clients": package_versions("confluent-kafka", "nats-py", "pika"),
             "readings": readings.as_json(),
             "aims": [verdict.as_json() for verdict in verdicts],
         }

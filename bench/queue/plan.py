@@ -18,5 +18,5 @@ class Plan:
     consumers: tuple[int, ...] = (1, 4, 16)
 
 
-FULL = Plan(name="full", rounds=2, messages=10_000, warm_up_messages=2_000, rate=100, latency_messages=800)
+FULL = Plan(name="full", rounds=2, messages=30_000, warm_up_messages=3_000, rate=200, latency_messages=800)
 QUICK = Plan(name="quick", rounds=1, messages=2_000, warm_up_messages=200, rate=200, latency_messages=200)

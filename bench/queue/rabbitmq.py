@@ -1,43 +1,75 @@
 """RabbitMQ, as Debian's package installs it, in a folder of its own."""
 
 import importlib.util
+import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.broker.systems.system import Flush, Node, ServerNode, System
 from bench.processes import Server, free_port
 
-PROGRAM = "rabbitmq-server"
+DEBIAN = Path("/usr/lib/rabbitmq/bin")
+"""The programs themselves: those on PATH change to the package's own user and folders."""
+SERVER = "rabbitmq-server"
+
+
+def _program(name: str) -> str | None:
+    beside = DEBIAN / name
+    return str(beside) if beside.exists() else shutil.which(name)
 
 
 def missing() -> str | None:
     """Why RabbitMQ cannot be compared with here; None when it can."""
-    if shutil.which(PROGRAM) is None:
-        return "rabbitmq-server is not on PATH (Debian: apt-get install rabbitmq-server)"
+    if _program(SERVER) is None:
+        return "rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)"
     if importlib.util.find_spec("pika") is None:
         return "its client pika is not installed (pip install pika)"
     return None
 
 
+class RabbitNode(ServerNode):
+    """A RabbitMQ, with the register of names that every Erlang node starts and leaves behind."""
+
+    def __init__(self, address: str, server: Server, environment: Mapping[str, str]) -> None:
+        super().__init__(address, server)
+        self._environment = environment
+
+    def close(self) -> None:
+        """Stop both."""
+        super().close()
+        subprocess.run(_with(self._environment, "epmd", "-kill"), capture_output=True, check=False)
+
+
+def _with(environment: Mapping[str, str], *command: str) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in environment.items()), *command]
+
+
 def _set_up(folder: Path, _: Flush) -> Node:
     port = free_port()
     environment = {
+        "HOME": str(folder),  # the cookie of the node is kept there
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(free_port()),
         "RABBITMQ_NODENAME": f"bench{port}@localhost",
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODE_PORT": str(port),
         "RABBITMQ_DIST_PORT": str(free_port()),
-        "RABBITMQ_BASE": str(folder),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
         "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
         "RABBITMQ_LOG_BASE": str(folder / "log"),
         "RABBITMQ_PID_FILE": str(folder / "pid"),
     }
     address = f"127.0.0.1:{port}"
-    command = ["env", *(f"{name}={value}" for name, value in environment.items()), PROGRAM]
-    return ServerNode(
-        address, Server(command, log=folder / "output", is_ready=lambda _: RABBITMQ.answers(address))
+    server = Server(
+        _with(environment, _program(SERVER) or SERVER),
+        log=folder / "output",
+        is_ready=lambda _: RABBITMQ.answers(address),
     )
+    return RabbitNode(address, server, environment)
 
 
 def _ping(connection: socket.socket) -> bool:
@@ -46,8 +78,9 @@ def _ping(connection: socket.socket) -> bool:
 
 
 def _version() -> str:
-    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=False)
-    return said.stdout.strip() or "unknown"
+    # By the name of its folder: `rabbitmqctl version` would start a register of names, and leave it behind.
+    found = re.search(r"rabbitmq_server-([\d.]+)", str(Path(_program(SERVER) or SERVER).resolve()))
+    return found[1] if found else "unknown"
 
 
 RABBITMQ = System(

@@ -14,6 +14,21 @@ HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
 DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
 LIST_GROUPS, DELETE_GROUPS, JOIN_GROUP, INCREMENTAL_ALTER_CONFIGS = 16, 42, 11, 44
 GROUP_RESOURCE, TOPIC = 32, "orders"
+EARLIEST = {"share.auto.offset.reset": "earliest"}
+
+
+Run = tuple[int, int, int]
+"""First and last offset, and delivery count."""
+
+
+def runs_of(answer: Any) -> list[Run]:
+    """What a member got."""
+    return [
+        (run.first_offset, run.last_offset, run.delivery_count)
+        for topic in answer.responses
+        for partition in topic.partitions
+        for run in partition.acquired_records
+    ]
 
 
 class Member:
@@ -69,15 +84,29 @@ class Member:
             forgotten_topics_data=[],
         )
 
-    def take(self, limit: int = 10) -> list[tuple[int, int, int]]:
-        """First and last offset and delivery count of what it got."""
-        answer = self.fetch(limit=limit)
-        return [
-            (run.first_offset, run.last_offset, run.delivery_count)
-            for topic in answer.responses
-            for partition in topic.partitions
-            for run in partition.acquired_records
-        ]
+    def take(self, limit: int = 10) -> list[Run]:
+        return runs_of(self.fetch(limit=limit))
+
+    def wait_for_records(self) -> None:
+        """Ask for records, and go away; `received` gives the answer."""
+        limits = {
+            "max_wait": 20_000,
+            "min_bytes": 1,
+            "max_bytes": 1_000_000,
+            "max_records": 9,
+            "batch_size": 9,
+        }
+        request = self.request(None, None)
+        self.client.send(FETCH, 2, **request, **limits, share_acquire_mode=0, forgotten_topics_data=[])
+
+    def received(self) -> list[Run]:
+        return runs_of(self.client.receive())
+
+    def colleague(self, client: WireClient) -> "Member":
+        """Another member of the group, that has joined."""
+        other = Member(client, self.topic, "other")
+        other.beat(0, TOPIC)
+        return other
 
     def acknowledge(self, acks: Mapping[tuple[int, int], int], *, epoch: int | None = None) -> Any:
         return self.client.ask(ACKNOWLEDGE, 2, **self.request(acks, epoch))
@@ -91,7 +120,7 @@ def client(headrace_broker: EmbeddedBroker) -> Iterator[WireClient]:
     with WireClient(headrace_broker.bootstrap) as client:
         client.create_topic(TOPIC)
         client.produce(TOPIC, batch_of(*(b"%d" % number for number in range(6))))
-        configure(client, **{"share.auto.offset.reset": "earliest"})
+        configure(client, **EARLIEST)
         yield client
 
 
@@ -226,21 +255,30 @@ def test_few_records_of_a_large_batch_are_cut_out_of_it(member: Member) -> None:
 def test_a_waiting_member_gets_what_another_releases(member: Member, headrace_broker: EmbeddedBroker) -> None:
     member.take(6)
     with WireClient(headrace_broker.bootstrap) as client:
-        other = Member(client, member.topic, "other")
-        other.beat(0, TOPIC)
-        request = other.request(None, 0)
-        limits = {
-            "max_wait": 20_000,
-            "min_bytes": 1,
-            "max_bytes": 1_000_000,
-            "max_records": 9,
-            "batch_size": 9,
-        }
-        client.send(FETCH, 2, **request, **limits, share_acquire_mode=0, forgotten_topics_data=[])
+        other = member.colleague(client)
+        other.wait_for_records()
         assert not client.has_answer(0.1)
         assert member.outcome({(3, 3): 2}) is ErrorCode.none
-        (partition,) = client.receive().responses[0].partitions
-        assert [(run.first_offset, run.delivery_count) for run in partition.acquired_records] == [(3, 2)]
+        assert other.received() == [(3, 3, 2)]
+
+
+def test_a_waiting_member_gets_the_lock_that_another_needs_no_more(
+    member: Member, headrace_broker: EmbeddedBroker
+) -> None:
+    configure(member.client, **EARLIEST, **{"share.partition.max.record.locks": "2"})
+    member.take(2)
+    with WireClient(headrace_broker.bootstrap) as client:
+        other = member.colleague(client)
+        other.wait_for_records()
+        assert not client.has_answer(0.1)
+        assert member.outcome({(1, 1): 1}) is ErrorCode.none
+        assert other.received() == [(2, 2, 1)]
+
+
+def test_a_member_takes_no_more_at_once_than_its_share_of_the_locks(member: Member) -> None:
+    configure(member.client, **EARLIEST, **{"share.partition.max.record.locks": "4"})
+    other = member.colleague(member.client)
+    assert (member.take(), other.take(), member.take()) == ([(0, 1, 1)], [(2, 3, 1)], [])
 
 
 def test_share_groups_are_listed_and_described_as_such(member: Member) -> None:

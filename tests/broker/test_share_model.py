@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -11,12 +12,14 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.shares.records import read_runs, write_runs
 from headrace.broker.shares.settings import ShareGroupConfig
-from headrace.broker.shares.share_partition import Acknowledged, SharePartition
+from headrace.broker.shares.share_partition import SharePartition
 from headrace.broker.shares.states import Acknowledgement, Reason
+from headrace.protocol.share import AcknowledgedRange
 
 LOCK_MS = 1_000
 LIMIT = 3
 MEMBERS = st.sampled_from(["a", "b", "c"])
+KINDS = st.sampled_from(list(Acknowledgement))
 WAITING, HELD, DYING, DONE, DEAD, LOST = "waiting", "held", "dying", "done", "dead", "lost"
 
 
@@ -32,6 +35,17 @@ class Expected:
     deliveries: int = 0
     stored: int = 0
     """Deliveries that a restart remembers: those that ended."""
+
+
+def as_ranges(said: dict[int, Acknowledgement]) -> list[AcknowledgedRange]:
+    """Neighbours in one range: with a word for each, or one for all of them when it is the same."""
+    ranges: list[AcknowledgedRange] = []
+    for offset, kind in said.items():
+        if ranges and ranges[-1].last == offset - 1:
+            ranges[-1] = ranges[-1]._replace(last=offset, types=(*ranges[-1].types, kind))
+        else:
+            ranges.append(AcknowledgedRange(offset, offset, (kind,)))
+    return [each._replace(types=each.types[:1]) if len(set(each.types)) == 1 else each for each in ranges]
 
 
 class Model(RuleBasedStateMachine):
@@ -52,7 +66,7 @@ class Model(RuleBasedStateMachine):
 
     def store(self) -> None:
         """Keep what changed, as the log would."""
-        start, chunks = self.share.take_changes()
+        start, chunks = self.share.progress.take_changes()
         self.stored_start = self.stored_start if start is None else start
         for chunk, runs in chunks.items():
             if runs:
@@ -93,15 +107,28 @@ class Model(RuleBasedStateMachine):
         self.log[offset] = Expected(key, due_ms)
         self.end = offset + 1
 
+    def look(self, enough: int) -> None:
+        """Look at records until enough are ready: plain ones in a row together, as the reader does."""
+        for offset, record in self.log.items():
+            if self.share.ready >= enough:
+                return
+            if offset < self.share.next:
+                continue
+            if self.is_plain(offset):
+                last = next(o for o in itertools.count(offset) if not self.is_plain(o + 1))
+                self.share.see_all(offset, last, enough)
+            else:
+                self.share.see(offset, self.now_ms, key=record.key, due_ms=record.due_ms)
+
+    def is_plain(self, offset: int) -> bool:
+        record = self.log.get(offset)
+        return record is not None and not record.due_ms and (record.key is None or not self.config.key_order)
+
     @rule(member=MEMBERS, limit=st.integers(1, 9))
     def acquire(self, member: str, limit: int) -> None:
         self.share.expire(self.now_ms)
         self.store()
-        for offset, record in self.log.items():
-            if self.share.ready >= limit:
-                break
-            if offset >= self.share.next:
-                self.share.see(offset, self.now_ms, key=record.key, due_ms=record.due_ms)
+        self.look(limit)
         room = 7 - sum(r.state == HELD for r in self.log.values())
         expected = self.eligible()[: min(limit, room)]
         taken = self.share.acquire(member, limit, self.now_ms)
@@ -116,16 +143,17 @@ class Model(RuleBasedStateMachine):
         }
         assert counts == {o: self.log[o].deliveries for o in taken}
 
-    @rule(member=MEMBERS, kind=st.sampled_from(list(Acknowledgement)), data=st.data())
-    def acknowledge(self, member: str, kind: Acknowledgement, data: st.DataObject) -> None:
+    @rule(member=MEMBERS, data=st.data())
+    def acknowledge(self, member: str, data: st.DataObject) -> None:
         mine = self.held_by(member)
         if not mine:
             return
         chosen = sorted(data.draw(st.sets(st.sampled_from(mine), min_size=1)))
-        batches = [Acknowledged(offset, offset, (kind,)) for offset in chosen]
-        assert self.share.acknowledge(member, batches, self.now_ms) is ErrorCode.none
+        word = data.draw(KINDS)
+        said = {offset: data.draw(st.sampled_from([word, word, *Acknowledgement])) for offset in chosen}
+        assert self.share.acknowledge(member, as_ranges(said), self.now_ms) is ErrorCode.none
         self.store()
-        for offset in chosen:
+        for offset, kind in said.items():
             self.end_hold(self.log[offset], kind)
 
     def end_hold(self, record: Expected, kind: Acknowledgement) -> None:
@@ -144,7 +172,9 @@ class Model(RuleBasedStateMachine):
         if not others:
             return
         wrong = data.draw(st.sampled_from(others))
-        batches = [Acknowledged(offset, offset, (1,)) for offset in sorted({*self.held_by(member), wrong})]
+        batches = [
+            AcknowledgedRange(offset, offset, (1,)) for offset in sorted({*self.held_by(member), wrong})
+        ]
         assert self.share.acknowledge(member, batches, self.now_ms) is ErrorCode.invalid_record_state
 
     @rule(ms=st.sampled_from([1, 400, LOCK_MS]))
@@ -163,10 +193,10 @@ class Model(RuleBasedStateMachine):
         for offset in self.held_by(member):
             self.give_up(self.log[offset])
 
-    @precondition(lambda self: self.share.archiving)
+    @precondition(lambda self: self.share.progress.archiving)
     @rule()
     def bury(self) -> None:
-        for offset, burial in list(self.share.archiving.items()):
+        for offset, burial in list(self.share.progress.archiving.items()):
             record = self.log[offset]
             assert record.state == DYING
             assert (burial.reason is Reason.LIMIT) <= (burial.deliveries == LIMIT)
@@ -179,7 +209,7 @@ class Model(RuleBasedStateMachine):
         """kill −9: what was stored is all there is."""
         self.share = SharePartition(self.stored_start, self.config, is_stored=True)
         for chunk, data in self.stored.items():
-            self.share.restore(chunk, read_runs(data))
+            self.share.progress.restore(chunk, read_runs(data))
         for record in self.log.values():
             if record.state == HELD:
                 record.state, record.deliveries = WAITING, record.stored
@@ -201,10 +231,10 @@ class Model(RuleBasedStateMachine):
         }
         assert not open_states or self.share.start <= min(open_states)
         assert set(self.share.held) == {o for o, r in self.log.items() if r.state == HELD}
-        assert {o for o in self.share.archiving if o >= self.first} == {
+        assert {o for o in self.share.progress.archiving if o >= self.first} == {
             o for o, r in self.log.items() if r.state == DYING and o >= self.first
         }
-        assert not any(o in self.share.done for o in open_states)
+        assert not any(o in self.share.progress.done for o in open_states)
 
     def teardown(self) -> None:
         """In the end everything that is not done can be had."""
@@ -217,12 +247,12 @@ class Model(RuleBasedStateMachine):
         got: set[int] = set()
         while left - got:
             before = len(got)
-            for offset, record in self.log.items():
-                if offset >= self.share.next:
-                    self.share.see(offset, self.now_ms, key=record.key, due_ms=record.due_ms)
+            self.look(len(self.log))
             for offset in self.share.acquire("z", 100, self.now_ms):
                 got.add(offset)
-                assert self.share.acknowledge("z", [Acknowledged(offset, offset, (1,))], self.now_ms) == 0
+                assert (
+                    self.share.acknowledge("z", [AcknowledgedRange(offset, offset, (1,))], self.now_ms) == 0
+                )
             assert len(got) > before, f"{left - got} cannot be had"
         assert got == left
 

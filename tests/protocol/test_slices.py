@@ -15,3 +15,13 @@ def test_records_are_cut_out_with_their_offsets_times_and_headers(codec: int) ->
     check_batch(memoryview(part), read_header(part))
     assert decode_batch(part) == [record for record in decode_batch(whole) if record.offset in wanted]
     assert read_header(part).last_offset == 1299
+
+
+def test_what_was_cut_can_be_cut_again() -> None:
+    records = [NewRecord(None, b"%d" % n, 1000 + n) for n in range(10)]
+    whole = bytes(encode_batch(records, base_offset=50))
+    part = OpenBatch(whole).cut([52, 55, 57])
+    assert [(r.offset, r.value) for r in decode_batch(OpenBatch(part).cut([52, 57]))] == [
+        (52, b"2"),
+        (57, b"7"),
+    ]

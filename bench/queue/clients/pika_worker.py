@@ -11,6 +11,7 @@ from bench.queue.job import Job, Outcome
 
 PREFETCH = 64
 WAIT_S = 0.1
+CHECK_S = 0.02
 
 
 def _connect(job: Job) -> pika.BlockingConnection:
@@ -55,13 +56,19 @@ def worker(job: Job) -> Iterator[PikaWorker]:
 
 
 def _send(job: Job, payloads: Iterator[bytes]) -> None:
+    """Send the messages, as librdkafka does without waiting for each; a queue to be drained is full then."""
     connection = _connect(job)
     channel = connection.channel()
-    channel.confirm_delivery()
     persistent = pika.BasicProperties(delivery_mode=2)
     for payload in payloads:
         channel.basic_publish("", job.topic, payload, persistent)
+    while job.act == "drain" and _waiting(channel, job.topic) < job.messages:
+        connection.sleep(CHECK_S)
     connection.close()
+
+
+def _waiting(channel: BlockingChannel, queue: str) -> int:
+    return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def run(job: Job) -> Outcome:

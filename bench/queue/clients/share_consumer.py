@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Message, ShareConsumer
+from confluent_kafka import KafkaException, Message, ShareConsumer
 
 from bench.queue.clients.crowd import LONGEST_S, run_crowd
 from bench.queue.clients.kafka_topic import group_of, prepare, send_all
@@ -31,8 +31,10 @@ class ShareWorker:
             self._consumer.commit_async()
 
     def confirm(self) -> None:
-        """Return when the broker has heard it."""
-        self._consumer.commit_sync(LONGEST_S)
+        """Return when the broker has heard it; what it refused is not to count."""
+        for fault in self._consumer.commit_sync(LONGEST_S).values():
+            if fault is not None:
+                raise KafkaException(fault)
 
 
 @contextmanager

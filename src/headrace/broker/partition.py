@@ -21,9 +21,17 @@ class Partition:
         self.index = index
         self.log = log
         self.waiters: set[Callable[[], None]] = set()
-        """Called when there is more to read; each takes itself out when it has had enough."""
+        """Called when there is more to read, until they wait no more."""
         self.guard: Guard | None = None
         """Who decides about new records at the topic's bound; None for a topic without one."""
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called when there is more to read."""
+        self.waiters.add(wake)
+
+    def stop_waiting(self, wake: Callable[[], None]) -> None:
+        """Call no more."""
+        self.waiters.discard(wake)
 
     def notify(self) -> None:
         """Tell those who wait that there is more to read."""

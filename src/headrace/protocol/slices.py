@@ -23,13 +23,14 @@ class OpenBatch:
         self._section = bytes(open_records(batch, self._header))
         self._places: dict[int, tuple[int, int]] = {}
         position = 0
-        for _ in range(self._header.count):
+        # Without gaps the offsets need not be read: a queue opens every batch that it cuts, record by record.
+        has_gaps = self._header.count != self._header.last_offset_delta + 1
+        for delta in range(self._header.count):
             start = position
             length, body = decode_varint(self._section, position)
-            _, after_time = decode_varint(self._section, body + 1, 64)
-            delta, _ = decode_varint(self._section, after_time)
             position = body + length
-            self._places[self._header.base_offset + delta] = (start, position)
+            offset = self._header.base_offset + (_delta(self._section, body) if has_gaps else delta)
+            self._places[offset] = (start, position)
 
     @property
     def base_offset(self) -> int:
@@ -56,3 +57,9 @@ class OpenBatch:
                 base_sequence=header.base_sequence,
             )
         )
+
+
+def _delta(section: bytes, body: int) -> int:
+    """How far behind the start of its batch a record lies."""
+    _, after_time = decode_varint(section, body + 1, 64)
+    return decode_varint(section, after_time)[0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
+from headrace.broker.handlers.share_group_offsets import change_offsets
 from headrace.broker.shares.share import Share
 from headrace.storage.errors import StorageError
 
@@ -22,31 +23,16 @@ VERSIONS: Final = (0, 0)
 
 async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
     """What became of each partition."""
-    error, message = check_idle(broker, request.group_id)
-    if error is not ErrorCode.none:
-        return {"error_code": error, "error_message": message, "responses": []}
-    responses = []
-    for asked in request.topics:
-        topic = broker.topics.get(asked.topic_name)
-        responses.append(
-            {
-                "topic_name": asked.topic_name,
-                "topic_id": None if topic is None else topic.id,
-                "partitions": [_alter(broker, request.group_id, topic, item) for item in asked.partitions],
-            }
-        )
-    await broker.shares.durable()
-    return {"error_code": ErrorCode.none, "error_message": None, "responses": responses}
+    return await change_offsets(broker, request, _alter_topic)
 
 
-def check_idle(broker: Broker, group_id: str) -> tuple[ErrorCode, str | None]:
-    """Whether the offsets of a group may be changed: it must be there, and have no members."""
-    group = broker.shares.group(group_id)
-    if group is None:
-        return ErrorCode.group_id_not_found, f"Group {group_id} not found."
-    if group.members:
-        return ErrorCode.non_empty_group, "the group has members: stop them first"
-    return ErrorCode.none, None
+def _alter_topic(broker: Broker, group_id: str, asked: Any) -> Mapping[str, Any]:
+    topic = broker.topics.get(asked.topic_name)
+    return {
+        "topic_name": asked.topic_name,
+        "topic_id": None if topic is None else topic.id,
+        "partitions": [_alter(broker, group_id, topic, item) for item in asked.partitions],
+    }
 
 
 def _alter(broker: Broker, group_id: str, topic: Topic | None, item: Any) -> Mapping[str, Any]:

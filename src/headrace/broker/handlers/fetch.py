@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.sessions import NO_SESSION, SessionRefused
+from headrace.broker.waiting import WaitingRequest
 from headrace.protocol.fetch import TOPIC_IDS_FROM, VERSIONS, FetchResponse, PartitionData, read_fetch
 from headrace.storage.errors import StorageError
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.broker.broker import Broker
-    from headrace.broker.clock import Timer
     from headrace.broker.partition import Partition
     from headrace.broker.sessions import FetchSession, Key
     from headrace.protocol.fetch import FetchRequest, PartitionFetch
@@ -56,7 +56,7 @@ def handle(
 class Fetch:
     """One fetch, from its request to its answer."""
 
-    __slots__ = ("_broker", "_future", "_header", "_request", "_scheduled", "_session", "_timer", "_watched")
+    __slots__ = ("_broker", "_header", "_request", "_session")
 
     def __init__(
         self, broker: Broker, request: FetchRequest, header: RequestHeader, session: FetchSession | None
@@ -65,10 +65,6 @@ class Fetch:
         self._request = request
         self._header = header
         self._session = session
-        self._future: asyncio.Future[list[object]] | None = None
-        self._timer: Timer | None = None
-        self._scheduled = False
-        self._watched: list[Partition] = []
 
     def poll(self, *, is_last: bool = False) -> list[object] | None:
         """The answer, if there is enough of it; on the last call whatever there is."""
@@ -82,44 +78,12 @@ class Fetch:
 
     def wait(self) -> asyncio.Future[list[object]]:
         """A future of the answer: complete when enough has arrived or the time is over."""
-        self._future = self._broker.loop.create_future()
-        self._future.add_done_callback(self._stop)
+        waiting = WaitingRequest(self._broker, self.poll, self._request.max_wait_ms)
         for key, _ in self._targets():
             partition = self._partition(key)
             if partition is not None:
-                partition.waiters.add(self._wake)
-                self._watched.append(partition)
-        self._timer = self._broker.clock.call_later(self._request.max_wait_ms, self._expire)
-        return self._future
-
-    def _wake(self) -> None:
-        # Once a turn of the loop is enough, however many batches arrive in it.
-        if not self._scheduled:
-            self._scheduled = True
-            self._broker.loop.call_soon(self._look_again)
-
-    def _look_again(self, *, is_last: bool = False) -> None:
-        self._scheduled = False
-        future = self._future
-        if future is None or future.done():
-            return
-        try:
-            answer = self.poll(is_last=is_last)
-        except Exception as fault:  # noqa: BLE001  whoever waits decides, and here nobody would hear of it
-            future.set_exception(fault)
-            return
-        if answer is not None:
-            future.set_result(answer)
-
-    def _expire(self) -> None:
-        self._look_again(is_last=True)
-
-    def _stop(self, _: asyncio.Future[list[object]]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for partition in self._watched:
-            partition.waiters.discard(self._wake)
-        self._watched.clear()
+                waiting.watch(partition, waiting.wake)
+        return waiting.future
 
     def _targets(self) -> Iterator[tuple[Key, PartitionFetch]]:
         if self._session is not None:

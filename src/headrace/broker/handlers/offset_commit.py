@@ -5,7 +5,8 @@ the group has no members, and bring it into being when it is missing. A commit c
 2–4 may name a retention of their own; version 10 names topics by id.
 
 A partition that is not there, a note that is too long and a group that refuses the client each have their
-error; the other partitions are kept all the same. As in Apache Kafka.
+error; the other partitions are kept all the same. Under the name of a share group nothing is kept in any
+version (GROUP_ID_NOT_FOUND): it has no offsets. As in Apache Kafka.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def _find(broker: Broker, asked: Any) -> Topic | None:
 def _check_group(broker: Broker, request: Any, version: int) -> ErrorCode:
     if not fits_string(request.group_id):
         return ErrorCode.invalid_group_id
+    if request.group_id in broker.shares:
+        return ErrorCode.group_id_not_found
     error = broker.groups.check_commit(
         request.group_id,
         request.member_id,

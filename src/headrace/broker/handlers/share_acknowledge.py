@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.shares.sessions import FINAL, OPEN
-from headrace.broker.shares.share_partition import Acknowledged
 from headrace.broker.shares.states import Acknowledgement
 from headrace.protocol.share import VERSIONS, ShareResult, pack_share_acknowledge, read_share_acknowledge
 from headrace.storage.errors import StorageError
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.shares.share import Share
     from headrace.protocol.messages import RequestHeader
-    from headrace.protocol.share import ShareAcknowledgeRequest, SharePartitionRequest
+    from headrace.protocol.share import AcknowledgedRange, ShareAcknowledgeRequest, SharePartitionRequest
 
 __all__ = ["VERSIONS", "acknowledge", "handle"]
 
@@ -70,12 +69,11 @@ def acknowledge(
         share = broker.shares.get(group, asked.topic, asked.partition)
         error = _unknown(broker, asked)
         if share is not None:
-            ranges = [Acknowledged(*each) for each in asked.acknowledged]
-            error = _check_renewal(share, ranges, renews=renews)
+            error = _check_renewal(share, asked.acknowledged, renews=renews)
             if error is ErrorCode.none:
                 # Overdue records are nobody's any more, also when the clock has not rung yet.
                 share.state.expire(now_ms)
-                error = share.state.acknowledge(member, ranges, now_ms)
+                error = share.state.acknowledge(member, asked.acknowledged, now_ms)
                 changed.append(share)
         results.append(ShareResult(asked.topic, asked.partition, acknowledge_error=error))
     try:
@@ -91,11 +89,11 @@ def _unknown(broker: Broker, asked: SharePartitionRequest) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition
 
 
-def _check_renewal(share: Share, ranges: Sequence[Acknowledged], *, renews: bool) -> ErrorCode:
+def _check_renewal(share: Share, ranges: Sequence[AcknowledgedRange], *, renews: bool) -> ErrorCode:
+    if renews and share.state.config.can_renew:
+        return ErrorCode.none
     wants_it = any(Acknowledgement.RENEW in each.types for each in ranges)
-    if wants_it and not (renews and share.state.config.can_renew):
-        return ErrorCode.invalid_request
-    return ErrorCode.none
+    return ErrorCode.invalid_request if wants_it else ErrorCode.none
 
 
 _MESSAGES = {

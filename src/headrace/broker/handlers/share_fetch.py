@@ -1,8 +1,9 @@
 """ShareFetch (key 78), versions 1–2: a member takes records, and says what it is done with.
 
-MaxRecords is a strict limit here in both modes, so that waiting members get their share; Apache Kafka goes
-beyond it to give out whole batches. Records that cannot be delivered (ends of transactions, aborted records)
-are passed over on this side. A member that finds nothing waits in line, and is served in its turn.
+MaxRecords is a strict limit here in both modes, and of the records that may be locked a member takes no more
+at once than its share, so that each of many has work; Apache Kafka goes beyond MaxRecords to give out whole
+batches. Records that cannot be delivered (ends of transactions, aborted records) are passed over on
+this side. A member that finds nothing waits in line, and is served in its turn.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.handlers.share_acknowledge import acknowledge
 from headrace.broker.shares.sessions import FINAL, OPEN
+from headrace.broker.waiting import WaitingRequest
 from headrace.protocol.share import VERSIONS, ShareResult, pack_share_fetch, read_share_fetch
 from headrace.storage.errors import StorageError
 
@@ -21,15 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
     from headrace.broker.broker import Broker
-    from headrace.broker.clock import Timer
     from headrace.broker.shares.sessions import Place, ShareSession
-    from headrace.broker.shares.share import Share
+    from headrace.broker.waiting import Answer
     from headrace.protocol.messages import RequestHeader
     from headrace.protocol.share import ShareFetchRequest
 
 __all__ = ["VERSIONS", "handle"]
-
-Answer = list[object]
 
 
 def handle(
@@ -78,16 +77,7 @@ def _session(broker: Broker, request: ShareFetchRequest, peer: object) -> ShareS
 class ShareFetch:
     """One request, from its arrival to its answer."""
 
-    __slots__ = (
-        "_acknowledged",
-        "_broker",
-        "_future",
-        "_header",
-        "_request",
-        "_timer",
-        "_watched",
-        "session",
-    )
+    __slots__ = ("_acknowledged", "_broker", "_header", "_request", "session")
 
     def __init__(self, broker: Broker, request: ShareFetchRequest, header: RequestHeader) -> None:
         self._broker = broker
@@ -95,9 +85,6 @@ class ShareFetch:
         self._header = header
         self.session: ShareSession | None = None
         self._acknowledged: dict[Place, ShareResult] = {}
-        self._future: asyncio.Future[Answer] | None = None
-        self._timer: Timer | None = None
-        self._watched: list[Share] = []
 
     def acknowledge(self) -> None:
         """Do what the member says of its records, before it gets others."""
@@ -136,6 +123,7 @@ class ShareFetch:
         if session is None or request.renews:
             return
         records, size = request.max_records, request.max_bytes
+        fair_share = self._broker.shares.fair_share(request.group)
         for place in list(session.places):
             share = self._broker.shares.open(request.group, *place)
             if isinstance(share, ErrorCode):
@@ -144,7 +132,7 @@ class ShareFetch:
             if records <= 0 or size <= 0:
                 return
             try:
-                taken = share.acquire(request.member, records, size)
+                taken = share.acquire(request.member, min(records, fair_share), size)
             except StorageError:
                 yield place, ShareResult(*place, error=ErrorCode.kafka_storage_error)
                 continue
@@ -156,39 +144,13 @@ class ShareFetch:
 
     def wait(self) -> asyncio.Future[Answer]:
         """A future of the answer: complete when there is something to take, or the time is over."""
-        self._future = self._broker.loop.create_future()
-        self._future.add_done_callback(self._stop)
+        waiting = WaitingRequest(self._broker, self.poll, self._request.max_wait_ms)
         assert self.session is not None
         for place in self.session.places:
             share = self._broker.shares.get(self._request.group, *place)
             if share is not None:
-                share.wait(self._look_again)
-                self._watched.append(share)
-        self._timer = self._broker.clock.call_later(self._request.max_wait_ms, self._expire)
-        return self._future
-
-    def _look_again(self, *, is_last: bool = False) -> None:
-        future = self._future
-        if future is None or future.done():
-            return
-        try:
-            answer = self.poll(is_last=is_last)
-        except Exception as fault:  # noqa: BLE001  whoever waits decides, and here nobody would hear of it
-            future.set_exception(fault)
-            return
-        if answer is not None:
-            future.set_result(answer)
-            self._stop(future)
-
-    def _expire(self) -> None:
-        self._look_again(is_last=True)
-
-    def _stop(self, _: asyncio.Future[Answer]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for share in self._watched:
-            share.stop_waiting(self._look_again)
-        self._watched.clear()
+                waiting.watch(share, waiting.look)
+        return waiting.future
 
     def _pack(self, results: dict[Place, ShareResult]) -> Answer:
         lock_ms = self._broker.shares.config(self._request.group).lock_duration_ms

@@ -4,6 +4,7 @@ Brings the offsets of a group into a transaction: they count when it commits, an
 version 4 AddOffsetsToTxn must have come before (INVALID_TXN_STATE below version 4, TRANSACTION_ABORTABLE in
 it); version 5 does that by itself. A fenced producer is told INVALID_PRODUCER_EPOCH in every version. From
 version 3 on the member and its generation are checked, so that a group that was rebalanced refuses a zombie.
+A share group has no offsets: its name is GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ async def _commit(broker: Broker, request: Any, version: int, partitions: list[t
 
 
 def _check_member(broker: Broker, request: Any) -> ErrorCode:
+    if request.group_id in broker.shares:
+        return ErrorCode.group_id_not_found
     return broker.offsets.check_transactional_commit(
         request.group_id,
         getattr(request, "member_id", ""),

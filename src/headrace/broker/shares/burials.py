@@ -47,11 +47,11 @@ class Burials:
         except HeadraceError as fault:
             log.warning("%s: %s", share.key.group, fault)
             position = 0
-        share.state.locate_burials(position)
+        share.state.progress.locate_burials(position)
 
     def recover(self, share: Share) -> None:
         """Be done with records whose letters a broker wrote before it was killed."""
-        archiving = share.state.archiving
+        archiving = share.state.progress.archiving
         topic = self._topics.get(dead_letter_topic(share.partition.topic, share.key.group))
         if not archiving or topic is None:
             return
@@ -64,8 +64,8 @@ class Burials:
     async def bury(self, share: Share, store: Callable[[], None]) -> None:
         """Write the letters that are due; `store` keeps what the share partition then knows."""
         await self._flusher.durable()
-        while share.state.archiving:
-            offsets = list(share.state.archiving)
+        while share.state.progress.archiving:
+            offsets = list(share.state.progress.archiving)
             self._write(share, offsets)
             await self._flusher.durable()
             for offset in offsets:
@@ -81,7 +81,7 @@ class Burials:
                 share.key,
                 share.partition.topic,
                 offset,
-                share.state.archiving[offset],
+                share.state.progress.archiving[offset],
             )._replace(timestamp=now_ms)
             for offset in offsets
         ]

@@ -14,6 +14,9 @@ class KeyOrder:
         self._rows: dict[bytes, deque[int]] = {}
         self._key_of: dict[int, bytes] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._key_of)
+
     @property
     def waiting(self) -> int:
         """How many records stand behind another one."""

@@ -107,12 +107,17 @@ class Share:
     def _serve(self) -> None:
         self._is_scheduled = False
         for look in tuple(self._waiting):
-            if look in self._waiting:
-                look()
-            if not self.state.ready and not self._reader.has_more(self.state):
+            if not self._has_something:
                 return
-        if self._waiting and self.state.room() and (self.state.ready or self._reader.has_more(self.state)):
+            look()
+        if self._waiting and self._has_something:
             self.wake()
+
+    @property
+    def _has_something(self) -> bool:
+        """Whether a look may be worth it: without free locks nobody gets anything, and nobody is woken."""
+        state = self.state
+        return state.room() > 0 and (state.ready > 0 or self._reader.has_more(state))
 
     def serve_all(self) -> None:
         """Let everybody look who waits, whether there is something or not."""

@@ -58,13 +58,13 @@ class ShareStore:
 
     def save(self, shares: Iterable[Share]) -> bool:
         """Write what has changed; False when nothing has."""
-        taken = [(share, *share.state.take_changes()) for share in shares]
+        taken = [(share, *share.state.progress.take_changes()) for share in shares]
         pairs = [pair for share, start, chunks in taken for pair in _changes(share.key, start, chunks)]
         try:
             self._append(pairs)
         except BaseException:
             for share, _, chunks in taken:
-                share.state.chunks.untake(chunks)
+                share.state.progress.chunks.untake(chunks)
             raise
         return bool(pairs)
 
