@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.capture.envelope import NOTHING, Envelopes
-from headrace.capture.postgres.kinds import Columns, RowKinds
+from headrace.capture.postgres.kinds import PATIENCE, Columns, RowKinds
 from headrace.capture.postgres.pgoutput import UNCHANGED, Tuple, Value
 from headrace.capture.postgres.relation import Row, RowKey, Transaction
 from headrace.capture.postgres.values import Convert, boolean, moment, octets, text, zoned_moment
@@ -97,6 +97,15 @@ def test_a_null_is_not_taken_for_the_end_of_a_text() -> None:
     mistakable: Tuple = [b"1", b"an", b"b", None]
     assert len(insert(mistakable)) == len(insert([b"1", b"a", None, b"bn"]))
     assert table.kinds.event(insert(mistakable), AT) is None
+
+
+def test_rows_that_are_rarely_alike_are_not_looked_at_any_more() -> None:
+    table = Table([None, text], [0])
+    rows: list[list[Value]] = [[b"1", None], [b"1", b"a"]]
+    for number in range(2 * PATIENCE):
+        assert table.kinds.event(insert(rows[number % 2]), AT) is None
+        table.kinds.learn(rows[number % 2])
+    assert table.kinds.event(insert(rows[1]), AT) is None
 
 
 def test_a_key_that_needs_escapes_is_not_written_at_once() -> None:

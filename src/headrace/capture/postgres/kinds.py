@@ -34,7 +34,9 @@ NEW_ROW: Final = MESSAGE + 5
 """Where a new row begins, if no old one stands before it."""
 BEGINNING: Final = rb"t\x00\x00.."
 MOST_KINDS: Final = 32
-"""Of a table. One whose rows are of more kinds has its other rows written value by value."""
+"""Of a table. Rows of others are written value by value."""
+PATIENCE: Final = 1_000
+"""After so many rows that were not like their last ones it is asked whether most are not."""
 
 
 class Form(NamedTuple):
@@ -87,13 +89,22 @@ class RowKinds:
         self._plain = [PLAIN.get(form.convert, form) for form in self._odd]
         self._matches = [re.compile(form.pattern, re.DOTALL).fullmatch for form in self._plain]
         self._last: RowKind | None = None
+        self._rows = 0
+        self._others = 0
 
     def event(self, data: bytes, at: Transaction) -> tuple[bytes, bytes] | None:
         """Key and value for the new row in a message; None where it is not of the kind of the last one."""
-        return None if self._last is None else self._last.event(data, at)
+        if self._last is None:
+            return None
+        self._rows += 1
+        return self._last.event(data, at)
 
     def learn(self, values: Tuple) -> None:
-        """This is how rows look now."""
+        """This is how rows look now. Where most are unlike the last one, looking costs more than it saves."""
+        self._others += 1
+        if self._others > PATIENCE and 2 * self._others > self._rows:
+            self._last = None
+            return
         if UNCHANGED in values:
             return
         forms = tuple([self._form(index, value) for index, value in enumerate(values)])
@@ -144,8 +155,9 @@ class RowKind:
         if self._converters:
             values = self._converted(values)
         if at is not self._at:
-            self._renew(at)
-        return self._key(values), self._templates[data[MESSAGE]] % (*values, int.from_bytes(data[1:9], "big"))
+            self._at, self._templates = at, {}
+        template = self._templates.get(data[MESSAGE]) or self._template(data[MESSAGE], at)
+        return self._key(values), template % (*values, int.from_bytes(data[1:9], "big"))
 
     def _converted(self, values: Sequence[bytes]) -> Sequence[bytes]:
         written = list(values)
@@ -153,15 +165,12 @@ class RowKind:
             written[group] = convert(written[group])
         return written
 
-    def _renew(self, at: Transaction) -> None:
-        """Write once what the events of a transaction share."""
-        self._at = at
-        self._templates = {
-            kind: self._envelopes.template(
-                op, self._row, commit_ms=at.commit_ms, xid=at.xid, now_ms=at.now_ms
-            )
-            for kind, op in OPS.items()
-        }
+    def _template(self, message: int, at: Transaction) -> bytes:
+        """What the events of a transaction share, written once."""
+        times = {"commit_ms": at.commit_ms, "xid": at.xid, "now_ms": at.now_ms}
+        template = self._envelopes.template(OPS[message], self._row, **times)
+        self._templates[message] = template
+        return template
 
 
 def _document(names: Sequence[str], forms: Sequence[Form]) -> bytes:
