@@ -28,7 +28,6 @@ from bench.capture.aims import (
     THROUGHPUT,
 )
 from bench.capture.plan import Plan
-from bench.page_cache import settle
 from bench.processes import resident_megabytes, wait_until
 from bench.readings import Readings, percentile
 from headrace.client.cluster import Cluster
@@ -108,7 +107,6 @@ class Trial:
 
     def _latency(self, connection: psycopg.Connection[Any], topic: "Topic", newest: int) -> None:
         """One row a transaction, at a steady rate; from the end of the commit to the consumer."""
-        settle()
         count = int(self.plan.rate * self.plan.seconds)
         committed: dict[int, float] = {}
         seen: dict[int, float] = {}
