@@ -110,15 +110,19 @@ class Trial:
         count = int(self.plan.rate * self.plan.seconds)
         committed: dict[int, float] = {}
         seen: dict[int, float] = {}
-        reader = threading.Thread(target=topic.note_arrivals, args=(newest + 1, newest + count, seen))
-        reader.start()
-        begun = time.monotonic()
-        for index in range(count):
-            time.sleep(max(0.0, begun + index / self.plan.rate - time.monotonic()))
-            number = newest + 1 + index
-            connection.execute(ROWS_SQL, [number, number])
-            committed[number] = time.monotonic()
-        reader.join(DEADLINE_S)
+        with topic.reader() as consumer:
+            newest += 1
+            noting = threading.Thread(target=note_arrivals, args=(consumer, newest, newest + count, seen))
+            noting.start()
+            connection.execute(ROWS_SQL, [newest, newest])
+            wait_until(lambda: newest in seen, DEADLINE_S)  # so that connecting is not part of it
+            begun = time.monotonic()
+            for index in range(count):
+                time.sleep(max(0.0, begun + index / self.plan.rate - time.monotonic()))
+                number = newest + 1 + index
+                connection.execute(ROWS_SQL, [number, number])
+                committed[number] = time.monotonic()
+            noting.join(DEADLINE_S)
         delays = sorted(max(0.0, seen[number] - committed[number]) * 1000 for number in committed)
         for percent in (50, 99):
             self._add(LATENCY, f"p{percent}", MS, percentile(delays, percent))
@@ -149,7 +153,7 @@ class Trial:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=self.folder,  # Debezium's engine leaves a log where it stands
-                env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])},
             )
         try:
             yield process
@@ -175,18 +179,6 @@ class Topic:
             raise TimeoutError(f"{self._place} did not get {count} records in time")
         return time.monotonic()
 
-    def note_arrivals(self, first: int, last: int, seen: dict[int, float]) -> None:
-        """Read from the end on, and note when the rows of these numbers come."""
-        with self.reader() as consumer:
-            while last not in seen:
-                message = consumer.poll(DEADLINE_S)
-                if message is None:
-                    raise TimeoutError(f"row {last} did not come to {self._place} in time")
-                if not message.error() and message.value():
-                    number = json.loads(message.value())["after"]["id"]
-                    if first <= number <= last:
-                        seen[number] = time.monotonic()
-
     @contextmanager
     def reader(self) -> Iterator[Consumer]:
         """A reader of what is committed, from the end of the topic on."""
@@ -206,6 +198,18 @@ class Topic:
             yield consumer
         finally:
             consumer.close()
+
+
+def note_arrivals(consumer: Consumer, first: int, last: int, seen: dict[int, float]) -> None:
+    """Note when the rows of these numbers come."""
+    while last not in seen:
+        message = consumer.poll(DEADLINE_S)
+        if message is None:
+            raise TimeoutError(f"row {last} did not come in time")
+        if not message.error() and message.value():
+            number = json.loads(message.value())["after"]["id"]
+            if first <= number <= last:
+                seen[number] = time.monotonic()
 
 
 def await_row(consumer: Consumer, number: int) -> float:

@@ -57,24 +57,16 @@ class Changes:
         """Whether a transaction has begun and not ended."""
         self.end = progress.position
         """Where the last transaction ended."""
-        self.count = 0
-        """How many changes were read."""
 
     def read(self, data: bytes) -> None:
         """Take one XLogData."""
         kind = data[MESSAGE]
         if kind in ROW_CHANGES:
             relation = self._relations[data[RELATION_AT]]
-            if relation is None or self._at.position < max(relation.since, self._start):
+            if relation is None or self._at.position < relation.since:
                 return
-            self.count += 1
-            lsn = int.from_bytes(data[1:9], "big")
-            if kind == INSERT:
-                relation.insert(read_tuple(data, TUPLE)[0], lsn, self._at)
-            elif kind == DELETE:
-                relation.delete(read_tuple(data, TUPLE)[0], lsn, self._at)
-            else:
-                self._update(relation, data, lsn)
+            if not relation.write_known(data, self._at):
+                self._write(relation, kind, data)
         elif kind == BEGIN:
             self._begin(data)
         elif kind == COMMIT:
@@ -100,18 +92,23 @@ class Changes:
             self.end = commit.end
             self._sink.end(commit.end)
 
-    def _update(self, relation: Relation | Outbox, data: bytes, lsn: int) -> None:
-        old, at = None, MESSAGE + 5
-        if data[at] != NEW:
-            old, at = read_tuple(data, at + 1)
-        relation.update(old, read_tuple(data, at + 1)[0], lsn, self._at)
+    def _write(self, relation: Relation | Outbox, kind: int, data: bytes) -> None:
+        lsn = int.from_bytes(data[1:9], "big")
+        if kind == INSERT:
+            relation.insert(read_tuple(data, TUPLE)[0], lsn, self._at)
+        elif kind == DELETE:
+            relation.delete(read_tuple(data, TUPLE)[0], lsn, self._at)
+        else:
+            old, at = None, MESSAGE + 5
+            if data[at] != NEW:
+                old, at = read_tuple(data, at + 1)
+            relation.update(old, read_tuple(data, at + 1)[0], lsn, self._at)
 
     def _truncate(self, data: bytes) -> None:
         lsn = int.from_bytes(data[1:9], "big")
         for oid in read_truncated(data):
             relation = self._relations.get(oid)
-            if relation is not None and self._at.position >= max(relation.since, self._start):
-                self.count += 1
+            if relation is not None and self._at.position >= relation.since:
                 relation.truncate(lsn, self._at)
 
     def _relation(self, message: RelationMessage) -> Relation | Outbox | None:
@@ -133,7 +130,7 @@ class Changes:
             name,
             key=key,
             topic=self._tables[name].topic,
-            since=self._tables[name].position,
+            since=max(self._tables[name].position, self._start),
             catalog=self._catalog,
             settings=self._settings,
             database=self._database,

@@ -79,10 +79,9 @@ class ReplicationConnection:
         self._check(result, pq.ExecStatus.COPY_BOTH)
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something may have come, or after a time."""
+        """Return when there may be something to take in, or after a time."""
         with explained():
             select.select([self._pgconn.socket], [], [], timeout_s)
-            self._pgconn.consume_input()
 
     def take_in(self) -> None:
         """Take what has come, without waiting."""

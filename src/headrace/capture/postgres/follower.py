@@ -71,22 +71,27 @@ class Follower:
         self._thank(self._confirmed(), ask=False, at_once=True)
 
     def _read(self) -> None:
-        read, change, stopped = self._replication.read, self._changes.read, self._source.stopped
-        while not stopped():
-            size, data = read(1)
-            if size == 0:
-                self._replication.take_in()
-                size, data = read(1)
-            if size > 0:
-                message = bytes(data)
-                if message[0] == XLOG:
-                    change(message)
-                else:
-                    self._keepalive(message)
-            elif size < 0:
-                raise SourceLost("the database ended the stream of changes.")
-            elif self._pause():
+        while not self._source.stopped():
+            self._replication.take_in()
+            if not self._read_all() and self._pause():
                 return
+
+    def _read_all(self) -> bool:
+        """Read all messages that are here; whether there were any."""
+        read, change = self._replication.read, self._changes.read
+        size, data = read(1)
+        if size == 0:
+            return False
+        while size > 0:
+            message = bytes(data)
+            if message[0] == XLOG:
+                change(message)
+            else:
+                self._keepalive(message)
+            size, data = read(1)
+        if size < 0:
+            raise SourceLost("the database ended the stream of changes.")
+        return True
 
     def _pause(self) -> bool:
         """There is nothing to read; whether all is done."""

@@ -45,6 +45,10 @@ class Outbox:
         """Send a row that was there before."""
         self._send(values, time_ms)
 
+    def write_known(self, data: bytes, at: Transaction) -> bool:  # noqa: ARG002
+        """No: what is sent is not an event."""
+        return False
+
     def insert(self, values: Tuple, lsn: int, at: Transaction) -> None:  # noqa: ARG002
         """Send a row."""
         self._send(values, at.time_ms)

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from headrace.capture.envelope import NOTHING, Envelopes
+from headrace.capture.postgres.kinds import Columns, RowKinds
 from headrace.capture.postgres.pgoutput import UNCHANGED, RelationMessage, Unchanged
 from headrace.capture.postgres.values import octets, text
 
@@ -73,6 +74,9 @@ class Relation:
         self._row = Row([index for index in range(len(names)) if names[index] in chosen], names, shaped)
         known = [index for index, column in enumerate(message.columns) if column.is_key]
         self._identity = Row([index for index in known if names[index] in chosen], names, shaped)
+        is_whole = len(chosen) == len(names)
+        columns = Columns(names, shaped, self._key.indexes)
+        self._kinds = RowKinds(columns, self._envelopes) if is_whole else None
 
     def snapshot(self, values: Tuple, lsn: int, time_ms: int) -> bytes | None:
         """Write a row that was there; its key."""
@@ -80,14 +84,26 @@ class Relation:
         self._put(key, self._envelopes.snapshot(self._row.of(values), time_ms=time_ms, lsn=lsn), time_ms)
         return key
 
+    def write_known(self, data: bytes, at: Transaction) -> bool:
+        """Write the new row in a message if it is of the kind of the last one; whether it is."""
+        made = None if self._kinds is None else self._kinds.event(data, at)
+        if made is None:
+            return False
+        self._put(*made, at.time_ms)
+        return True
+
     def insert(self, values: Tuple, lsn: int, at: Transaction) -> None:
         """Write that a row is new."""
+        if self._kinds is not None:
+            self._kinds.learn(values)
         self._write(self._key.of(values), b"c", NOTHING, self._row.of(values), lsn, at)
 
     def update(self, old: Tuple | None, values: Tuple, lsn: int, at: Transaction) -> None:
         """Write that a row has changed; where its key has, that one is gone and another one new."""
         if old is not None and self._is_full:
             values = [old[index] if value is UNCHANGED else value for index, value in enumerate(values)]
+        if self._kinds is not None:
+            self._kinds.learn(values)
         key = self._key.of(values)
         before = NOTHING if old is None else self._before(old)
         if old is not None and key is not None and (gone := self._key.of(old)) != key:

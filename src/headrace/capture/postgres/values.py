@@ -15,8 +15,11 @@ from typing import Final
 Convert = Callable[[bytes], bytes]
 
 _SPECIAL: Final = re.compile(rb'[\x00-\x1f"\\]').search
-_MOMENT: Final = re.compile(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)").fullmatch
-_ZONED: Final = re.compile(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)\+00").fullmatch
+MOMENT: Final = rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)"
+"""The pattern of a day and a time."""
+UTC: Final = rb"\+00"
+_MOMENT: Final = re.compile(MOMENT).fullmatch
+_ZONED: Final = re.compile(MOMENT + UTC).fullmatch
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
