@@ -29,32 +29,31 @@ settings.load_profile("steady")
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("numprocesses") or hasattr(config, "workerinput"):  # workers need Hypothesis
-        folder = tempfile.TemporaryDirectory(prefix="headrace-tests-")
-        config.add_cleanup(folder.cleanup)
-        _hide_hypothesis(Path(folder.name))
-        _calm_java(Path(folder.name))
+        _hide_hypothesis(config)
+        _calm_java()
     # A suite that was started in the background ignores Ctrl-C, and so would every process that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _hide_hypothesis(folder: Path) -> None:
+def _hide_hypothesis(config: pytest.Config) -> None:
     """Keep it from the processes that tests start: their users would not have it.
 
     kio loads Hypothesis wherever it is installed, and a process that starts takes twice as long with it.
     """
-    (folder / "hypothesis.py").write_text("raise ImportError")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    folder = tempfile.TemporaryDirectory(prefix="headrace-tests-")
+    config.add_cleanup(folder.cleanup)
+    Path(folder.name, "hypothesis.py").write_text("raise ImportError")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder.name, os.environ.get("PYTHONPATH")]))
 
 
-def _calm_java(folder: Path) -> None:
+def _calm_java() -> None:
     """Let the JVM of every Spark here compile quickly instead of well, and collect garbage without threads.
 
     Tests run each query once over a few rows. The second compiler would make it fast for a million more, and
     takes a third of the time of both cores for that.
     """
-    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    (folder / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {options}\n")
-    os.environ.setdefault("SPARK_CONF_DIR", str(folder))
+    options = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--conf '{options}' pyspark-shell")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTogether:
