@@ -352,4 +352,4 @@ class GroupModel(RuleBasedStateMachine):
 
 
 TestGroups = GroupModel.TestCase
-TestGroups.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(max_examples=70, stateful_step_count=40, deadline=None)

@@ -81,4 +81,4 @@ class OffsetsModel(RuleBasedStateMachine):
 
 
 TestOffsets = OffsetsModel.TestCase
-TestOffsets.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestOffsets.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -458,4 +458,4 @@ class TransactionsModel(RuleBasedStateMachine):
 
 
 TestTransactionsModel = TransactionsModel.TestCase
-TestTransactionsModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestTransactionsModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

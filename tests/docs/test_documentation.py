@@ -7,17 +7,22 @@ import sys
 import tomllib
 from inspect import signature
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.demo.worker import PIPELINE
 from tests.docs.pages import PAGES, ROOT, Block, Terminal, blocks, commands, matches
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
 CLUSTER_PAGE = ROOT / "docs/cluster.md"  # its commands start Apache Kafka and a Spark cluster
 PYTHON = [block for block in BLOCKS if block.language == "python"]
-JOBS = [block for block in PYTHON if re.search(r"headrace\.testing import .*\brun\b", block.text)]
+ON_SPARK = re.compile(r"headrace\.testing import .*\brun\b|\blocal_session\(|\bapp\.run\(")
+JOBS = [block for block in PYTHON if ON_SPARK.search(block.text)]
 PROGRAMS = [block for block in PYTHON if block not in JOBS]
 OTHER = [block for block in BLOCKS if block.language not in ("console", "python")]
 
@@ -64,12 +69,16 @@ def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("spark")  # its session is found by the example, which need not start one
 @pytest.mark.parametrize("block", JOBS, ids=lambda block: block.name)
 def test_an_example_of_a_job_runs(
-    block: Block, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    block: Block,
+    spark: "SparkSession",  # found by the example, which need not start one
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)  # other tests go on with the session
     role = "example" if "def test_" in block.text else "__main__"
     names = runpy.run_path(str(block.write_into(tmp_path)), run_name=role)
     for test in [names[name] for name in names if name.startswith("test_")]:

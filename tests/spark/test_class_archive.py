@@ -71,6 +71,15 @@ def test_where_nothing_can_be_written_there_is_no_archive(java: Java, tmp_path: 
     assert archive_options(java, JARS, spaced) == ()
 
 
+def test_where_spark_has_a_folder_of_settings_there_is_no_archive(java: Java, tmp_path: Path) -> None:
+    settings = tmp_path / "conf"
+    assert archive_options(java, JARS, tmp_path, settings=settings) != ()
+    settings.mkdir()
+    assert archive_options(java, JARS, tmp_path, settings=settings) != ()
+    (settings / "spark-defaults.conf").touch()
+    assert archive_options(java, JARS, tmp_path, settings=settings) == ()
+
+
 def test_a_java_that_cannot_make_an_archive_of_its_own_writes_none(tmp_path: Path) -> None:
     executable = tmp_path / "java"
     executable.write_text("#!/bin/sh\nexit 1\n")

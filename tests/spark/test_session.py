@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -84,3 +85,22 @@ def test_a_python_process_that_spark_hung_up_on_does_not_complain(
         check=False,
     )
     assert (error in done.stderr, done.stdout) == (is_told, "of the machine\n")
+
+
+def test_pyspark_is_loaded_from_where_it_is_compiled_unless_spark_is_another(tmp_path: Path) -> None:
+    ours, others = (folder / "python/lib/pyspark.zip" for folder in (Path(pyspark.__file__).parent, tmp_path))
+    assert ours.is_file()
+    python_path = os.pathsep.join([str(ours), str(others), str(PYTHON_START)])
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*sys.path, sep='\\n')"],
+        env=os.environ | {"PYTHONPATH": python_path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (str(ours) in done.stdout, str(others) in done.stdout) == (False, True)
+
+
+def test_so_is_that_of_tasks(spark: SparkSession) -> None:
+    (loaded,) = spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
+    assert loaded == pyspark.__file__

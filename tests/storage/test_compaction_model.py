@@ -192,4 +192,4 @@ def _without_tombstones(latest):
 
 
 TestCompaction = Compaction.TestCase
-TestCompaction.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestCompaction.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -442,7 +442,7 @@ def run(examples: int, steps: int) -> None:
 
 
 def test_a_partition_holds_what_a_plain_list_holds() -> None:
-    run(examples=150, steps=30)
+    run(examples=60, steps=30)
 
 
 @pytest.mark.soak

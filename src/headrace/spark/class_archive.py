@@ -25,11 +25,16 @@ MAGIC_BYTES: Final = 4
 BASE_SECONDS: Final = 60
 
 
-def archive_options(java: Java, jars: Path, folder: Path = FOLDER) -> tuple[str, ...]:
+def archive_options(
+    java: Java, jars: Path, folder: Path = FOLDER, *, settings: Path | None = None
+) -> tuple[str, ...]:
     """The options by which `java` uses the archive for the classes in `jars`, or writes it at its end.
 
-    None where it cannot be written.
+    None where it cannot be written, nor where there is something in `settings`, the folder that Spark puts
+    before the jars: Java makes no archive where classes could come from a folder.
     """
+    if settings is not None and settings.is_dir() and any(settings.iterdir()):
+        return ()
     archive = folder / f"spark-{_fingerprint(java.executable, jars)}.jsa"
     if _is_whole(archive):
         return (f"-XX:SharedArchiveFile={archive}", *QUIET)

@@ -136,7 +136,10 @@ def _archived(java: Java, fixed: Mapping[str, str]) -> dict[str, str]:
     """The settings, with the archive of classes among the options of the JVM."""
     import pyspark
 
-    options = archive_options(java, Path(pyspark.__file__).parent / "jars")
+    home = Path(pyspark.__file__).parent
+    options = archive_options(
+        java, home / "jars", settings=Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
+    )
     return {**fixed, JAVA_OPTIONS: " ".join([fixed[JAVA_OPTIONS], *options])}
 
 

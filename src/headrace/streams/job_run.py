@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.topics import NewTopic
@@ -65,6 +66,7 @@ class JobRun:
         """Whether readers are to find the view that the job writes."""
         self._stopping = threading.Event()
         self._is_taken_over = False
+        self._rows: Rows | None = None
         self._query: StreamingQuery | None = None
         self._sink: TransactionalSink | None = None
         self._outputs: Outputs | None = None
@@ -88,14 +90,16 @@ class JobRun:
         return tuple(dict.fromkeys([*topics, *building.plan.followed]))
 
     def output_schema(self) -> StructType:
-        """The columns of the job's rows."""
-        return self.job.into.topics[0].shown(self._built()[1].frame).schema
+        """The columns of the job's rows; a run that was started need not call its function for them."""
+        rows = self._rows or self._built()[1]
+        return self.job.into.topics[0].shown(rows.frame).schema
 
     def start(self) -> None:
         """Compare the job with its checkpoint, make the topics that are missing, and start the query."""
         self._folder.hold()
         try:
             building, rows = self._build()
+            self._rows = rows
             building.plan.check_all()
             self._folder.accept(self._describe(rows))
             for view in self.job.into.views if self._is_known else ():
@@ -273,6 +277,14 @@ class JobRun:
     def is_settled(self) -> bool:
         """Whether the query has opened its sources."""
         return self._query is None or self._query.status["message"] != OPENING_SOURCES
+
+    def wait(self, most_ms: int) -> None:
+        """Return when the query has ended, or after so long; `is_active` says which, and why it ended."""
+        from pyspark.errors import StreamingQueryException
+
+        if self._query is not None:
+            with suppress(StreamingQueryException):
+                self._query._jsq.awaitTermination(most_ms)
 
     def ask_to_stop(self) -> None:
         """Let the current batch be the last one."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import date, datetime
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 STEPS: Final = ("begun", "collected", "delivered", "computed", "written", "marked", "committed")
 """The steps of a micro-batch after which a job can be made to crash. The rows are `collected` and then
 `delivered` where they go to targets besides topics."""
-TURN_S: Final = 0.03
+TURN_MS: Final = 200
 DELIVERY_S: Final = 30.0
 
 Part = Mapping[str, "Sequence[Any]"]
@@ -113,13 +112,13 @@ class _Bench:
         self._job = job
         self._crash = crash
         self._crashed = False
-        self._schema: Any = None
         self._workplace: Workplace = Workplace(
             spark=spark or _session(),
             bootstrap=bootstrap,
             cluster=stack.enter_context(Cluster.of(bootstrap)),
             state=Path(stack.enter_context(temporary)),
         )
+        self._newest = self._run()
         self._provided: set[str] = set()
         self._dropped = 0
 
@@ -129,7 +128,7 @@ class _Bench:
 
         topics = {*part, *(topic.name for topic in self._job.into.topics)}
         # The first time, the job's function is called to find out what it reads besides.
-        self._provide(topics if self._provided else topics | {*self._run().inputs()})
+        self._provide(topics if self._provided else topics | {*self._newest.inputs()})
         producer = Producer({"bootstrap.servers": self._workplace.bootstrap})
         for topic, rows in part.items():
             for row in rows:
@@ -163,9 +162,10 @@ class _Bench:
             job_run.stop()
 
     def _finish(self, job_run: JobRun) -> None:
+        self._newest = job_run
         job_run.start()
         while job_run.is_active():
-            time.sleep(TURN_S)
+            job_run.wait(TURN_MS)
         self._dropped += job_run.tally.late + job_run.tally.left_out
 
     def _run(self) -> JobRun:
@@ -191,7 +191,7 @@ class _Bench:
         topic = self._job.into.topics[0]
         typed = {}
         if topic.format == "json":
-            schema = self._run().output_schema().json()
+            schema = self._newest.output_schema().json()
             typed = {"valueFormat": "json", "valueSchema": schema}
         rows = self._read(topic.name, typed)
         if not typed:
