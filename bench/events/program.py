@@ -57,7 +57,7 @@ def run_rebuild(task: dict[str, Any]) -> dict[str, float]:
         for _ in range(task["rounds"] + 1):
             started = time.perf_counter()
             sums = (
-                store.df(Cart, Added, spark=spark)
+                store.df(Cart, Added, columns=["product", "quantity"], spark=spark)
                 .groupBy("product")
                 .agg(F.sum("quantity").alias("n"))
                 .collect()

@@ -44,7 +44,7 @@ def test_a_caller_can_wait_until_a_projection_shows_its_command(store: EventStor
     for number in range(5):
         store.execute(Cart, f"c{number}", "add", product="tea", quantity=2, wait_for=baskets)
         assert quantities(baskets) == {"tea": 2 * number + 2}
-    store.execute(Cart, "c1", "remove", product="tea", quantity=1, wait_for=Baskets(baskets.path))
+    store.execute(Cart, "c1", "remove", product="tea", quantity=1, wait_for=Baskets(baskets.place))
     assert quantities(baskets) == {"tea": 9}
 
 
@@ -59,7 +59,7 @@ def test_two_that_keep_one_file_apply_each_event_once(store: EventStore, tmp_pat
     baskets = Baskets(tmp_path / "baskets.db")
     for number in range(40):
         store.execute(Cart, f"c{number % 7}", "add", product="tea", quantity=1)
-    followers = [Follower(store.broker, store.name, each) for each in (baskets, Baskets(baskets.path))]
+    followers = [Follower(store.broker, store.name, each) for each in (baskets, Baskets(baskets.place))]
     while quantities(baskets).get("tea", 0) < 40:
         for follower in followers:
             follower.step()
@@ -123,9 +123,9 @@ def test_the_one_that_keeps_it_goes_on_after_a_rebuild(store: EventStore, tmp_pa
     baskets = Baskets(tmp_path / "baskets.db")
     store.project(baskets)
     store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets)
-    with baskets.file() as file, file.transaction():
-        file.db.execute("UPDATE baskets SET quantity = 99")
-    store.rebuild(Baskets(baskets.path))
+    with baskets.open() as opened, opened.transaction():
+        opened.db.execute("UPDATE baskets SET quantity = 99")
+    store.rebuild(Baskets(baskets.place))
     store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets)
     assert quantities(baskets) == {"tea": 2}
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced
 from headrace.errors import HeadraceError, Misuse
+from headrace.events.command import hand_over
 from headrace.events.desk import Desk, Letter
 from headrace.events.errors import BadEvent, UnknownEvent
 
@@ -128,6 +129,14 @@ class Handler:
                 self.fault = fault
             except HeadraceError as fault:
                 logger.warning("%s goes back to the log: %s", self._thread.name, fault)
+            except (
+                Exception
+            ) as fault:  # a supervisor: an applier that fails in a replay must not end it unseen
+                logger.exception("%s cannot serve", self._thread.name)
+                self.fault = BadEvent(
+                    f"events of {self._duty.topics.events}, partition {self.partition}, cannot be applied: "
+                    f"{type(fault).__name__}: {fault}"
+                )
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, PAUSE_S)
 
@@ -183,8 +192,8 @@ class Handler:
         for post, answer in zip(posts, answers, strict=True):
             if post.waiting is None:
                 self._duty.answered(answer)
-            elif not post.waiting.done():
-                post.waiting.set_result(answer)
+            else:
+                hand_over(post.waiting, answer)
         posts.clear()
 
     def _leave(self, posts: list[Post]) -> None:
