@@ -41,6 +41,11 @@ def by_topic(letter: Letter, offset: int = 0) -> Letter:
     return letter._replace(offset=offset)
 
 
+def rejected(key: str) -> Letter:
+    """A command that was meant for another version than any."""
+    return Letter(replace(add(key).command, expected_version=99))
+
+
 class Place:
     """One partition of a store of its own, and desks that are opened on it."""
 
@@ -85,11 +90,11 @@ def test_commands_that_gathered_are_decided_one_after_the_other(place: Place) ->
 
 def test_a_handler_that_was_replaced_can_store_nothing(place: Place) -> None:
     old, rejecting, sending = place.open(), place.open(), place.open()
-    versions(sending.handle([add("a")]))
+    sending.handle([add("a")])
     new = place.open()
     for stale, letter in (
         (old, add("a")),
-        (rejecting, Letter(replace(add("a").command, expected_version=9))),
+        (rejecting, rejected("a")),
         (sending, by_topic(add("a"))),
     ):
         with pytest.raises(Fenced):
