@@ -80,9 +80,8 @@ def event_frame(
     if event is None:
         chosen = _chosen(columns, (*ABOUT, DATA))
         values = [_as_text("value").alias(DATA)] if DATA in chosen else []
-        return (
-            _load(reader, chosen, has_values=DATA in chosen).select(*_about(chosen), *values).select(*chosen)
-        )
+        rows = _load(reader, chosen, has_values=bool(values))
+        return rows.select(*_about(chosen), *values).select(*chosen)
     form = event_form(event)
     if form not in aggregate_form(kind).events.values():
         raise Misuse(f"{kind.__name__} has no event {form.name}: it has no applier that takes one.")
@@ -92,27 +91,23 @@ def event_frame(
     return (_parsed_by_source if form.version == 1 else _parsed_by_spark)(reader, form, chosen)
 
 
-def columns_of(form: EventForm) -> str:
-    """The fields of an event as Spark writes a schema.
+def columns_of(fields: Mapping[str, Form]) -> str:
+    """Fields of an event as Spark writes a schema.
 
     >>> from headrace.events import Event
     >>> class Added(Event):
     ...     product: str
     ...     quantity: int
-    >>> columns_of(event_form(Added))
+    >>> columns_of(event_form(Added).fields)
     '`product` string, `quantity` bigint'
     """
-    return _schema_of(form.fields)
-
-
-def _schema_of(fields: Mapping[str, Form]) -> str:
     return ", ".join(f"`{name}` {field.sql}" for name, field in fields.items())
 
 
 def _parsed_by_source(reader: Reader, form: EventForm, chosen: Sequence[str]) -> DataFrame:
     wanted = {name: field for name, field in form.fields.items() if name in chosen}
     if wanted:
-        reader = reader.options(valueFormat="json", valueSchema=_schema_of(wanted))
+        reader = reader.options(valueFormat="json", valueSchema=columns_of(wanted))
     rows = _load(reader, chosen, has_values=bool(wanted))
     return rows.select(*_about(chosen), *[f"value.`{name}`" for name in wanted]).select(*chosen)
 
@@ -123,7 +118,7 @@ def _parsed_by_spark(reader: Reader, form: EventForm, chosen: Sequence[str]) -> 
     needed = list(dict.fromkeys([*(name for name in chosen if name in _SOURCES), "type_version"]))
     current = _load(reader, needed, has_values=True).select(*_about(needed), _as_text("value").alias(DATA))
     raised = current.mapInArrow(_upcaster(form), current.schema)
-    parsed = raised.withColumn(DATA, F.from_json(DATA, columns_of(form)))
+    parsed = raised.withColumn(DATA, F.from_json(DATA, columns_of(form.fields)))
     return parsed.select(*needed, *[f"{DATA}.`{name}`" for name in form.fields]).select(*chosen)
 
 

@@ -9,8 +9,8 @@ on a table would not do, because the switch takes the tables away.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import sql
@@ -22,7 +22,6 @@ from headrace.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from headrace.events.projection_place import Place
 
@@ -82,7 +81,7 @@ class PostgresSchema:
         """Take the place of this schema by the fresh one, in one transaction."""
         assert isinstance(fresh, PostgresSchema)
         old, new = sql.Identifier(self.schema), sql.Identifier(fresh.schema)
-        with self.open(tables) as opened, opened.transaction():
+        with closing(self.open(tables)) as opened, opened.transaction():
             opened.db.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(old))
             opened.db.execute(sql.SQL("ALTER SCHEMA {} RENAME TO {}").format(new, old))
 
@@ -127,14 +126,6 @@ class PostgresTables:
     def close(self) -> None:
         """Hang up."""
         self.db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _make(self, tables: str) -> None:
         schema = sql.Identifier(self._schema)

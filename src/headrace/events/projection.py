@@ -22,6 +22,7 @@ it has no method for are passed over; one that the aggregates do not know stops 
 from __future__ import annotations
 
 import inspect
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -51,12 +52,11 @@ class Projection:
         self.place: Place = FilePlace(place) if isinstance(place, str | Path) else place
         self.forms = {form.name: form for form in map(aggregate_form, self.of)}
         self._check_methods()
-        with self.open():
-            pass  # makes it: who reads it finds its tables from now on
+        self.open().close()  # makes them: who reads finds the tables from now on
 
     def query(self, sql: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows that a query gives, on a connection of its own."""
-        with self.open() as opened:
+        with closing(self.open()) as opened:
             return opened.query(sql, tuple(parameters))
 
     def open(self, place: Place | None = None) -> Tables:

@@ -8,16 +8,15 @@ that has the old one open would leave a journal beside the new one, and SQLite w
 from __future__ import annotations
 
 import sqlite3
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.partition import TopicPartition
 from headrace.events.projection_place import PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from headrace.events.projection_place import Place
 
@@ -52,7 +51,7 @@ class FilePlace:
     def become(self, fresh: Place, tables: str) -> None:
         """Have what is in the fresh file, which is deleted."""
         assert isinstance(fresh, FilePlace)
-        with self.open(tables) as file:
+        with closing(self.open(tables)) as file:
             file.replace_by(fresh.path)
         Path(fresh.path).unlink()
 
@@ -112,14 +111,6 @@ class ProjectionFile:
     def close(self) -> None:
         """Let go of the file."""
         self.db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _make(self, tables: str) -> None:
         if _has_progress(self.db):

@@ -7,12 +7,11 @@ readers see the old tables, and then the new ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from headrace.client.partition import TopicPartition
 
@@ -44,12 +43,6 @@ class Tables(Protocol):
     def close(self) -> None:
         """Let go of the database."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class Place(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError
@@ -173,7 +174,7 @@ def wait(
 ) -> None:
     """Return when a projection has all events of a partition up to `end`, as `data_end` gives it."""
     deadline = time.monotonic() + timeout_s
-    with projection.open() as opened:
+    with closing(projection.open()) as opened:
         while opened.positions().get(place, 0) < end:
             if running is not None and running.fault is not None:
                 raise HeadraceError(f"the projection stopped: {running.fault}") from running.fault
