@@ -18,6 +18,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from kio.schema.errors import ErrorCode
+
+from headrace.client.codes import UNWRITTEN
 from headrace.client.produce import BatchProducer
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.protocol.batch import SEQUENCE_LIMIT, TRANSACTIONAL
@@ -36,6 +39,8 @@ TRANSACTION_MS: Final = 15_000
 BATCH_BYTES: Final = 500_000
 BATCH_RECORDS: Final = 5_000
 PLAIN_WITHIN_S: Final = 3_600.0
+PASSING: Final = UNWRITTEN | {ErrorCode.invalid_txn_state}
+"""After the end of a transaction Apache Kafka takes no plain batch until its markers are written."""
 LAST_PLAIN_EPOCH: Final = 32_000
 """Epochs end with 32,767; a successor takes two or three of them."""
 
@@ -56,7 +61,7 @@ class Writer:
         self, cluster: Cluster, transaction: SharedTransaction, plain: Sequence[TopicPartition]
     ) -> None:
         self.transaction = transaction
-        self.producer = BatchProducer(cluster)
+        self.producer = BatchProducer(cluster, passing=PASSING)
         self._cluster = cluster
         self._plain = frozenset(plain)
         self._written_at = time.monotonic()
