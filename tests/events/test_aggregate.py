@@ -1,5 +1,6 @@
 """What a class of aggregates must be like."""
 
+import inspect
 from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import Misuse
-from headrace.events import Aggregate, Event, UnknownEvent
-from headrace.events.aggregate import aggregate_form
+from headrace.events import Aggregate, Event, EventStore, UnknownEvent
+from headrace.events.aggregate import OPTIONS, aggregate_form
 from headrace.events.command import Command
 from headrace.events.decision import decide
 from headrace.events.errors import Unkeepable
@@ -171,3 +172,10 @@ def test_times_of_state_keep_their_moment() -> None:
     thing = form.new("a")
     thing.value = datetime(2024, 5, 1, tzinfo=UTC)  # type: ignore[attr-defined]
     assert read_state(form, "a", 1, write_state(form, thing)).value == thing.value  # type: ignore[attr-defined]
+
+
+def test_no_command_can_take_what_execute_takes_itself() -> None:
+    of_both = [inspect.signature(each).parameters for each in (EventStore.execute, EventStore.execute_async)]
+    assert of_both[0] == of_both[1]
+    named = {name for name, each in of_both[0].items() if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert named == OPTIONS

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.events import EventStore, Rejected
+from headrace.client.cluster import Cluster
+from headrace.client.errors import Fenced
+from headrace.events import EventStore, Limits, Rejected
+from headrace.events.aggregate import aggregate_form
+from headrace.events.desk import Desk
+from headrace.events.history import read_history
+from headrace.events.topics import open_topics
 from tests.events.cart import Cart
+from tests.events.test_desk import add, by_topic, rejected
 from tests.events.test_projection import Baskets, quantities
 
 
@@ -30,3 +37,19 @@ def test_commands_repeats_moves_and_projections(bootstrap: str, tmp_path: Path) 
             assert caller.execute(Cart, "c", "remove", product="tea", quantity=5, wait_for=baskets) == 21
         assert quantities(baskets) == {"tea": 15}
         assert [each.version for each in second.history(Cart, "c")] == list(range(1, 22))
+
+
+@pytest.mark.timeout(180)
+def test_plain_batches_and_transactions_follow_one_another_and_both_are_fenced(bootstrap: str) -> None:
+    form = aggregate_form(Cart)
+    with Cluster.of(bootstrap) as first, Cluster.of(bootstrap) as second:
+        topics = open_topics(first, f"s{uuid.uuid4().hex[:8]}", "Cart", 1)
+        old = Desk.open(first, topics, 0, form, Limits())
+        # A plain batch of events, a plain batch of answers, a transaction, and plain ones in its new epoch.
+        for letter in (add("a"), rejected("a"), by_topic(add("a")), add("a"), rejected("a"), add("a")):
+            old.handle([letter])
+        new = Desk.open(second, topics, 0, form, Limits())
+        with pytest.raises(Fenced):
+            old.handle([add("a")])
+        assert [answer.version for answer in new.handle([add("a"), by_topic(add("a"), 1)])] == [5, 6]
+        assert [each.version for each in read_history(first, topics, "a")] == [1, 2, 3, 4, 5, 6]

@@ -3,6 +3,7 @@
 import itertools
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, Fenced
 from headrace.client.partition import TopicPartition
-from headrace.events import Limits, UnknownEvent
+from headrace.events import Limits, UnknownEvent, writing
+from headrace.events import desk as desk_module
 from headrace.events.aggregate import Aggregate, aggregate_form
-from headrace.events.command import Answer, Command
+from headrace.events.command import Answer, Command, Reach
 from headrace.events.desk import Desk, Letter
 from headrace.events.history import read_history, rebuild
 from headrace.events.log import extents, read_records
@@ -34,6 +36,16 @@ def add(key: str, product: str = "tea", *, command_id: str | None = None, quanti
     return Letter(command)
 
 
+def by_topic(letter: Letter, offset: int = 0) -> Letter:
+    """The same command from another process: its answer is stored in one transaction with the events."""
+    return letter._replace(offset=offset)
+
+
+def rejected(key: str) -> Letter:
+    """A command that was meant for another version than any."""
+    return Letter(replace(add(key).command, expected_version=99))
+
+
 class Place:
     """One partition of a store of its own, and desks that are opened on it."""
 
@@ -46,6 +58,12 @@ class Place:
     def open(self, **limits: int) -> Desk:
         self.clusters.append(Cluster.of(self.bootstrap))
         return Desk.open(self.clusters[-1], self.topics, 0, CART, Limits(**limits))
+
+    def answers(self) -> list[tuple[Answer, Reach]]:
+        """What the topic of answers holds."""
+        where = TopicPartition(self.topics.answers, 0)
+        records = read_records(self.cluster, where, *extents(self.cluster, [where])[where])
+        return [Answer.read(each.value or b"") for each in records]
 
     def load(self, key: str) -> Any:
         return rebuild(self.cluster, self.topics, CART, key)
@@ -71,13 +89,74 @@ def test_commands_that_gathered_are_decided_one_after_the_other(place: Place) ->
 
 
 def test_a_handler_that_was_replaced_can_store_nothing(place: Place) -> None:
-    old = place.open()
-    old.handle([add("a")])
+    old, rejecting, sending = place.open(), place.open(), place.open()
+    sending.handle([add("a")])
     new = place.open()
-    with pytest.raises(Fenced):
-        old.handle([add("a")])
+    for stale, letter in (
+        (old, add("a")),
+        (rejecting, rejected("a")),
+        (sending, by_topic(add("a"))),
+    ):
+        with pytest.raises(Fenced):
+            stale.handle([letter])
     assert versions(new.handle([add("a")])) == [2]
     assert place.load("a").version == 2
+
+
+def test_a_plain_batch_that_was_stored_counts_once_though_its_answer_was_lost(
+    place: Place, monkeypatch: Any
+) -> None:
+    old = place.open()
+    flush = old._writer.producer.flush
+
+    def die() -> None:
+        flush()
+        raise BrokerUnreachable("here the process dies")
+
+    monkeypatch.setattr(old._writer.producer, "flush", die)
+    with pytest.raises(BrokerUnreachable):
+        old.handle([add("a", command_id="kept"), add("a")])
+    assert place.answers() == []
+    assert versions(place.open().handle([add("a", command_id="kept"), add("a")])) == [1, 3]
+
+
+def test_answers_that_only_events_tell_survive_any_number_of_moves(place: Place, monkeypatch: Any) -> None:
+    monkeypatch.setattr(desk_module, "UNTOLD", 5)
+    for number in range(40):
+        desk = place.open(snapshot_events=7)
+        desk.handle([add("a", command_id=f"first{number}"), add("b", command_id=f"second{number}")])
+        again = [add("a", command_id=f"first{each}") for each in range(number + 1)]
+        again += [add("b", command_id=f"second{each}") for each in range(number + 1)]
+        assert versions(place.open().handle(again)) == [*range(1, number + 2), *range(1, number + 2)]
+    assert 60 < len(place.answers()) <= 80
+
+
+def test_a_command_with_several_events_is_answered_with_the_last_of_them(place: Place) -> None:
+    many = Command(
+        aggregate_id="a", name="add_all", arguments={"products": ["tea", "cup", "pot"]}, command_id="m"
+    )
+    assert versions(place.open().handle([Letter(many), add("a")])) == [3, 4]
+    assert versions(place.open().handle([Letter(many)])) == [3]
+
+
+def test_what_was_told_is_not_written_again(place: Place) -> None:
+    desk = place.open()
+    desk.handle([add("a", command_id="x")])
+    where = TopicPartition(place.topics.events, 0)
+    before = extents(place.cluster, [where])
+    assert versions(desk.handle([add("a", command_id="x")])) == [1]
+    assert (extents(place.cluster, [where]), place.answers()) == (before, [])
+    assert versions(desk.handle([by_topic(add("a", command_id="x"))])) == [1]
+    assert [answer.command_id for answer, _ in place.answers()] == ["x", "x"]
+
+
+def test_a_handler_that_wrote_nothing_for_long_asks_the_coordinator(place: Place, monkeypatch: Any) -> None:
+    monkeypatch.setattr(writing, "PLAIN_WITHIN_S", 0.0)
+    desk = place.open()
+    where = TopicPartition(place.topics.events, 0)
+    first, end = extents(place.cluster, [where])[where]
+    assert versions(desk.handle([add("a")])) == [1]
+    assert extents(place.cluster, [where])[where] == (first, end + 2)  # the event, and the marker
 
 
 def test_a_transaction_that_was_never_decided_does_not_count(place: Place, monkeypatch: Any) -> None:
@@ -87,9 +166,9 @@ def test_a_transaction_that_was_never_decided_does_not_count(place: Place, monke
     def die() -> None:
         raise BrokerUnreachable("here the process dies")
 
-    monkeypatch.setattr(old._transaction, "commit", die)
+    monkeypatch.setattr(old._writer.transaction, "commit", die)
     with pytest.raises(BrokerUnreachable):
-        old.handle([add("a", command_id="lost")])
+        old.handle([by_topic(add("a", command_id="lost"))])
     new = place.open()
     assert versions(new.handle([add("a", command_id="lost"), add("a")])) == [2, 3]
     assert place.load("a").items == {"tea": 3}
@@ -97,15 +176,15 @@ def test_a_transaction_that_was_never_decided_does_not_count(place: Place, monke
 
 def test_a_commit_whose_answer_was_lost_counts_once(place: Place, monkeypatch: Any) -> None:
     old = place.open()
-    commit = old._transaction.commit
+    commit = old._writer.transaction.commit
 
     def die() -> None:
         commit()
         raise BrokerUnreachable("here the process dies")
 
-    monkeypatch.setattr(old._transaction, "commit", die)
+    monkeypatch.setattr(old._writer.transaction, "commit", die)
     with pytest.raises(BrokerUnreachable):
-        old.handle([add("a", command_id="kept")])
+        old.handle([by_topic(add("a", command_id="kept"))])
     assert versions(place.open().handle([add("a", command_id="kept")])) == [1]
     assert place.load("a").version == 1
 
@@ -162,12 +241,7 @@ def test_progress_in_the_topic_of_commands_is_part_of_the_transaction(place: Pla
     desk = place.open()
     desk.handle([Letter(add("a").command, 4), Letter(add("a").command, 5)])
     desk.handle([add("a")])
-    commands = TopicPartition(place.topics.answers, 0)
-    answers = [
-        Answer.read(each.value or b"")
-        for each in read_records(place.cluster, commands, *extents(place.cluster, [commands])[commands])
-    ]
-    assert [through for _, through in answers] == [6, 6, 6]
+    assert [reach.commands for _, reach in place.answers()] == [6, 6]
     assert place.open().commands == 6
 
 

@@ -46,6 +46,15 @@ def test_events_of_one_kind_have_typed_columns(spark: SparkSession, shop: EventS
     total = added.groupBy("product").agg(F.sum("quantity").alias("total"), F.count("*").alias("n")).collect()
     assert [(row.product, row.total, row.n) for row in total] == [("tea", 21, 6)]
     assert shop.df(Cart, CheckedOut, spark=spark).count() == 0
+    only = shop.df(Cart, Added, columns=["quantity", "id", "correlation"], spark=spark)
+    (row,) = only.where("id = 'c2'").collect()
+    (known,) = [each for each in shop.history(Cart, "c2") if each.type == "Added"]
+    assert (only.columns, row.quantity, row.correlation) == (
+        ["quantity", "id", "correlation"],
+        3,
+        known.command_id,
+    )
+    assert shop.df(Cart, columns=["type"], spark=spark).distinct().count() == 3
 
 
 def test_events_are_a_stream_too(spark: SparkSession, shop: EventStore, tmp_path: Path) -> None:
@@ -73,6 +82,7 @@ def test_older_versions_are_brought_up_to_the_current_one(
             store.execute(priced(version), "p", "price", cents=100 * version)
     current = priced(2)
     (event,) = {form.kind for form in _events(current)}
+    assert store.df(current, event, columns=["currency"], spark=spark).columns == ["currency"]
     rows = store.df(current, event, spark=spark).orderBy("version").collect()
     assert [(row.cents, row.currency, row.type_version) for row in rows] == [(100, "EUR", 1), (200, "USD", 2)]
 
@@ -125,5 +135,9 @@ def test_what_a_frame_cannot_show_is_refused(spark: SparkSession, shop: EventSto
         open_topics(cluster, shop.name, "Parcel", 1)
     with pytest.raises(Misuse, match="Cart has no event Shipped"):
         shop.df(Cart, Shipped, spark=spark)
+    with pytest.raises(Misuse, match="events have no column 'owner': choose from id, version"):
+        shop.df(Cart, Added, columns=["product", "owner"], spark=spark)
+    with pytest.raises(Misuse, match="name at least one column"):
+        shop.df(Cart, columns=[], spark=spark)
     with pytest.raises(Misuse, match="a field 'time', which every frame"):
         shop.df(Parcel, Shipped, spark=spark)

@@ -1,6 +1,8 @@
 """Random commands, repeats, crashes and moves of a partition, beside a model that is a plain dict."""
 
+import itertools
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,6 +41,7 @@ class StockMachine(RuleBasedStateMachine):
         self.versions: dict[str, int] = {}
         self.answers: dict[str, tuple[str, int]] = {}
         self.sent: list[Command] = []
+        self.offsets = itertools.count()
 
     @initialize()
     def begin(self) -> None:
@@ -66,12 +69,13 @@ class StockMachine(RuleBasedStateMachine):
         self.answers[command.command_id] = answer
         return answer
 
-    def handle(self, commands: list[Command], crash: str) -> None:
-        """Commands in one transaction; a crash before its end leaves nothing, one after it everything."""
+    def handle(self, commands: list[Command], crash: str, *, by_topic: bool) -> None:
+        """Commands that are stored together; a crash before that leaves nothing, one after it everything."""
+        letters = [Letter(command, next(self.offsets) if by_topic else None) for command in commands]
         if crash != "none":
-            self.crash_at_commit(after=crash == "after")
+            self.crash_at_the_end(after=crash == "after")
         try:
-            answers = self.desk.handle([Letter(command) for command in commands])
+            answers = self.desk.handle(letters)
         except BrokerUnreachable:
             if crash == "after":
                 for command in commands:
@@ -79,17 +83,14 @@ class StockMachine(RuleBasedStateMachine):
             self.desk = self.open()
             return
         assert [_short(answer) for answer in answers] == [self.decide(command) for command in commands]
+        if crash != "none":  # there was nothing to store
+            self.desk = self.open()
 
-    def crash_at_commit(self, *, after: bool) -> None:
-        transaction = self.desk._transaction
-        commit = transaction.commit
-
-        def die() -> None:
-            if after:
-                commit()
-            raise BrokerUnreachable("here the process dies")
-
-        transaction.commit = die  # type: ignore[method-assign]
+    def crash_at_the_end(self, *, after: bool) -> None:
+        """Die before or after the last request, be it the commit of a transaction or a plain batch."""
+        writer = self.desk._writer
+        writer.transaction.commit = _dying(writer.transaction.commit, after=after)  # type: ignore[method-assign]
+        writer.producer.flush = _dying(writer.producer.flush, after=after)  # type: ignore[method-assign]
 
     @rule(
         orders=st.lists(
@@ -100,17 +101,18 @@ class StockMachine(RuleBasedStateMachine):
             max_size=4,
         ),
         crash=Crash,
+        by_topic=st.booleans(),
     )
-    def command(self, orders: list[tuple[str, str, int, int | None]], crash: str) -> None:
+    def command(self, orders: list[tuple[str, str, int, int | None]], crash: str, by_topic: bool) -> None:
         commands = [_command(*order) for order in orders]
         self.sent += commands
-        self.handle(commands, crash)
+        self.handle(commands, crash, by_topic=by_topic)
 
-    @rule(data=st.data(), crash=Crash)
-    def repeat(self, data: Any, crash: str) -> None:
+    @rule(data=st.data(), crash=Crash, by_topic=st.booleans())
+    def repeat(self, data: Any, crash: str, by_topic: bool) -> None:
         if self.sent:
             again = data.draw(st.lists(st.sampled_from(self.sent), min_size=1, max_size=3))
-            self.handle(again, crash)
+            self.handle(again, crash, by_topic=by_topic)
 
     @rule()
     def move(self) -> None:
@@ -133,6 +135,15 @@ class StockMachine(RuleBasedStateMachine):
         assert (totals, seen) == (self.quantities, self.versions)
         for cluster in self.clusters:
             cluster.close()
+
+
+def _dying(act: Callable[[], Any], *, after: bool) -> Callable[[], Any]:
+    def die() -> None:
+        if after:
+            act()
+        raise BrokerUnreachable("here the process dies")
+
+    return die
 
 
 def _short(answer: Answer) -> tuple[str, int]:

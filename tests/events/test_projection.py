@@ -44,7 +44,7 @@ def test_a_caller_can_wait_until_a_projection_shows_its_command(store: EventStor
     for number in range(5):
         store.execute(Cart, f"c{number}", "add", product="tea", quantity=2, wait_for=baskets)
         assert quantities(baskets) == {"tea": 2 * number + 2}
-    store.execute(Cart, "c1", "remove", product="tea", quantity=1, wait_for=Baskets(baskets.path))
+    store.execute(Cart, "c1", "remove", product="tea", quantity=1, wait_for=Baskets(baskets.place))
     assert quantities(baskets) == {"tea": 9}
 
 
@@ -53,45 +53,6 @@ async def test_the_async_twin_waits_too(store: EventStore, tmp_path: Path) -> No
     store.project(baskets)
     await store.execute_async(Cart, "c", "add", product="tea", quantity=2, wait_for=baskets)
     assert quantities(baskets) == {"tea": 2}
-
-
-def test_two_that_keep_one_file_apply_each_event_once(store: EventStore, tmp_path: Path) -> None:
-    baskets = Baskets(tmp_path / "baskets.db")
-    for number in range(40):
-        store.execute(Cart, f"c{number % 7}", "add", product="tea", quantity=1)
-    followers = [Follower(store.broker, store.name, each) for each in (baskets, Baskets(baskets.path))]
-    while quantities(baskets).get("tea", 0) < 40:
-        for follower in followers:
-            follower.step()
-    store.execute(Cart, "c0", "add", product="cup", quantity=1)
-    while "cup" not in quantities(baskets):
-        for follower in followers:
-            follower.step()
-    assert quantities(baskets) == {"tea": 40, "cup": 1}
-    for follower in followers:
-        follower.close()
-
-
-def test_a_crash_between_events_and_checkpoint_is_impossible(store: EventStore, tmp_path: Path) -> None:
-    class Clumsy(Baskets):
-        fails = True
-
-        def on_removed(self, e: Removed) -> None:
-            super().on_removed(e)
-            if self.fails:
-                raise RuntimeError("here the process dies")
-
-    clumsy = Clumsy(tmp_path / "baskets.db")
-    store.execute(Cart, "c", "add", product="tea", quantity=3)
-    store.execute(Cart, "c", "remove", product="tea", quantity=1)
-    follower = Follower(store.broker, store.name, clumsy)
-    with pytest.raises(RuntimeError):
-        follow(follower)
-    follower.close()
-    clumsy.fails = False
-    store.project(clumsy)
-    store.execute(Cart, "c", "add", product="cup", quantity=1, wait_for=clumsy)
-    assert quantities(clumsy) == {"tea": 2, "cup": 1}
 
 
 def test_a_rebuild_happens_beside_and_is_switched_to(store: EventStore, tmp_path: Path) -> None:
@@ -117,17 +78,6 @@ def test_a_rebuild_happens_beside_and_is_switched_to(store: EventStore, tmp_path
     assert names == {"baskets", "by_quantity", "headrace_progress"}
     reader.close()
     assert not Path(f"{path}.rebuild").exists()
-
-
-def test_the_one_that_keeps_it_goes_on_after_a_rebuild(store: EventStore, tmp_path: Path) -> None:
-    baskets = Baskets(tmp_path / "baskets.db")
-    store.project(baskets)
-    store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets)
-    with baskets.file() as file, file.transaction():
-        file.db.execute("UPDATE baskets SET quantity = 99")
-    store.rebuild(Baskets(baskets.path))
-    store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets)
-    assert quantities(baskets) == {"tea": 2}
 
 
 def test_an_unknown_event_stops_a_projection_with_its_reason(new_store: New, tmp_path: Path) -> None:

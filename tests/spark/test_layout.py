@@ -89,3 +89,49 @@ def test_what_a_parser_would_refuse_is_refused_before_a_task_starts(
 ) -> None:
     with pytest.raises(BadOption, match=message):
         layout(valueFormat=format_, valueSchema="id long", **given)
+
+
+def test_headers_that_are_named_are_columns_before_the_heartbeat() -> None:
+    named = layout(headerColumns="ce_type, ce_sequence LONG,`content type` binary, n int", idleAfter="1s")
+    assert named.columns[-5:] == ("ce_type", "ce_sequence", "content type", "n", "heartbeat")
+    schema = named.schema()
+    assert isinstance(schema, StructType)
+    assert [schema[name].dataType.simpleString() for name in named.columns[-5:-1]] == [
+        "string",
+        "bigint",
+        "binary",
+        "int",
+    ]
+
+
+def test_columns_chooses_among_named_headers_too() -> None:
+    chosen = layout(headerColumns="a,b long", columns="b,offset").schema()
+    assert isinstance(chosen, StructType)
+    assert chosen.simpleString() == "struct<b:bigint,offset:bigint>"
+    assert (
+        ddl(valueSchema="id long", headerColumns="a", columns="a,value")
+        == "`a` string, `value` struct<id long>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "cannot be read from '' on"),
+        ("a,,b", "cannot be read from ',b' on"),
+        ("a string b", "cannot be read from"),
+        ("a double", "has no type 'double' for 'a'"),
+        ("Value", "'Value', and value is a column of the source"),
+        ("a,b,A int", "names 'A', and a too"),
+    ],
+)
+def test_named_headers_that_cannot_be_columns_are_refused(given: str, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        layout(headerColumns=given)
+
+
+@pytest.mark.parametrize("given", ["", "[]", "{}", '{"a": []}', '{"a": "b"}', '{"a": [1]}', "a=b"])
+def test_a_choice_by_headers_that_cannot_be_read_is_refused(given: str) -> None:
+    with pytest.raises(BadOption, match="write names of headers and lists of texts as JSON"):
+        layout(whereHeaders=given)
+    assert layout(whereHeaders='{"a": ["b", "c"]}').wanted_headers == {"a": ("b", "c")}

@@ -72,6 +72,27 @@ def test_text_values_are_strings(spark: SparkSession, bootstrap: str) -> None:
     assert bytes(rows[1].error.raw) == b"\xff"
 
 
+def test_headers_become_columns_beside_typed_values(spark: SparkSession, bootstrap: str) -> None:
+    create_topic(bootstrap, "events")
+    produce(bootstrap, "events", ['{"id": 1}'], headers=[("kind", b"a"), ("n", b"7"), ("kind", b"b")])
+    produce(bootstrap, "events", ['{"id": 2}'], headers=[("kind", None), ("n", b"many")])
+    produce(bootstrap, "events", ['{"id": 3}'])
+    options = {"valueFormat": "json", "valueSchema": "id long", "headerColumns": "kind, n int"}
+    rows = read(spark, bootstrap, "events", **options)
+    assert rows.columns[-3:] == ["error", "kind", "n"]
+    found = rows.orderBy("offset").selectExpr("value.id", "kind", "n").collect()
+    assert [tuple(row) for row in found] == [(1, "b", 7), (2, None, None), (3, None, None)]
+    chosen = read(spark, bootstrap, "events", whereHeaders='{"n": ["7", "8"]}', **options)
+    assert [(row.value.id, row.kind) for row in chosen.collect()] == [(1, "b")]
+
+
+def test_headers_cannot_be_named_where_rows_are_written(spark: SparkSession, bootstrap: str) -> None:
+    rows = spark.sql("SELECT 'v' AS value").write.format("headrace").mode("append")
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": "events", "headerColumns": "kind"}
+    with pytest.raises(PySparkException, match="has no option 'headercolumns'"):
+        rows.options(**options).save()
+
+
 def test_the_type_of_a_value_must_be_known(spark: SparkSession, orders: str) -> None:
     with pytest.raises(PySparkException, match="add value to the option columns"):
         read(spark, orders, "orders", valueFormat="json", valueSchema="id long", columns="error").collect()

@@ -60,6 +60,7 @@ MISTAKES: dict[str, Callable[[App], object]] = {
     "text and raw have one column": lambda app: app.stream("t", "a int", format="text"),
     "belong together": lambda app: app.stream("t", "a timestamp", event_time="a"),
     "'colour' is not metadata": lambda app: app.stream("t", "a int", metadata=["colour"]),
+    "'headers.a b' is not metadata": lambda app: app.stream("t", "a int", metadata=["headers.a b"]),
     "earliest or latest": lambda app: app.stream("t", "a int", start="now"),  # type: ignore[arg-type]
     "max_records is at least 1": lambda app: app.stream("t", "a int", max_records=0),
     "use json or raw": lambda app: app.topic("t", format="csv"),  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ from headrace.client.retry import attempts
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from headrace.client.address import Address
     from headrace.client.cluster import Cluster
@@ -70,7 +70,7 @@ class BatchProducer:
 
     `acks` is −1 for all replicas that are in sync, or 1 for the leader alone. With a `transactional_id` the
     batches are those of its open transaction, stamped with its identity, and their partitions were added; or
-    the writes add them, with `adding`.
+    the writes add them, with `adding`. A refusal in `passing` goes away: the batch is sent again.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class BatchProducer:
         acks: int = -1,
         in_flight: int = 5,
         adding: bool = False,
+        passing: Collection[ErrorCode] = UNWRITTEN,
     ) -> None:
         if acks not in (-1, 1):
             raise UnansweredWrites(
@@ -92,6 +93,7 @@ class BatchProducer:
         self._acks = acks
         self._in_flight = in_flight
         self._version = ADDING_VERSION if adding else VERSION
+        self._passing = passing
         self._numbers = itertools.count()
         self._gathered: dict[TopicPartition, Sending] = {}
         self._gathered_bytes = 0
@@ -194,7 +196,7 @@ class BatchProducer:
             self._offsets.setdefault(partition, base_offset)
             return
         refusal = RequestRefused(f"store a batch in {partition}", code, message)
-        if code in UNWRITTEN or self._follows_a_failure(code, sending):
+        if code in self._passing or self._follows_a_failure(code, sending):
             self._fail([sending], refusal)
             return
         self._forget_flights()

@@ -36,13 +36,13 @@ def binary_array(data: Octets, starts: NDArray[np.int64], sizes: NDArray[np.int6
         raise CorruptBatch(f"{total} bytes of keys or values in one piece: fetch less at a time")
     offsets, output = _room(4 * (len(starts) + 1)), _room(total)
     gather(data, starts, sizes, np.frombuffer(offsets, np.int32), np.frombuffer(output, np.uint8))
-    return pa.Array.from_buffers(pa.binary(), len(starts), [_validity(sizes >= 0), offsets, output])
+    return pa.Array.from_buffers(pa.binary(), len(starts), [valid_bits(sizes >= 0), offsets, output])
 
 
 def time_array(times_us: NDArray[np.int64]) -> pa.Array:
     """Times in UTC; null where a producer set one that microseconds cannot express."""
     kind = pa.timestamp("us", "UTC")
-    buffers = [_validity(times_us != NO_TIME), pa.py_buffer(times_us.copy())]
+    buffers = [valid_bits(times_us != NO_TIME), pa.py_buffer(times_us.copy())]
     return pa.Array.from_buffers(kind, len(times_us), buffers)
 
 
@@ -54,12 +54,14 @@ def headers_array(data: Octets, columns: Columns, rows: int, kind: pa.ListType) 
         return pa.nulls(rows, kind)
     spans = np.empty((HEADER_ROWS, total), np.int64)
     walk_headers_of(data, columns, rows, spans)
-    names = _text(binary_array(data, spans[NAME_START], spans[NAME_SIZE]))
+    names = text_array(binary_array(data, spans[NAME_START], spans[NAME_SIZE]))
     values = binary_array(data, spans[VALUE_START], spans[VALUE_SIZE])
     pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type))
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    return pa.Array.from_buffers(kind, rows, [_validity(counts > 0), pa.py_buffer(offsets)], children=[pairs])
+    return pa.Array.from_buffers(
+        kind, rows, [valid_bits(counts > 0), pa.py_buffer(offsets)], children=[pairs]
+    )
 
 
 def _room(size: int) -> pa.Buffer:
@@ -70,13 +72,15 @@ def _room(size: int) -> pa.Buffer:
     return pa.allocate_buffer(size)
 
 
-def _text(names: pa.Array) -> pa.Array:
-    """`names` as text; what is not UTF-8 is replaced, as the Java client does: one name stops no reader."""
+def text_array(values: pa.Array) -> pa.Array:
+    """Binary values as text; what is not UTF-8 is replaced, as the Java client does: one stops no reader."""
     try:
-        return names.cast(pa.string())
+        return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
+        texts = [None if each is None else each.decode(errors="replace") for each in values.to_pylist()]
+        return pa.array(texts, pa.string())
 
 
-def _validity(valid: NDArray[np.bool_]) -> pa.Buffer | None:
+def valid_bits(valid: NDArray[np.bool_]) -> pa.Buffer | None:
+    """Which values are not null, as Arrow keeps it; nothing where all are."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -2,12 +2,14 @@
 
 The columns are those of Spark's Kafka source, in type and in meaning: a record without headers has null for
 them, and with log-append time every record has the time of its batch. A time that a producer set so far away
-that microseconds cannot express it is null. No object is made for a record; the
-compiled loops of `cutting_kernels` note where the parts of the records lie, and copy the wanted ones.
+that microseconds cannot express it is null. Headers that are asked for by name are columns of their own. No
+object is made for a record; the compiled loops of `cutting_kernels` note where the parts of the records lie,
+and copy the wanted ones.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from headrace.columns.cutting_kernels import (
     TIMESTAMP_US,
     walk_sections,
 )
+from headrace.columns.header_columns import TYPES, HeaderChoice, HeaderColumn, HeaderFinder
 from headrace.protocol.batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME
 from headrace.protocol.compression import NONE, decompress
 from headrace.protocol.errors import CorruptBatch
@@ -36,7 +39,7 @@ from headrace.protocol.kernels import FAULTS, octets
 from headrace.protocol.records import MIN_RECORD_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -75,9 +78,10 @@ class Part(NamedTuple):
 class Cutter:
     """Arrow columns from the batches of one partition, for the records at the offsets [start, end).
 
-    Only the columns that are asked for cost anything. Markers are never rows; records of aborted
-    transactions are not either, unless `read_committed` is false. Bytes that are no sound batches raise
-    `CorruptBatch`.
+    Only the columns that are asked for cost anything; those of `headers` follow the others. With
+    `where_headers` only records whose headers have one of the texts named are rows. Markers never are;
+    records of aborted transactions are not either, unless `read_committed` is false. Bytes that are no sound
+    batches raise `CorruptBatch`.
     """
 
     def __init__(
@@ -87,12 +91,17 @@ class Cutter:
         end: int,
         *,
         columns: Sequence[str] = COLUMNS,
+        headers: Sequence[HeaderColumn] = (),
+        where_headers: Mapping[str, Sequence[str]] = MappingProxyType({}),
         read_committed: bool = True,
     ) -> None:
         self._topic, self._number = partition
         self._first = start
         self._end = end
-        self.schema = pa.schema([SCHEMA.field(name) for name in columns])
+        fields = [SCHEMA.field(name) for name in columns]
+        self.schema = pa.schema([*fields, *((header.name, TYPES[header.type]) for header in headers)])
+        self._headers = HeaderFinder(headers)
+        self._choice = HeaderChoice(where_headers)
         self._read_committed = read_committed
         # Where the walk notes what it found, kept from call to call: new memory costs more than the walk.
         self._columns = np.empty((ROWS, 0), np.int64)
@@ -126,10 +135,15 @@ class Cutter:
         rows = walk_sections(part.data, part.sections, self._first, self._end, columns)
         if rows < 0:
             raise CorruptBatch(f"the records of a batch cannot be read: {FAULTS[-rows]}")
-        return pa.RecordBatch.from_arrays(self._arrays(part, columns, rows), schema=self.schema)
+        types = np.repeat(part.sections[APPEND_TIME], part.sections[KEPT])
+        wanted = self._choice.mask(part.data, columns, rows)
+        if wanted is not None:
+            columns, types = columns[:, :rows][:, wanted], types[wanted]
+            rows = len(types)
+        arrays = self._arrays(part.data, columns, types, rows)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _arrays(self, part: Part, columns: Columns, rows: int) -> list[pa.Array]:
-        data, sections = part
+    def _arrays(self, data: Octets, columns: Columns, types: NDArray[np.int64], rows: int) -> list[pa.Array]:
         makers = {
             "key": lambda: binary_array(data, columns[KEY_START, :rows], columns[KEY_SIZE, :rows]),
             "value": lambda: binary_array(data, columns[VALUE_START, :rows], columns[VALUE_SIZE, :rows]),
@@ -137,10 +151,11 @@ class Cutter:
             "partition": lambda: pa.array(np.full(rows, self._number, np.int32)),
             "offset": lambda: pa.array(columns[OFFSET, :rows].copy()),
             "timestamp": lambda: time_array(columns[TIMESTAMP_US, :rows]),
-            "timestampType": lambda: pa.array(np.repeat(sections[APPEND_TIME], sections[KEPT]), pa.int32()),
+            "timestampType": lambda: pa.array(types, pa.int32()),
             "headers": lambda: headers_array(data, columns, rows, SCHEMA.field("headers").type),
         }
-        return [makers[name]() for name in self.schema.names]
+        found = self._headers.arrays(data, columns, rows)
+        return [found[name] if name in found else makers[name]() for name in self.schema.names]
 
 
 def _open_parts(data: Octets, headers: BatchHeaders, indexes: NDArray[np.int64]) -> Iterator[Part]:

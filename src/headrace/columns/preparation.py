@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.columns.cutting import Cutter
 from headrace.columns.documents import RecordForm
 from headrace.columns.encoding import Encoder
+from headrace.columns.header_columns import HeaderColumn
 
 
 def prepare() -> None:
@@ -21,7 +22,8 @@ def prepare() -> None:
     encoder = Encoder({"topic": 1}, topic="topic")
     encoder.encode(pa.record_batch({"key": ["key"], "value": ["value"], "headers": headers}))
     for encoded in encoder.flush():
-        Cutter((encoded.topic, encoded.partition), 0, 1).cut(encoded.batch)
+        wanted = [HeaderColumn("name", "string"), HeaderColumn("number", "bigint")]
+        Cutter((encoded.topic, encoded.partition), 0, 1, headers=wanted).cut(encoded.batch)
     prepare_documents()
 
 

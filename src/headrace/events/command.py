@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from headrace.events.errors import CommandFailed, Rejected, VersionConflict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
 
 Kind = Literal["done", "rejected", "conflict", "failed"]
 LONGEST_REASON: Final = 2_000
@@ -51,6 +54,15 @@ class Command:
 _FIELDS: Final = tuple(Command.__dataclass_fields__)
 
 
+class Reach(NamedTuple):
+    """Which commands have answers in the topic of answers."""
+
+    commands: int = 0
+    """Those before this offset in the topic of commands."""
+    events: int = 0
+    """Those whose events lie before this offset in the topic of events; later events tell it themselves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What became of a command."""
@@ -67,26 +79,32 @@ class Answer:
         """The key of the command."""
         return self.aggregate_id, self.command_id
 
-    def write(self, through: int) -> bytes:
-        """The answer as the value of a record, with the offset of the next command from the topic."""
+    def write(self, reach: Reach) -> bytes:
+        """The answer as the value of a record, with what is answered when it is there."""
         return _dumps(
-            [self.aggregate_id, self.command_id, self.kind, self.version, self.reason, through]
+            [self.aggregate_id, self.command_id, self.kind, self.version, self.reason, *reach]
         ).encode()
 
     @staticmethod
-    def read(value: bytes) -> tuple[Answer, int]:
-        """The answer in the value of a record, and the offset of the next command from the topic."""
-        aggregate_id, command_id, kind, version, reason, through = json.loads(value)
+    def read(value: bytes) -> tuple[Answer, Reach]:
+        """The answer in the value of a record, and what is answered when it is there."""
+        aggregate_id, command_id, kind, version, reason, *reach = json.loads(value)
         answer = Answer(
             aggregate_id=aggregate_id, command_id=command_id, kind=kind, version=version, reason=reason
         )
-        return answer, through
+        return answer, Reach(*reach)
 
     def result(self) -> int:
         """The version, or the error that the answer is."""
         if self.kind == "done":
             return self.version
         raise _ERRORS[self.kind](self.reason)
+
+
+def hand_over(waiting: Future[Answer], answer: Answer) -> None:
+    """Give an answer to whoever waits for it, if they still do: they may give up at this very moment."""
+    with suppress(InvalidStateError):
+        waiting.set_result(answer)
 
 
 _ERRORS: Final = {"rejected": Rejected, "conflict": VersionConflict, "failed": CommandFailed}

@@ -1,12 +1,16 @@
-"""One partition in the hands of its handler: commands in, events and answers out, in one transaction.
+"""One partition in the hands of its handler: commands in, events and answers out, all or nothing.
 
-Opening a desk takes the partition's transactional id over. From then on the one who had it can write nothing,
-and what they left undecided is aborted. Only then is the log read to its end, and only then decided: no
-decision is ever made on state that another handler could still change.
+Opening a desk takes the partition over. From then on the one who had it can write nothing, and what they left
+undecided is aborted. Only then is the log read to its end, and only then decided: no decision is ever made on
+state that another handler could still change.
 
-Each call of `handle` is one transaction: the events of all its commands, their answers, and snapshots that
-are due. When it fails, nothing of it counts, and the desk is of no use any more: what it has in memory may be
-more than the log has. The next desk begins with what the log says.
+Each call of `handle` stores the events of all its commands, the answers that have to be told, and snapshots
+that are due, together. When that fails, nothing of it counts, and the desk is of no use any more: what it has
+in memory may be more than the log has. The next desk begins with what the log says.
+
+An event names its command, and so is the answer to it. Answers to callers of this process are therefore not
+written when there are events: those are one batch then, and no transaction is needed. They are written later,
+many at once, so that whoever takes over finds the newest ones without reading many events.
 """
 
 from __future__ import annotations
@@ -15,15 +19,14 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from headrace.client.partition import TopicPartition
-from headrace.client.produce import BatchProducer
-from headrace.client.shared_transaction import SharedTransaction
+from headrace.events.command import Reach
 from headrace.events.decision import decide, failed
 from headrace.events.history import rebuild
 from headrace.events.recorded import write_event
 from headrace.events.state import write_state
 from headrace.events.takeover import MARK, restore
-from headrace.protocol.batch import TRANSACTIONAL
-from headrace.protocol.records import NewRecord, encode_batch
+from headrace.events.writing import Writer
+from headrace.protocol.records import NewRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,12 +40,10 @@ if TYPE_CHECKING:
     from headrace.events.takeover import Restored
     from headrace.events.topics import StoreTopics
 
-TRANSACTION_MS: Final = 15_000
-"""How long readers wait at most behind a transaction whose handler is gone and has no successor."""
+UNTOLD: Final = 500
+"""Answers that only events tell: so many, and they are written."""
 SNAPSHOTS_AT_ONCE: Final = 500
 LARGEST_SNAPSHOT_BYTES: Final = 900_000
-BATCH_BYTES: Final = 500_000
-BATCH_RECORDS: Final = 5_000
 
 
 class Letter(NamedTuple):
@@ -50,6 +51,15 @@ class Letter(NamedTuple):
 
     command: Command
     offset: int | None = None
+
+
+class Draft(NamedTuple):
+    """The answer to a command, and its events, neither of which is stored yet."""
+
+    answer: Answer
+    events: Sequence[NewRecord] = ()
+    is_told: bool = False
+    """Whether the answer is known without a record of it: by the events, or because it was told before."""
 
 
 class Desk:
@@ -62,14 +72,14 @@ class Desk:
         partition: int,
         form: AggregateForm,
         limits: Limits,
-        transaction: SharedTransaction,
+        writer: Writer,
         restored: Restored,
     ) -> None:
         self._cluster = cluster
         self._topics = topics
         self._form = form
         self._limits = limits
-        self._transaction = transaction
+        self._writer = writer
         self._shelf = restored.shelf
         self._remembered = restored.remembered
         self._end = restored.end
@@ -80,6 +90,7 @@ class Desk:
         """How many events were applied when the desk was opened."""
         self._partition = partition
         self._fresh: dict[str, list[Event]] = {}
+        self._untold = restored.untold
         self._marked = -1
         self._is_keepable = False
 
@@ -88,43 +99,44 @@ class Desk:
         cls, cluster: Cluster, topics: StoreTopics, partition: int, form: AggregateForm, limits: Limits
     ) -> Self:
         """The partition, taken over from whoever had it."""
-        name = topics.transactional_id(partition)
-        transaction = SharedTransaction.open(cluster, name, timeout_ms=TRANSACTION_MS)
+        plain = [TopicPartition(name, partition) for name in (topics.events, topics.answers)]
+        writer = Writer.open(cluster, topics.transactional_id(partition), plain)
         restored = restore(cluster, topics, partition, form, limits)
-        return cls(cluster, topics, partition, form, limits, transaction, restored)
+        return cls(cluster, topics, partition, form, limits, writer, restored)
 
     def handle(self, letters: Sequence[Letter]) -> list[Answer]:
         """The answers to these commands, which are decided one after the other; all are stored."""
         self._fresh.clear()
         self._time_ms = max(self._time_ms, time.time_ns() // 1_000_000)
-        events: list[NewRecord] = []
-        answers = [self._answer(letter.command, events) for letter in letters]
+        drafts = [self._draft(letter) for letter in letters]
         for letter in letters:
             if letter.offset is not None:
                 self.commands = max(self.commands, letter.offset + 1)
-        self._store(events, answers)
+        self._store(drafts)
         self._shelf.trim()
-        return answers
+        return [draft.answer for draft in drafts]
 
     def close(self) -> None:
         """Let go of what is in memory."""
         self._shelf.close()
 
-    def _answer(self, command: Command, events: list[NewRecord]) -> Answer:
+    def _draft(self, letter: Letter) -> Draft:
+        command = letter.command
         known = self._remembered.find(command)
         if known is not None:
-            return known
+            return Draft(known, is_told=letter.offset is None)
         aggregate = self._shelf.get(command.aggregate_id)
         decision = decide(self._form, aggregate, command)
         answer = decision.answer
+        records: list[NewRecord] = []
         if decision.events:
             fault = self._apply(aggregate, decision.events)
             if fault is None:
-                events += self._records(command, answer, decision.events)
+                records = list(self._records(command, answer, decision.events))
             else:
                 answer = failed(self._form, self._restored(command.aggregate_id), command, fault)
         self._remembered.add(answer)
-        return answer
+        return Draft(answer, records, is_told=letter.offset is None and bool(records))
 
     def _apply(self, aggregate: Aggregate, events: Sequence[Written]) -> Exception | None:
         """The fault of an applier, if one failed: the aggregate is spoilt then."""
@@ -157,16 +169,29 @@ class Desk:
                 self._topics.store, self._form.name, command, version, self._time_ms, event, data
             )
 
-    def _store(self, events: list[NewRecord], answers: Sequence[Answer]) -> None:
-        replies = [
-            NewRecord(answer.aggregate_id.encode(), answer.write(self.commands), self._time_ms)
-            for answer in answers
-        ]
-        parts = {self._topics.events: events, self._topics.answers: replies}
-        parts[self._topics.snapshots] = self._snapshots(self._end + len(events))
+    def _store(self, drafts: Sequence[Draft]) -> None:
+        events = [record for draft in drafts for record in draft.events]
+        snapshots = self._snapshots(self._end + len(events))
+        answers = [draft.answer for draft in drafts if not draft.is_told]
+        untold = [draft.answer for draft in drafts if draft.is_told and draft.events]
+        if snapshots or len(self._untold) > UNTOLD:
+            # Whoever takes over reads events from the snapshots on: what only older ones tell would be lost.
+            answers, untold = [*untold, *answers], []
+        if answers:
+            answers, self._untold = [*self._untold, *answers], []
+        parts = {
+            self._topics.events: events,
+            self._topics.answers: [self._reply(answer) for answer in answers],
+            self._topics.snapshots: snapshots,
+        }
         self._write(
             {TopicPartition(name, self._partition): records for name, records in parts.items() if records}
         )
+        self._untold += untold
+
+    def _reply(self, answer: Answer) -> NewRecord:
+        value = answer.write(Reach(self.commands, self._end))
+        return NewRecord(answer.aggregate_id.encode(), value, self._time_ms)
 
     def _snapshots(self, end: int) -> list[NewRecord]:
         """Snapshots of aggregates whose oldest event without one is too far behind the end."""
@@ -191,40 +216,7 @@ class Desk:
         return NewRecord(key.encode(), state, self._time_ms, headers)
 
     def _write(self, parts: dict[TopicPartition, list[NewRecord]]) -> None:
-        transaction = self._transaction
-        transaction.begin(parts)
-        producer = BatchProducer(
-            self._cluster, transactional_id=transaction.transactional_id, adding=transaction.writes_add
-        )
-        for place, records in parts.items():
-            sequence = 0
-            for batch in _batches(records):
-                encoded = encode_batch(
-                    batch,
-                    attributes=TRANSACTIONAL,
-                    producer_id=transaction.identity.producer_id,
-                    producer_epoch=transaction.identity.epoch,
-                    base_sequence=sequence,
-                )
-                producer.send(place, encoded)
-                sequence += len(batch)
-        offsets = producer.flush()
-        transaction.commit()
-        place = TopicPartition(self._topics.events, self._partition)
-        if place in parts:
+        events = self._writer.write(parts).get(TopicPartition(self._topics.events, self._partition))
+        if events is not None:
             # Where the broker only says that it has had the batch, this is a lower bound.
-            first = max(offsets[place], self._end)
-            self._end = first + len(parts[place]) + 1
-
-
-def _batches(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
-    batch: list[NewRecord] = []
-    size = 0
-    for record in records:
-        taken = len(record.value or b"") + 500
-        if batch and (size + taken > BATCH_BYTES or len(batch) == BATCH_RECORDS):
-            yield batch
-            batch, size = [], 0
-        batch.append(record)
-        size += taken
-    yield batch
+            self._end = max(events.first, self._end) + events.size

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 from headrace.events.desk import Letter
-from headrace.events.handler import TRANSACTIONS, Duty, Post
+from headrace.events.handler import WRITES, Duty, Post
 from headrace.events.ownership import Ownership
 from headrace.events.replies import Replies
 from headrace.events.topics import open_topics
@@ -61,7 +61,7 @@ class Dispatch:
             limits,
             send=self._send,
             answered=self._replies.answered,
-            turns=threading.Semaphore(TRANSACTIONS),
+            turns=threading.Semaphore(WRITES),
             opened=_ignore,
         )
         self._ownership = Ownership(duty) if handles else None

@@ -9,8 +9,12 @@
 | `partition`, `offset` | int, long | where it stands |
 | `data` | string | the fields as JSON; of one kind of event they are columns instead |
 
-Only columns that a query uses cost something. Fields of one kind are parsed where the log is read, and events
-of older versions are brought up to the current one first, by the functions of their class.
+Headers become columns, and fields of one kind are parsed, where the log is read; events of other kinds are
+left out there. Events of older versions are brought up to the current one first, by the functions of their
+class.
+
+Spark does not tell a source in Python which columns a query uses. Each one that is there is cut out of the
+log and handed over for every event, so a frame has only those that are asked for.
 """
 
 from __future__ import annotations
@@ -24,26 +28,37 @@ from headrace.events.event import event_form
 from headrace.events.topics import events_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from headrace.events.aggregate import Aggregate
     from headrace.events.event import Event, EventForm
+    from headrace.events.values import Form
 
-# Where our own handlers put each header; it is looked for elsewhere only when it is not there.
-_HEADERS: Final = {
-    "type": ("ce_type", 0, "string"),
-    "type_version": ("ce_dataversion", 1, "int"),
-    "version": ("ce_sequence", 2, "bigint"),
-    "event_id": ("ce_id", 3, "string"),
-    "command_id": ("ce_commandid", 7, "string"),
-    "causation": ("ce_causationid", 8, "string"),
-    "correlation": ("ce_correlationid", 9, "string"),
-    "actor": ("ce_actor", 12, "string"),
+    Reader = DataFrameReader | DataStreamReader
+
+_SOURCES: Final = {
+    "id": ("key",),
+    "version": ("ce_sequence",),
+    "type": ("ce_type",),
+    "type_version": ("ce_dataversion",),
+    "time": ("timestamp",),
+    "event_id": ("ce_id",),
+    "command_id": ("ce_commandid",),
+    "causation": ("ce_causationid", "ce_commandid"),
+    "correlation": ("ce_correlationid", "ce_commandid"),
+    "actor": ("ce_actor",),
+    "partition": ("partition",),
+    "offset": ("offset",),
 }
-ABOUT: Final = ("id", "version", "type", "type_version", "time", *list(_HEADERS)[3:], "partition", "offset")
+"""Columns about an event, and what of its record says it: the first that is there."""
+ABOUT: Final = tuple(_SOURCES)
+DATA: Final = "data"
+_NUMBERS: Final = {"ce_sequence": "long", "ce_dataversion": "int"}
+"""Headers that are numbers."""
 
 
 def event_frame(
@@ -52,56 +67,59 @@ def event_frame(
     store: str,
     kind: type[Aggregate],
     event: type[Event] | None,
+    columns: Sequence[str] | None,
     *,
     streaming: bool,
 ) -> DataFrame:
     """The events of a class of aggregates; of one kind with its fields as columns."""
     topic = events_topic(store, aggregate_form(kind).name)
+    reader = (spark.readStream if streaming else spark.read).format("headrace")
+    reader = reader.options(
+        **{"kafka.bootstrap.servers": broker, "subscribe": topic, "startingOffsets": "earliest"}
+    )
     if event is None:
-        return _read(spark, broker, topic, {}, streaming=streaming).select(
-            *_about(), _as_text("value").alias("data")
-        )
+        chosen = _chosen(columns, (*ABOUT, DATA))
+        values = [_as_text("value").alias(DATA)] if DATA in chosen else []
+        rows = _load(reader, chosen, has_values=bool(values))
+        return rows.select(*_about(chosen), *values).select(*chosen)
     form = event_form(event)
     if form not in aggregate_form(kind).events.values():
         raise Misuse(f"{kind.__name__} has no event {form.name}: it has no applier that takes one.")
     _check_names(form)
-    if form.version == 1:
-        return _parsed_by_source(spark, broker, topic, form, streaming=streaming)
-    return _parsed_by_spark(spark, broker, topic, form, streaming=streaming)
+    chosen = _chosen(columns, (*ABOUT, *form.fields))
+    reader = reader.option("whereHeaders", json.dumps({"ce_type": form.names}))
+    return (_parsed_by_source if form.version == 1 else _parsed_by_spark)(reader, form, chosen)
 
 
-def columns_of(form: EventForm) -> str:
-    """The fields of an event as Spark writes a schema.
+def columns_of(fields: Mapping[str, Form]) -> str:
+    """Fields of an event as Spark writes a schema.
 
     >>> from headrace.events import Event
     >>> class Added(Event):
     ...     product: str
     ...     quantity: int
-    >>> columns_of(event_form(Added))
+    >>> columns_of(event_form(Added).fields)
     '`product` string, `quantity` bigint'
     """
-    return ", ".join(f"`{name}` {field.sql}" for name, field in form.fields.items())
+    return ", ".join(f"`{name}` {field.sql}" for name, field in fields.items())
 
 
-def _parsed_by_source(
-    spark: SparkSession, broker: str, topic: str, form: EventForm, *, streaming: bool
-) -> DataFrame:
-    options = {"valueFormat": "json", "valueSchema": columns_of(form)} if form.fields else {}
-    rows = _read(spark, broker, topic, options, streaming=streaming).where(_is_kind(form))
-    return rows.select(*_about(), *([f"value.`{name}`" for name in form.fields]))
+def _parsed_by_source(reader: Reader, form: EventForm, chosen: Sequence[str]) -> DataFrame:
+    wanted = {name: field for name, field in form.fields.items() if name in chosen}
+    if wanted:
+        reader = reader.options(valueFormat="json", valueSchema=columns_of(wanted))
+    rows = _load(reader, chosen, has_values=bool(wanted))
+    return rows.select(*_about(chosen), *[f"value.`{name}`" for name in wanted]).select(*chosen)
 
 
-def _parsed_by_spark(
-    spark: SparkSession, broker: str, topic: str, form: EventForm, *, streaming: bool
-) -> DataFrame:
+def _parsed_by_spark(reader: Reader, form: EventForm, chosen: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
-    rows = _read(spark, broker, topic, {}, streaming=streaming).where(_is_kind(form))
-    current = rows.select(*_about(), _as_text("value").alias("data"))
-    schema = current.schema
-    raised = current.mapInArrow(_upcaster(form), schema)
-    parsed = raised.withColumn("data", F.from_json("data", columns_of(form)))
-    return parsed.select(*ABOUT, *[f"data.`{name}`" for name in form.fields])
+    needed = list(dict.fromkeys([*(name for name in chosen if name in _SOURCES), "type_version"]))
+    current = _load(reader, needed, has_values=True).select(*_about(needed), _as_text("value").alias(DATA))
+    raised = current.mapInArrow(_upcaster(form), current.schema)
+    parsed = raised.withColumn(DATA, F.from_json(DATA, columns_of(form.fields)))
+    return parsed.select(*needed, *[f"{DATA}.`{name}`" for name in form.fields]).select(*chosen)
 
 
 def _upcaster(form: EventForm) -> Any:
@@ -123,45 +141,43 @@ def _upcaster(form: EventForm) -> Any:
     return raise_all
 
 
-def _read(
-    spark: SparkSession, broker: str, topic: str, options: dict[str, str], *, streaming: bool
-) -> DataFrame:
-    source = (spark.readStream if streaming else spark.read).format("headrace")
-    named = {
-        "kafka.bootstrap.servers": broker,
-        "subscribe": topic,
-        "startingOffsets": "earliest",
-        "includeHeaders": "true",
-        **options,
-    }
-    return source.options(**named).load()
+def _chosen(columns: Sequence[str] | None, there: Sequence[str]) -> list[str]:
+    """The columns that are asked for, all if nothing was said, or `Misuse` for one that is not there."""
+    if columns is None:
+        return list(there)
+    for name in columns:
+        if name not in there:
+            raise Misuse(f"events have no column {name!r}: choose from {', '.join(there)}.")
+    if not columns:
+        raise Misuse(f"name at least one column of the events: {', '.join(there)}.")
+    return list(dict.fromkeys(columns))
 
 
-def _about() -> list[Column]:
+def _load(reader: Reader, chosen: Sequence[str], *, has_values: bool) -> DataFrame:
+    """The records, with what the chosen columns are made of."""
+    sources = dict.fromkeys(source for name in chosen for source in _SOURCES.get(name, ()))
+    headers = [name for name in sources if name.startswith("ce_")]
+    if headers:
+        typed = (f"{name} {_NUMBERS.get(name, 'string')}" for name in headers)
+        reader = reader.option("headerColumns", ", ".join(typed))
+    return reader.option("columns", ",".join([*sources, *(["value"] if has_values else [])])).load()
+
+
+def _about(chosen: Sequence[str]) -> list[Column]:
+    """The chosen columns that are not fields."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    plain = {"id": _as_text("key"), "time": F.col("timestamp")}
-    return [plain.get(name, _header(name) if name in _HEADERS else F.col(name)).alias(name) for name in ABOUT]
-
-
-def _header(name: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    header, place, kind = _HEADERS[name]
-    return F.expr(
-        f"cast(cast(case when get(headers, {place}).key = '{header}' then get(headers, {place}).value "
-        f"else get(filter(headers, each -> each.key = '{header}'), 0).value end as string) as {kind})"
-    )
+    return [
+        (_as_text("key") if name == "id" else F.coalesce(*_SOURCES[name])).alias(name)
+        for name in chosen
+        if name in _SOURCES
+    ]
 
 
 def _as_text(name: str) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.col(name).cast("string")
-
-
-def _is_kind(form: EventForm) -> Column:
-    return _header("type").isin(list(form.names))
 
 
 def _check_names(form: EventForm) -> None:

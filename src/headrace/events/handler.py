@@ -1,7 +1,7 @@
 """The thread that handles the commands of one partition, as long as the partition is this process's.
 
-It opens a desk, takes what has gathered in its inbox, decides on it in one transaction, and hands out the
-answers: while one transaction is on its way, the commands of the next one gather. When it is fenced, or the
+It opens a desk, takes what has gathered in its inbox, decides on it, stores that in one step, and hands out
+the answers: while one step is on its way, the commands of the next one gather. When it is fenced, or the
 broker fails it, it goes back to the log. Commands that it had and did not answer travel by the topic then, to
 whoever handles the partition; that they may have been executed does no harm, for they keep their ids.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced
 from headrace.errors import HeadraceError, Misuse
+from headrace.events.command import hand_over
 from headrace.events.desk import Desk, Letter
 from headrace.events.errors import BadEvent, UnknownEvent
 
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from headrace.events.topics import StoreTopics
 
 AT_ONCE: Final = 500
-"""Commands in one transaction."""
+"""Commands that are stored in one step."""
 FULL: Final = 2_000
 """With so many commands in its inbox a handler takes no more from the topic for now."""
 PAUSE_S: Final = 0.5
-TRANSACTIONS: Final = 2
+WRITES: Final = 2
 """Of one process and one class of aggregates, on their way at once."""
 LONGEST_TURN_S: Final = 0.02
 PERMANENT: Final = (Misuse, BadEvent, UnknownEvent)
@@ -62,7 +63,7 @@ class Duty(NamedTuple):
     answered: Callable[[Answer], None]
     """Hears of every answer, for those who sent their commands by the topic."""
     turns: threading.Semaphore
-    """Has as many places as transactions are worth having on their way at once."""
+    """Has as many places as writes are worth having on their way at once."""
     opened: Callable[[Handler, int, int], None]
     """Hears that a handler was opened for the nth time, and from which offset on it wants commands."""
 
@@ -89,7 +90,7 @@ class Handler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end after the transaction that it is in."""
+        """Ask it to end after the commands that it is at."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -128,6 +129,14 @@ class Handler:
                 self.fault = fault
             except HeadraceError as fault:
                 logger.warning("%s goes back to the log: %s", self._thread.name, fault)
+            except (
+                Exception
+            ) as fault:  # a supervisor: an applier that fails in a replay must not end it unseen
+                logger.exception("%s cannot serve", self._thread.name)
+                self.fault = BadEvent(
+                    f"events of {self._duty.topics.events}, partition {self.partition}, cannot be applied: "
+                    f"{type(fault).__name__}: {fault}"
+                )
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, PAUSE_S)
 
@@ -162,9 +171,9 @@ class Handler:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait a little for the handlers of other partitions: what gathers meanwhile shares a transaction.
+        """Wait a little for the handlers of other partitions: what gathers meanwhile is stored together.
 
-        More transactions at once would not be faster in one process of Python, only smaller. A broker that
+        More writes at once would not be faster in one process of Python, only smaller. A broker that
         does not answer must not hold up those who write to others, so nobody waits for long.
         """
         has_turn = self._duty.turns.acquire(timeout=LONGEST_TURN_S)
@@ -183,8 +192,8 @@ class Handler:
         for post, answer in zip(posts, answers, strict=True):
             if post.waiting is None:
                 self._duty.answered(answer)
-            elif not post.waiting.done():
-                post.waiting.set_result(answer)
+            else:
+                hand_over(post.waiting, answer)
         posts.clear()
 
     def _leave(self, posts: list[Post]) -> None:

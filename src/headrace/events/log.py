@@ -36,6 +36,16 @@ def ends(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Mapping[Topi
     return list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=False)
 
 
+def data_end(cluster: Cluster, place: TopicPartition, end: int) -> int:
+    """Where a client stands that has all records of a partition that ends at `end`.
+
+    Of a marker before the end librdkafka tells only when it has waited in vain for more: whoever has passed
+    the record before it has them all.
+    """
+    is_marker = end > 0 and not any(True for _ in read_records(cluster, place, end - 1, end))
+    return end - 1 if is_marker else end
+
+
 def read_records(cluster: Cluster, partition: TopicPartition, start: int, end: int) -> Iterator[Record]:
     """The committed records at the offsets [start, end)."""
     if start >= end:

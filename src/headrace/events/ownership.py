@@ -82,16 +82,25 @@ class Ownership:
         )
         try:
             while not self._stopping.is_set():
-                self._begin_reading()
-                self._slow_down()
-                self._look_for_stalls()
-                message = self._consumer.poll(POLL_S)
-                while message is not None:
-                    self._deliver(message)
-                    message = self._consumer.poll(0)
+                try:
+                    self._read()
+                except (
+                    KafkaException
+                ) as fault:  # of a call that a rebalance overtook: without a reader none comes
+                    logger.warning("%s: %s", self._topic, fault)
         finally:
             self._end(list(self._handlers))
             self._consumer.close()
+
+    def _read(self) -> None:
+        """Take what there is, and wait a little for it."""
+        self._begin_reading()
+        self._slow_down()
+        self._look_for_stalls()
+        message = self._consumer.poll(POLL_S)
+        while message is not None:
+            self._deliver(message)
+            message = self._consumer.poll(0)
 
     def _assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         # Nothing is taken before the handler knows what was answered, and says from where on. Were it the end

@@ -1,4 +1,4 @@
-"""Projections: tables in an SQLite file that are kept by events, each of which counts exactly once.
+"""Projections: tables that are kept by events, each of which counts exactly once.
 
     class Baskets(Projection):
         of = (Cart,)
@@ -14,57 +14,58 @@
     baskets = Baskets("baskets.db")
     store.project(baskets)
 
-How far the projection has come is a table of the same file, written in the same transaction. Events of its
-aggregates that it has no method for are passed over; one that the aggregates do not know stops it.
+The tables are in an SQLite file, or in PostgreSQL: `Baskets(PostgresSchema("baskets"))`. How far
+the projection has come is a table beside them, written in the same transaction. Events of its aggregates that
+it has no method for are passed over; one that the aggregates do not know stops it.
 """
 
 from __future__ import annotations
 
 import inspect
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.errors import Misuse
 from headrace.events.aggregate import Aggregate, aggregate_form
 from headrace.events.event import Event, snake_case
-from headrace.events.projection_file import ProjectionFile
+from headrace.events.projection_file import FilePlace
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
+    from headrace.events.projection_place import Place, Tables
     from headrace.events.recorded import Recorded
 
 
 class Projection:
-    """A read model in a file, filled by methods `on_<event>(self, e)` or `on_<event>(self, e, about)`."""
+    """A read model, filled by methods `on_<event>(self, e)` or `on_<event>(self, e, about)`."""
 
     of: ClassVar[tuple[type[Aggregate], ...]] = ()
     tables: ClassVar[str] = ""
-    db: sqlite3.Connection
-    """The file, in the transaction of the events that are being applied; for `on_…` methods only."""
+    db: Any
+    """A connection of `sqlite3` or `psycopg`, in the transaction of the events; for `on_…` methods only."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, place: str | Path | Place) -> None:
         if not self.of:
             raise Misuse(f"{type(self).__name__} is to say whose events it reads: `of = (Cart,)`.")
-        self.path = str(path)
+        self.place: Place = FilePlace(place) if isinstance(place, str | Path) else place
         self.forms = {form.name: form for form in map(aggregate_form, self.of)}
         self._check_methods()
-        with self.file():
-            pass  # makes it: who reads it finds its tables from now on
+        self.open().close()  # makes them: who reads finds the tables from now on
 
     def query(self, sql: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows that a query gives, on a connection of its own."""
-        with self.file() as file:
-            return file.db.execute(sql, tuple(parameters)).fetchall()
+        with closing(self.open()) as opened:
+            return opened.query(sql, tuple(parameters))
 
-    def file(self, path: str | None = None) -> ProjectionFile:
-        """The projection's file, or another one with the same tables, opened."""
-        return ProjectionFile(path or self.path, self.tables)
+    def open(self, place: Place | None = None) -> Tables:
+        """The projection's tables, or others like them at another place, opened."""
+        return (place or self.place).open(self.tables)
 
-    def apply(self, file: ProjectionFile, recorded: Recorded) -> None:
+    def apply(self, opened: Tables, recorded: Recorded) -> None:
         """Let an event change the tables, within the transaction that is open."""
-        self.db = file.db
+        self.db = opened.db
         event = recorded.event(self.forms[recorded.aggregate])
         method = self._method(type(event))
         if method is not None:

@@ -8,21 +8,52 @@ that has the old one open would leave a journal beside the new one, and SQLite w
 from __future__ import annotations
 
 import sqlite3
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Self
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.partition import TopicPartition
+from headrace.events.projection_place import PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
+
+    from headrace.events.projection_place import Place
 
 BUSY_MS: Final = 30_000
-PROGRESS: Final = "headrace_progress"
 _MAKE: Final = (
     f"CREATE TABLE IF NOT EXISTS {PROGRESS} (topic TEXT, partition INT, next_offset INT, "
     "PRIMARY KEY (topic, partition)) WITHOUT ROWID"
 )
+
+
+class FilePlace:
+    """An SQLite file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return str(Path(self.path).absolute())
+
+    def open(self, tables: str) -> ProjectionFile:
+        """The file, which is made where it is not there."""
+        return ProjectionFile(self.path, tables)
+
+    def beside(self) -> FilePlace:
+        """A file that is not there yet."""
+        fresh = f"{self.path}.rebuild"
+        Path(fresh).unlink(missing_ok=True)
+        return FilePlace(fresh)
+
+    def become(self, fresh: Place, tables: str) -> None:
+        """Have what is in the fresh file, which is deleted."""
+        assert isinstance(fresh, FilePlace)
+        with closing(self.open(tables)) as file:
+            file.replace_by(fresh.path)
+        Path(fresh.path).unlink()
 
 
 class ProjectionFile:
@@ -59,6 +90,10 @@ class ProjectionFile:
             raise
         self.db.execute("COMMIT")
 
+    def query(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """The rows that a query gives."""
+        return self.db.execute(sql, parameters).fetchall()
+
     def replace_by(self, path: str) -> None:
         """Have what is in the file at `path`, tables and progress, instead of what is here."""
         self.db.execute("ATTACH ? AS fresh", (path,))
@@ -76,14 +111,6 @@ class ProjectionFile:
     def close(self) -> None:
         """Let go of the file."""
         self.db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _make(self, tables: str) -> None:
         if _has_progress(self.db):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError
@@ -15,7 +15,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.partition import TopicPartition
 from headrace.errors import HeadraceError
 from headrace.events.errors import Unanswered
-from headrace.events.log import extents
+from headrace.events.log import data_end, extents
 from headrace.events.recorded import read_event
 from headrace.events.topics import events_topic, find_topics, places
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from headrace.events.projection import Projection
-    from headrace.events.projection_file import ProjectionFile
+    from headrace.events.projection_place import Place
 
 AT_ONCE: Final = 2_000
 """Events in one transaction."""
@@ -37,16 +37,16 @@ logger = logging.getLogger(__name__)
 
 
 class Moved(HeadraceError):
-    """Somebody else has applied events to the file, or built it anew."""
+    """Somebody else has applied events to the tables, or built them anew."""
 
 
 class Follower:
-    """Applies events to one file of a projection, as they are committed."""
+    """Applies events to the tables of a projection at one place, as they are committed."""
 
-    def __init__(self, broker: str, store: str, projection: Projection, path: str | None = None) -> None:
+    def __init__(self, broker: str, store: str, projection: Projection, place: Place | None = None) -> None:
         self._projection = projection
         self._store = store
-        self._file: ProjectionFile = projection.file(path)
+        self._tables = projection.open(place)
         self._names = {events_topic(store, name): name for name in projection.forms}
         with Cluster.of(broker) as cluster:
             self._partitions = [
@@ -77,7 +77,7 @@ class Follower:
         if not messages:
             return 0
         try:
-            with self._file.transaction():
+            with self._tables.transaction():
                 applied = self._apply(messages)
         except Moved:
             self._begin()
@@ -85,13 +85,13 @@ class Follower:
         return applied
 
     def close(self) -> None:
-        """Let go of the log and of the file."""
+        """Let go of the log and of the tables."""
         self._consumer.close()
-        self._file.close()
+        self._tables.close()
 
     def _begin(self) -> None:
-        """Go on where the file says."""
-        known = self._file.positions()
+        """Go on where the tables say."""
+        known = self._tables.positions()
         self.positions = {place: known.get(place, self._first[place]) for place in self._partitions}
         self._consumer.assign([Assigned(*place, offset) for place, offset in self.positions.items()])
 
@@ -104,9 +104,9 @@ class Follower:
         return messages
 
     def _apply(self, messages: list[Message]) -> int:
-        known = self._file.positions()
+        known = self._tables.positions()
         if any(known.get(place, self._first[place]) != offset for place, offset in self.positions.items()):
-            raise Moved("the file was changed")
+            raise Moved("the tables were changed")
         moved: dict[TopicPartition, int] = {}
         applied = 0
         for message in messages:
@@ -123,7 +123,7 @@ class Follower:
                 raise HeadraceError(
                     f"events of {place} that the projection needs are gone: {error.str()}. Rebuild it."
                 )
-        self._file.move(moved)
+        self._tables.move(moved)
         self.positions.update(moved)
         return applied
 
@@ -137,7 +137,7 @@ class Follower:
             message.value(),
             tuple(message.headers() or ()),  # type: ignore[arg-type]  # bytes, as nobody writes others
         )
-        self._projection.apply(self._file, recorded)
+        self._projection.apply(self._tables, recorded)
 
 
 class Running:
@@ -172,16 +172,16 @@ class Running:
 def wait(
     projection: Projection, place: TopicPartition, end: int, timeout_s: float, running: Running | None
 ) -> None:
-    """Return when a projection has all events of a partition that were committed before it ended at `end`."""
+    """Return when a projection has all events of a partition up to `end`, as `data_end` gives it."""
     deadline = time.monotonic() + timeout_s
-    with projection.file() as file:
-        while file.positions().get(place, 0) < _goal(end):
+    with closing(projection.open()) as opened:
+        while opened.positions().get(place, 0) < end:
             if running is not None and running.fault is not None:
                 raise HeadraceError(f"the projection stopped: {running.fault}") from running.fault
             if time.monotonic() > deadline:
                 raise Unanswered(
-                    f"the command is executed, and {projection.path} does not show it after {timeout_s:g} s: "
-                    "is the projection running (store.project)?",
+                    f"the command is executed, and {projection.place.name} does not show it after "
+                    f"{timeout_s:g} s: is the projection running (store.project)?",
                     command_id="",
                 )
             time.sleep(LOOK_S)
@@ -194,32 +194,23 @@ def rebuild_projection(
 
     `progress` is told how many offsets of how many are read.
     """
-    path = f"{projection.path}.rebuild"
-    Path(path).unlink(missing_ok=True)
-    follower = Follower(broker, store, projection, path)
+    fresh = projection.place.beside()
+    follower = Follower(broker, store, projection, fresh)
     try:
         start = dict(follower.positions)
         with Cluster.of(broker) as cluster:
-            ends = {place: max(_goal(end), first) for place, (first, end) in extents(cluster, start).items()}
+            ends = {
+                place: max(data_end(cluster, place, end), first)
+                for place, (first, end) in extents(cluster, start).items()
+            }
         applied, total = 0, _distance(start, ends)
         while any(follower.positions[place] < end for place, end in ends.items()):
             applied += follower.step()
             progress(min(_distance(start, follower.positions), total), total)
     finally:
         follower.close()
-    with projection.file() as file:
-        file.replace_by(path)
-    Path(path).unlink()
+    projection.place.become(fresh, projection.tables)
     return applied
-
-
-def _goal(end: int) -> int:
-    """Where a reader stands that has all events of a partition that ends at `end`.
-
-    After its last event comes the marker of the transaction, and librdkafka passes over that only when it has
-    waited in vain for more.
-    """
-    return end - 1
 
 
 def _distance(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:

@@ -6,8 +6,8 @@
 | `ce_sequence` | the version of the aggregate after the event |
 | `ce_id`, `ce_source` | `Cart/cart-17/3`, unique in the source, which is the store |
 | `ce_time`, `ce_subject` | when it was decided; the aggregate: `Cart/cart-17` |
-| `ce_commandid`, `ce_causationid` | the command; what caused that, where it was said, else the command |
-| `ce_correlationid` | what a chain of commands belongs to; else the command |
+| `ce_commandid` | the command |
+| `ce_causationid`, `ce_correlationid` | what caused it, what it belongs to; where that is not the command |
 | `ce_actor` | on whose behalf, where it was said |
 | `ce_specversion`, `content-type` | `1.0`, `application/json` |
 
@@ -84,13 +84,12 @@ def write_event(
         ("ce_time", time_text(time_ms).encode()),
         ("ce_subject", subject.encode()),
         ("ce_commandid", command.command_id.encode()),
-        ("ce_causationid", (command.causation or command.command_id).encode()),
-        ("ce_correlationid", (command.correlation or command.command_id).encode()),
         _SPECVERSION,
         _CONTENT_TYPE,
     ]
-    if command.actor is not None:
-        headers.append(("ce_actor", command.actor.encode()))
+    for name, said in _said(command):
+        if said is not None:
+            headers.append((name, said.encode()))
     return NewRecord(command.aggregate_id.encode(), data, time_ms, tuple(headers))
 
 
@@ -106,6 +105,7 @@ def read_event(
     """The event in a record; `BadEvent` when it is none."""
     named = dict(headers)
     try:
+        command_id = _text(named["ce_commandid"])
         return Recorded(
             aggregate=aggregate,
             id=_text(key),
@@ -115,9 +115,9 @@ def read_event(
             time=from_ms(time_ms),
             data=value or b"{}",
             event_id=_text(named["ce_id"]),
-            command_id=_text(named["ce_commandid"]),
-            causation=_text(named["ce_causationid"]),
-            correlation=_text(named["ce_correlationid"]),
+            command_id=command_id,
+            causation=_text(named["ce_causationid"]) if "ce_causationid" in named else command_id,
+            correlation=_text(named["ce_correlationid"]) if "ce_correlationid" in named else command_id,
             actor=_text(named["ce_actor"]) if "ce_actor" in named else None,
             partition=partition,
             offset=offset,
@@ -146,6 +146,15 @@ def time_text(time_ms: int) -> str:
     '2023-11-14T22:13:20.123Z'
     """
     return from_ms(time_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _said(command: Command) -> tuple[tuple[str, str | None], ...]:
+    """Headers that an event has only where the caller said something."""
+    return (
+        ("ce_causationid", command.causation or None),
+        ("ce_correlationid", command.correlation or None),
+        ("ce_actor", command.actor),
+    )
 
 
 def _text(value: bytes | None) -> str:

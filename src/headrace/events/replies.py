@@ -1,44 +1,55 @@
-"""Answers to commands that other processes handle: this process reads the topic of answers."""
+"""Answers to commands that other processes handle: this process reads the topic of answers.
+
+It is read while somebody waits, and a moment longer. A process that handles its commands itself would have
+every answer come back to it by the topic, for nobody: that costs it and the broker as much as the command.
+"""
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.client.cluster import Cluster
-from headrace.events.command import Answer
+from headrace.events.command import Answer, hand_over
 from headrace.events.log import ends
 from headrace.events.topics import places
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from concurrent.futures import Future
 
+    from headrace.client.partition import TopicPartition as Place
     from headrace.events.topics import StoreTopics
 
 POLL_S: Final = 0.1
+IDLE_S: Final = 0.5
+"""How long the topic is read on when nobody waits any more."""
 _SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
 
 
 class Replies:
-    """Who waits for which answer. The topic is read from the first command on that needs it."""
+    """Who waits for which answer."""
 
     def __init__(self, broker: str, topics: StoreTopics) -> None:
         self._broker = broker
         self._topics = topics
         self._waiting: dict[tuple[str, str], list[Future[Answer]]] = {}
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._is_reading = False
+        self._starts: queue.SimpleQueue[Mapping[Place, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def expect(self, key: tuple[str, str], waiting: Future[Answer]) -> None:
         """Have `waiting` get the answer to the command of that key, which is not sent yet."""
         with self._lock:
+            if not self._is_reading:
+                self._begin()
             self._waiting.setdefault(key, []).append(waiting)
-            if self._thread is None:
-                self._thread = self._begin()
 
     def forget(self, key: tuple[str, str], waiting: Future[Answer]) -> None:
         """Nobody waits for this answer any more."""
@@ -54,16 +65,24 @@ class Replies:
         with self._lock:
             found = self._waiting.pop(answer.key, [])
         for waiting in found:
-            if not waiting.done():
-                waiting.set_result(answer)
+            hand_over(waiting, answer)
 
     def close(self) -> None:
         """Stop reading."""
-        self._stopping.set()
+        self._starts.put(None)
         if self._thread is not None:
             self._thread.join()
 
-    def _begin(self) -> threading.Thread:
+    def _begin(self) -> None:
+        """Read from where the topic ends now: the command is sent after that, and its answer lies behind."""
+        with Cluster.of(self._broker) as cluster:
+            self._starts.put(ends(cluster, places(self._topics.answers, self._topics.partitions)))
+        self._is_reading = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._topics.answers, daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
         consumer = Consumer(
             {
                 "bootstrap.servers": self._broker,
@@ -75,18 +94,24 @@ class Replies:
                 "logger": _SILENT,
             }
         )
-        with Cluster.of(self._broker) as cluster:
-            starts = ends(cluster, places(self._topics.answers, self._topics.partitions))
-        consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
-        name = f"{self._topics.answers}"
-        thread = threading.Thread(target=self._read, args=(consumer,), name=name, daemon=True)
-        thread.start()
-        return thread
+        while (starts := self._starts.get()) is not None:
+            consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
+            self._read(consumer)
+            consumer.unassign()
+        consumer.close()
 
     def _read(self, consumer: Consumer) -> None:
-        while not self._stopping.is_set():
+        """Hand out what comes, until nobody has waited for a while, or it is time to stop."""
+        idle_at = time.monotonic() + IDLE_S
+        while self._starts.empty() and not self._is_idle(idle_at):
+            if self._waiting:
+                idle_at = time.monotonic() + IDLE_S
             message = consumer.poll(POLL_S)
             if message is not None and message.error() is None:
                 answer, _ = Answer.read(message.value() or b"")
                 self.answered(answer)
-        consumer.close()
+
+    def _is_idle(self, idle_at: float) -> bool:
+        with self._lock:
+            self._is_reading = bool(self._waiting) or time.monotonic() < idle_at
+            return not self._is_reading

@@ -9,7 +9,6 @@ import uuid
 import weakref
 from concurrent.futures import TimeoutError as TimedOut
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from headrace.client.cluster import Cluster
@@ -19,24 +18,22 @@ from headrace.events.aggregate import Aggregate, aggregate_form
 from headrace.events.command import Command
 from headrace.events.differences import steps
 from headrace.events.dispatch import Dispatch
-from headrace.events.errors import Unanswered
 from headrace.events.history import read_history, rebuild
 from headrace.events.limits import Limits
-from headrace.events.log import ends
+from headrace.events.log import data_end, ends
 from headrace.events.progress import progress_bar
 from headrace.events.projection_run import Running, rebuild_projection, wait
+from headrace.events.submitted import Submitted, called_like
 from headrace.events.topics import PARTITIONS, find_topics, open_topics
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.events.command import Answer
     from headrace.events.differences import Step
     from headrace.events.event import Event
     from headrace.events.projection import Projection
@@ -91,7 +88,7 @@ class EventStore:
         """The partitions of these aggregates whose commands this process decides now."""
         return self._dispatch(kind).handled()
 
-    def execute(
+    def _submit(
         self,
         kind: type[Aggregate],
         key: str,
@@ -106,7 +103,31 @@ class EventStore:
         wait_for: Projection | None = None,
         timeout_s: float = TIMEOUT_S,
         **arguments: Any,
-    ) -> int:
+    ) -> Submitted:
+        form = aggregate_form(kind)
+        name = command if isinstance(command, str) else command.__name__
+        letter = Command(
+            aggregate_id=_checked_id(key),
+            name=name,
+            arguments=form.command(name).write(arguments),
+            command_id=command_id or uuid.uuid4().hex,
+            expected_version=expected_version,
+            actor=actor,
+            correlation=correlation,
+            causation=causation,
+        )
+        dispatch = self._dispatch(kind)
+        return Submitted(
+            command=letter,
+            answer=dispatch.submit(letter),
+            dispatch=dispatch,
+            aggregate=form.name,
+            wait_for=wait_for,
+            timeout_s=timeout_s,
+        )
+
+    @called_like(_submit)
+    def execute(self, *call: Any, **options: Any) -> int:
         """The version of the aggregate after a command, or `Rejected`.
 
         When it returns, the events of the command are stored. With `expected_version` the command is rejected
@@ -114,44 +135,27 @@ class EventStore:
         `command_id` gets the answer that it had, and has no second effect. `Unanswered` leaves open whether
         the command was executed. With `wait_for` it returns when that projection shows the events.
         """
-        options = (expected_version, command_id, actor, correlation, causation)
-        sent, waiting = self._submit(kind, key, command, options, arguments)
+        submitted = self._submit(*call, **options)
         try:
-            version = waiting.result(timeout_s).result()
+            version = submitted.answer.result(submitted.timeout_s).result()
         except TimedOut:
-            raise self._unanswered(kind, sent, waiting, timeout_s) from None
-        if wait_for is not None:
-            self._wait(wait_for, kind, key, timeout_s)
+            raise submitted.give_up() from None
+        self._wait(submitted)
         return version
 
-    async def execute_async(
-        self,
-        kind: type[Aggregate],
-        key: str,
-        command: str | Callable[..., Any],
-        /,
-        *,
-        expected_version: int | None = None,
-        command_id: str | None = None,
-        actor: str | None = None,
-        correlation: str | None = None,
-        causation: str | None = None,
-        wait_for: Projection | None = None,
-        timeout_s: float = TIMEOUT_S,
-        **arguments: Any,
-    ) -> int:
+    @called_like(_submit)
+    async def execute_async(self, *call: Any, **options: Any) -> int:
         """The same as `execute`, to be awaited."""
-        options = (expected_version, command_id, actor, correlation, causation)
-        if kind not in self._dispatches:
-            await asyncio.to_thread(self._dispatch, kind)
-        sent, waiting = self._submit(kind, key, command, options, arguments)
+        if call and call[0] not in self._dispatches:
+            await asyncio.to_thread(self._dispatch, call[0])
+        submitted = self._submit(*call, **options)
         try:
-            answer = await asyncio.wait_for(asyncio.wrap_future(waiting), timeout_s)
+            answer = await asyncio.wait_for(asyncio.wrap_future(submitted.answer), submitted.timeout_s)
         except TimeoutError:
-            raise self._unanswered(kind, sent, waiting, timeout_s) from None
+            raise submitted.give_up() from None
         version = answer.result()
-        if wait_for is not None:
-            await asyncio.to_thread(self._wait, wait_for, kind, key, timeout_s)
+        if submitted.wait_for is not None:
+            await asyncio.to_thread(self._wait, submitted)
         return version
 
     def load(
@@ -186,9 +190,9 @@ class EventStore:
         """Keep these projections, in threads of this process, until the store is closed."""
         for projection in projections:
             with self._lock:
-                if _identity(projection) not in self._running:
+                if projection.place.name not in self._running:
                     self._open_topics(projection)
-                    self._running[_identity(projection)] = Running(self.broker, self.name, projection)
+                    self._running[projection.place.name] = Running(self.broker, self.name, projection)
 
     def rebuild(self, projection: Projection, progress: Callable[[int, int], None] | None = None) -> int:
         """Build a projection anew beside the one that is there, and switch; how many events it took.
@@ -201,20 +205,33 @@ class EventStore:
             return rebuild_projection(self.broker, self.name, projection, progress or bar)
 
     def df(
-        self, kind: type[Aggregate], event: type[Event] | None = None, *, spark: SparkSession | None = None
+        self,
+        kind: type[Aggregate],
+        event: type[Event] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        spark: SparkSession | None = None,
     ) -> DataFrame:
-        """The events so far as a frame of Spark; of one kind of event with its fields as columns."""
+        """The events so far as a frame of Spark; of one kind of event with its fields as columns.
+
+        With `columns` the frame has only those, which makes it faster: Spark does not tell what a query uses.
+        """
         from headrace.events.frames import event_frame
 
-        return event_frame(spark or _spark(), self.broker, self.name, kind, event, streaming=False)
+        return event_frame(spark or _spark(), self.broker, self.name, kind, event, columns, streaming=False)
 
     def stream(
-        self, kind: type[Aggregate], event: type[Event] | None = None, *, spark: SparkSession | None = None
+        self,
+        kind: type[Aggregate],
+        event: type[Event] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        spark: SparkSession | None = None,
     ) -> DataFrame:
         """The same as a stream: the events so far, and those to come."""
         from headrace.events.frames import event_frame
 
-        return event_frame(spark or _spark(), self.broker, self.name, kind, event, streaming=True)
+        return event_frame(spark or _spark(), self.broker, self.name, kind, event, columns, streaming=True)
 
     def close(self) -> None:
         """Finish what is being decided, and hand partitions over to other processes at once."""
@@ -234,28 +251,6 @@ class EventStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _submit(
-        self,
-        kind: type[Aggregate],
-        key: str,
-        command: str | Callable[..., Any],
-        options: tuple[int | None, str | None, str | None, str | None, str | None],
-        arguments: dict[str, Any],
-    ) -> tuple[Command, Future[Answer]]:
-        expected_version, command_id, actor, correlation, causation = options
-        name = command if isinstance(command, str) else command.__name__
-        letter = Command(
-            aggregate_id=_checked_id(key),
-            name=name,
-            arguments=aggregate_form(kind).command(name).write(arguments),
-            command_id=command_id or uuid.uuid4().hex,
-            expected_version=expected_version,
-            actor=actor,
-            correlation=correlation,
-            causation=causation,
-        )
-        return letter, self._dispatch(kind).submit(letter)
 
     def _dispatch(self, kind: type[Aggregate]) -> Dispatch:
         found = self._dispatches.get(kind)
@@ -278,35 +273,21 @@ class EventStore:
             for name in projection.forms:
                 open_topics(cluster, self.name, name, self._partitions)
 
-    def _wait(self, projection: Projection, kind: type[Aggregate], key: str, timeout_s: float) -> None:
-        topics = self._dispatch(kind).topics
-        place = TopicPartition(topics.events, topics.partition_of(key))
+    def _wait(self, submitted: Submitted) -> None:
+        """Return when the projection that was asked for shows what was stored."""
+        projection, topics = submitted.wait_for, submitted.dispatch.topics
+        if projection is None:
+            return
+        place = TopicPartition(topics.events, topics.partition_of(submitted.command.aggregate_id))
         with Cluster.of(self.broker) as cluster:
-            end = ends(cluster, [place])[place]
-        wait(projection, place, end, timeout_s, self._running.get(_identity(projection)))
-
-    def _unanswered(
-        self, kind: type[Aggregate], command: Command, waiting: Future[Answer], timeout_s: float
-    ) -> Unanswered:
-        dispatch = self._dispatches.get(kind)
-        if dispatch is not None:
-            dispatch.forget(command, waiting)
-        return Unanswered(
-            f"{kind.__name__} {command.aggregate_id!r} did not answer {command.name!r} within "
-            f"{timeout_s:g} s: no process handles its partition, or the broker is away. Whether it was "
-            f"executed is not known; executing it again with command_id={command.command_id!r} does it once.",
-            command_id=command.command_id,
-        )
+            end = data_end(cluster, place, ends(cluster, [place])[place])
+        wait(projection, place, end, submitted.timeout_s, self._running.get(projection.place.name))
 
 
 def _close(store: weakref.ref[EventStore]) -> None:
     opened = store()
     if opened is not None:
         opened.close()
-
-
-def _identity(projection: Projection) -> str:
-    return str(Path(projection.path).absolute())
 
 
 def _spark() -> SparkSession:

@@ -1,7 +1,8 @@
 """What a handler knows of its partition when it begins: read from the log, once everybody else is fenced.
 
-First the newest snapshots and how far they reach, then the events from there on, then the newest answers. All
-are read up to where their partitions end once the transactional id is ours: nobody else can add to them.
+First the newest answers, then the newest snapshots and how far they reach, then the events from there on,
+which tell the answers that are not written yet. All are read up to where their partitions end once the
+transactional id is ours: nobody else can add to them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.client.partition import TopicPartition
-from headrace.events.command import Answer
+from headrace.events.command import Answer, Reach
 from headrace.events.history import advance
 from headrace.events.log import extents, read_records
-from headrace.events.recorded import read_event
+from headrace.events.recorded import read_event, to_ms
 from headrace.events.remembered import Remembered
 from headrace.events.shelf import Shelf
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
     from headrace.events.aggregate import AggregateForm
     from headrace.events.limits import Limits
+    from headrace.events.recorded import Recorded
     from headrace.events.topics import StoreTopics
     from headrace.protocol.records import Record
 
@@ -43,6 +45,8 @@ class Restored(NamedTuple):
     """The offset of the first command in the topic that has no answer."""
     replayed: int
     """How many events were applied."""
+    untold: list[Answer]
+    """Answers that only events tell."""
 
 
 def restore(
@@ -54,19 +58,31 @@ def restore(
     found = extents(cluster, places)
     events, answers, snapshots, commands = (found[place] for place in places)
     shelf = Shelf(form, limits.aggregates)
-    start = _read_snapshots(cluster, places[2], snapshots, form, shelf)
-    time_ms, replayed = _replay(cluster, places[0], (max(start, events[0]), events[1]), form, shelf)
     remembered = Remembered(limits.remembered)
     # A marker follows the records of each transaction: the newest N answers lie in the last 2 N offsets.
     first = max(answers[0], answers[1] - 2 * limits.remembered)
-    through = _remember(cluster, places[1], (first, answers[1]), remembered)
+    reach = _remember(cluster, places[1], (first, answers[1]), remembered)
+    start = _read_snapshots(cluster, places[2], snapshots, form, shelf)
+    time_ms, replayed = 0, 0
+    untold: dict[tuple[str, str], Answer] = {}
+    for recorded in _read_events(cluster, places[0], (max(start, events[0]), events[1]), form.name):
+        time_ms = to_ms(recorded.time)
+        replayed += _replay(form, shelf, recorded)
+        if recorded.offset >= reach.events:
+            answer = _answer_of(recorded)
+            untold[answer.key] = answer
+        if not replayed % 1000:
+            shelf.trim()
+    for answer in untold.values():
+        remembered.add(answer)
     return Restored(
         shelf=shelf,
         remembered=remembered,
         end=events[1],
         time_ms=time_ms,
-        commands=max(through, commands[0]),
+        commands=max(reach.commands, commands[0]),
         replayed=replayed,
+        untold=list(untold.values()),
     )
 
 
@@ -93,14 +109,12 @@ def _read_snapshots(
     return int(mark["through"]) if mark.get("form") == form.snapshots else 0
 
 
-def _replay(
-    cluster: Cluster, place: TopicPartition, extent: tuple[int, int], form: AggregateForm, shelf: Shelf
-) -> tuple[int, int]:
-    """The time of the last event, and how many were applied; the shelf has them."""
-    time_ms = replayed = 0
+def _read_events(
+    cluster: Cluster, place: TopicPartition, extent: tuple[int, int], aggregate: str
+) -> Iterator[Recorded]:
     for record in read_records(cluster, place, *extent):
-        recorded = read_event(
-            form.name,
+        yield read_event(
+            aggregate,
             place.partition,
             record.offset,
             record.timestamp,
@@ -108,20 +122,29 @@ def _replay(
             record.value,
             record.headers,
         )
-        time_ms = record.timestamp
-        if advance(form, shelf.get(recorded.id), recorded):
-            shelf.changed(recorded.id, record.offset)
-            replayed += 1
-        if not replayed % 1000:
-            shelf.trim()
-    return time_ms, replayed
+
+
+def _replay(form: AggregateForm, shelf: Shelf, recorded: Recorded) -> bool:
+    """Whether the shelf did not have the event yet; it has now."""
+    is_new = advance(form, shelf.get(recorded.id), recorded)
+    if is_new:
+        shelf.changed(recorded.id, recorded.offset)
+    return is_new
+
+
+def _answer_of(recorded: Recorded) -> Answer:
+    """What the command of an event was answered, as far as no later event of it says more."""
+    return Answer(
+        aggregate_id=recorded.id, command_id=recorded.command_id, kind="done", version=recorded.version
+    )
 
 
 def _remember(
     cluster: Cluster, place: TopicPartition, extent: tuple[int, int], remembered: Remembered
-) -> int:
-    through = 0
+) -> Reach:
+    """How far the answers in the log reach; they are remembered."""
+    reach = Reach()
     for record in read_records(cluster, place, *extent):
-        answer, through = Answer.read(record.value or b"")
+        answer, reach = Answer.read(record.value or b"")
         remembered.add(answer)
-    return through
+    return reach

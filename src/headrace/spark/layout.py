@@ -1,8 +1,9 @@
 """The columns of a source: which there are, of what type, and in which order.
 
 Without more said they are the columns of Spark's Kafka source. With a `valueFormat`, the column `value` is
-typed and a column `error` says of each row what did not parse, beside the bytes that did not. A stream that
-can be idle (`idleAfter`) has a last column `heartbeat`: a time in the rows that carry nothing else.
+typed and a column `error` says of each row what did not parse, beside the bytes that did not. With
+`headerColumns` the headers of these names are columns too. A stream that can be idle (`idleAfter`) has a last
+column `heartbeat`: a time in the rows that carry nothing else.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from pyspark.sql.types import (
 )
 
 from headrace.spark.errors import BadColumns, BadOption
+from headrace.spark.named_headers import header_types, wanted_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace.spark.options import Options
 
@@ -50,6 +52,13 @@ COLUMN_TYPES: Final[dict[str, DataType]] = {
     HEADERS: HEADER_TYPE,
     ERROR: ERROR_TYPE,
     PULSE: TimestampType(),
+}
+
+HEADER_TYPES: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
 }
 
 FORMATS: Final = {word: word for word in ("raw", "text", "json", "csv")}
@@ -75,6 +84,10 @@ class Layout:
     """The type of a typed value, as DDL or as a StructType's JSON."""
     errors_only: bool = False
     parser_options: Mapping[str, str] = field(default_factory=dict)
+    header_types: Mapping[str, str] = field(default_factory=dict)
+    """The headers that are columns, by their names: Spark's name of each type."""
+    wanted_headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The texts that these headers may have; other records are no rows."""
 
     @classmethod
     def of(cls, options: Options) -> Self:
@@ -83,12 +96,15 @@ class Layout:
         errors_only = options.flag("errorsOnly", default=False)
         if errors_only and value_format == "raw":
             raise BadOption("errorsOnly needs a valueFormat: a raw value cannot fail to parse")
+        named = header_types(options, COLUMN_TYPES)
         return cls(
-            columns=_columns(options, typed=value_format != "raw"),
+            columns=_columns(options, named, typed=value_format != "raw"),
             value_format=value_format,
             value_schema=_value_schema(options, value_format),
             errors_only=errors_only,
             parser_options=_parser_options(options, value_format),
+            header_types=named,
+            wanted_headers=wanted_headers(options),
         )
 
     def schema(self) -> StructType | str:
@@ -126,6 +142,8 @@ class Layout:
                 )
 
     def _type(self, name: str) -> DataType:
+        if name in self.header_types:
+            return HEADER_TYPES[self.header_types[name]]
         if name != VALUE or self.value_format == "raw":
             return COLUMN_TYPES[name]
         return StringType() if self.value_format == "text" else _read_type(self.value_schema)
@@ -135,18 +153,20 @@ class Layout:
         value = inner if inner.lower().startswith("struct<") else f"struct<{inner}>"
         # A value may always be missing, and so may each of its fields: Spark must not count on one.
         value = _NOT_NULL.sub(lambda match: match[1] or "", value)
-        types = {name: column.simpleString() for name, column in COLUMN_TYPES.items()} | {VALUE: value}
+        types = {name: column.simpleString() for name, column in COLUMN_TYPES.items()}
+        types |= {VALUE: value, **self.header_types}
         return ", ".join(f"`{name}` {types[name]}" for name in self.columns)
 
 
-def _columns(options: Options, *, typed: bool) -> tuple[str, ...]:
+def _columns(options: Options, named: Iterable[str], *, typed: bool) -> tuple[str, ...]:
     with_headers = options.flag("includeHeaders", default=False)
     absent = {ERROR: not typed, PULSE: options.text("idleAfter") is None}
     left_out = {name for name, is_absent in {**absent, HEADERS: not with_headers}.items() if is_absent}
+    of_source = (*(name for name in COLUMN_TYPES if name != PULSE), *named, PULSE)
     text = options.text("columns")
     if text is None:
-        return tuple(name for name in COLUMN_TYPES if name not in left_out)
-    known = {name.lower(): name for name in COLUMN_TYPES if not absent.get(name)}
+        return tuple(name for name in of_source if name not in left_out)
+    known = {name.lower(): name for name in of_source if not absent.get(name)}
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name.lower() not in known:

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from headrace.client.errors import OffsetsGone
 from headrace.client.fetch import PartitionReader
 from headrace.columns.cutting import Cutter
+from headrace.columns.header_columns import HeaderColumn
 from headrace.columns.values import value_parser
 from headrace.spark.data_loss import report
 from headrace.spark.layout import ERROR, PULSE, VALUE
@@ -39,7 +40,7 @@ ENOUGH_BYTES: Final = 8 << 20
 def read_rows(reading: Reading, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches of exactly the schema."""
     shape = _Shape(reading)
-    for piece in _gathered(_pieces(reading, ranges, shape.cut_columns)):
+    for piece in _gathered(_pieces(reading, ranges, shape)):
         shaped = shape.shape(piece)
         for first in range(0, shaped.num_rows, ROWS):
             yield shaped.slice(first, ROWS)
@@ -61,12 +62,12 @@ def _row(schema: StructType, column: str, value: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 
-def _pieces(reading: Reading, ranges: Iterable[Range], columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _pieces(reading: Reading, ranges: Iterable[Range], shape: _Shape) -> Iterator[pa.RecordBatch]:
     for wanted in ranges:
         start = wanted.start
         while start < wanted.end:
             try:
-                for fetched, cutter in _fetched(reading, wanted._replace(start=start), columns):
+                for fetched, cutter in _fetched(reading, wanted._replace(start=start), shape):
                     start = fetched.next_offset
                     yield from cutter.parts(fetched.batches, fetched.aborted)
                 start = wanted.end
@@ -74,9 +75,15 @@ def _pieces(reading: Reading, ranges: Iterable[Range], columns: list[str]) -> It
                 start = _after_loss(reading, wanted, start, gone)
 
 
-def _fetched(reading: Reading, wanted: Range, columns: list[str]) -> Iterator[tuple[Fetched, Cutter]]:
+def _fetched(reading: Reading, wanted: Range, shape: _Shape) -> Iterator[tuple[Fetched, Cutter]]:
     """What the brokers hold of a range, and what cuts out of it the rows that belong to the range."""
-    cutter = Cutter(*wanted, columns=columns, read_committed=reading.read_committed)
+    cutter = Cutter(
+        *wanted,
+        columns=shape.cut_columns,
+        headers=shape.cut_headers,
+        where_headers=reading.layout.wanted_headers,
+        read_committed=reading.read_committed,
+    )
     reader = PartitionReader(reading.link.cluster(), *wanted, read_committed=reading.read_committed)
     for fetched in reader:
         yield fetched, cutter
@@ -98,7 +105,9 @@ class _Shape:
         self._schema = to_arrow_schema(reading.schema, timezone="UTC")
         self._errors_only = layout.errors_only
         self._parser = _parser(reading)
-        names = [name for name in self._schema.names if name not in (ERROR, PULSE)]
+        types = layout.header_types
+        self.cut_headers = [HeaderColumn(name, types[name]) for name in self._schema.names if name in types]
+        names = [name for name in self._schema.names if name not in (ERROR, PULSE, *types)]
         parsed_apart = self._parser is not None and VALUE not in names
         self.cut_columns = [*names, VALUE] if parsed_apart else names
 

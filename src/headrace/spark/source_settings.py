@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Self
 from headrace.spark.errors import BadOption
 from headrace.spark.layout import PARSER_OPTIONS, Layout
 from headrace.spark.link import Link
+from headrace.spark.named_headers import CHOICE
+from headrace.spark.named_headers import OPTION as HEADER_COLUMNS
 from headrace.spark.options import Options
 from headrace.spark.planning import tasks
 from headrace.spark.reading import Reading, Task
@@ -44,6 +46,8 @@ STREAMING: Final = (
 OF_EITHER: Final = (
     "failOnDataLoss",
     "includeHeaders",
+    HEADER_COLUMNS,
+    CHOICE,
     "minPartitions",
     "maxRecordsPerPartition",
     "valueFormat",

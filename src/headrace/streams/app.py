@@ -102,7 +102,7 @@ class App:
         with windows wait for stragglers. Times of devices whose clocks are wrong are put right by
         `event_time=correct_clock("occurred", "sent")`. A stream that has had nothing for `idle_after` goes on
         in time all the same: its windows close, and joins do not wait for it. `metadata` adds columns such as
-        `_key` and `_offset`.
+        `_key` and `_offset`, and `headers.trace` the header of that name as `_trace`.
         """
         clock = event_time if isinstance(event_time, Clock) else None
         stream = Stream(

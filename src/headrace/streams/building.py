@@ -214,7 +214,7 @@ class Building:
 
 def columns_of(stream: Stream) -> list[str]:
     """The columns that the source has to give: what nobody asked for is not cut out of the log."""
-    asked = [*stream.metadata]
+    asked = [*stream.asked]
     if stream.clock is not None and stream.clock.received is None:
         asked.append("timestamp")
     if stream.format != "raw":
@@ -229,6 +229,8 @@ def value_options(stream: Stream) -> dict[str, str]:
         options["valueSchema"] = stream.schema
     if "headers" in stream.metadata:
         options["includeHeaders"] = "true"
+    if stream.headers:
+        options["headerColumns"] = ", ".join(f"`{name}`" for name in stream.headers)
     return options
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -19,9 +20,12 @@ Format = Literal["json", "csv", "text", "raw"]
 
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """What a record carries beside its value; as columns of a stream they begin with an underscore."""
+HEADER: Final = "headers."
+"""Before the name of one header, which is a column as text: `headers.ce_type` as `_ce_type`."""
 STRUCTURED: Final = ("json", "csv")
 """Formats whose values have fields."""
 MAX_RECORDS: Final = 1_000_000
+_HEADER: Final = re.compile(r"headers\.[^`,\s]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ class Stream(Operators):
     lateness: str | None = None
     format: Format = "json"
     metadata: tuple[str, ...] = ()
-    """Which of `METADATA` become columns: `key` as `_key`, and so on."""
+    """Which of `METADATA`, and which headers, become columns: `key` as `_key`, and so on."""
     start: Literal["earliest", "latest"] = "earliest"
     """Where a job without a checkpoint begins."""
     max_records: int = MAX_RECORDS
@@ -74,15 +78,25 @@ class Stream(Operators):
             if text is not None:
                 milliseconds_of(text, f"the stream of {self.topic!r}: {name}")
         problems += [
-            f"{name!r} is not metadata: choose from {', '.join(METADATA)}."
+            f"{name!r} is not metadata: choose from {', '.join(METADATA)}, or one header: headers.NAME."
             for name in self.metadata
-            if name not in METADATA
+            if name not in METADATA and not _HEADER.fullmatch(name)
         ]
         if self.start not in ("earliest", "latest"):
             problems.append(f"start is earliest or latest, not {self.start!r}.")
         if self.max_records < 1:
             problems.append("max_records is at least 1.")
         return problems
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The headers that are columns of their own."""
+        return tuple(name.removeprefix(HEADER) for name in self.metadata if name.startswith(HEADER))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The columns of the source that are metadata here."""
+        return tuple(name.removeprefix(HEADER) for name in self.metadata)
 
     @property
     def rows(self) -> Rows:

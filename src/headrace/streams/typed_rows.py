@@ -71,7 +71,7 @@ def _parsed(stream: Stream, records: DataFrame) -> DataFrame:
             DEAD + stream.topic, count.alias("rows"), F.count("error").alias("dead")
         ).filter((F.col("error").isNull() & F.col("value").isNotNull()) | ~is_record)
     values = "value.*" if stream.schema is not None else "value"
-    metadata = [F.col(name).alias(f"_{name}") for name in stream.metadata]
+    metadata = [F.col(quoted(name)).alias(f"_{name}") for name in stream.asked]
     hidden = [HEARTBEAT] if beats else []
     if stream.clock is not None and stream.clock.received is None:
         hidden.append(TIMESTAMP)

@@ -1,0 +1,126 @@
+"""Wherever a projection keeps its tables: each event counts once, and a rebuild is switched to."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.errors import Misuse
+from headrace.events import EventStore, Projection
+from headrace.events.postgres import PostgresSchema
+from headrace.events.projection_file import FilePlace
+from headrace.events.projection_place import Place
+from headrace.events.projection_run import Follower
+from tests.events.cart import Added, Cart, Removed
+
+
+class Demand(Projection):
+    of = (Cart,)
+    tables = "CREATE TABLE demand (product VARCHAR(20) PRIMARY KEY, quantity INT)"
+    factor = 1
+    fails = False
+
+    def on_added(self, e: Added) -> None:
+        mark = "%s" if isinstance(self.place, PostgresSchema) else "?"
+        self.db.execute(
+            f"INSERT INTO demand VALUES ({mark}, {mark}) "
+            "ON CONFLICT (product) DO UPDATE SET quantity = demand.quantity + excluded.quantity",
+            (e.product, self.factor * e.quantity),
+        )
+
+    def on_removed(self, e: Removed) -> None:
+        self.on_added(Added(product=e.product, quantity=-e.quantity))
+        if self.fails:
+            raise RuntimeError("here the process dies")
+
+
+class Doubled(Demand):
+    tables = f"{Demand.tables}; CREATE TABLE more (id INT); CREATE INDEX by_quantity ON demand (quantity);"
+    factor = 2
+
+
+@pytest.fixture(params=["file", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "file":
+        return FilePlace(tmp_path / "demand.db")
+    return PostgresSchema("demand", url=request.getfixturevalue("database"))
+
+
+def demand(projection: Projection) -> dict[str, int]:
+    return dict(projection.query("SELECT product, quantity FROM demand"))
+
+
+def test_two_that_keep_one_place_apply_each_event_once(store: EventStore, place: Place) -> None:
+    for number in range(20):
+        store.execute(Cart, f"c{number % 7}", "add", product="tea", quantity=1)
+    followers = [Follower(store.broker, store.name, Demand(place)) for _ in range(2)]
+    while demand(Demand(place)).get("tea", 0) < 20:
+        for follower in followers:
+            follower.step()
+    store.execute(Cart, "c0", "add", product="cup", quantity=1)
+    while "cup" not in demand(Demand(place)):
+        for follower in followers:
+            follower.step()
+    assert demand(Demand(place)) == {"tea": 20, "cup": 1}
+    for follower in followers:
+        follower.close()
+
+
+def test_events_and_progress_are_one_transaction(store: EventStore, place: Place) -> None:
+    clumsy = Demand(place)
+    clumsy.fails = True
+    store.execute(Cart, "c", "add", product="tea", quantity=3)
+    store.execute(Cart, "c", "remove", product="tea", quantity=1)
+    follower = Follower(store.broker, store.name, clumsy)
+    with pytest.raises(RuntimeError):
+        _step_for_ever(follower.step)
+    follower.close()
+    again = Demand(place)
+    store.project(again)
+    store.execute(Cart, "c", "add", product="cup", quantity=1, wait_for=again)
+    assert demand(again) == {"tea": 2, "cup": 1}
+
+
+def _step_for_ever(step: Callable[[], Any]) -> None:
+    while True:
+        step()
+
+
+def test_who_keeps_it_goes_on_with_what_was_rebuilt_beside(store: EventStore, place: Place) -> None:
+    kept = Demand(place)
+    store.project(kept)
+    for _ in range(5):
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=kept)
+    seen: list[tuple[int, int]] = []
+    assert store.rebuild(Doubled(place), lambda done, total: seen.append((done, total))) == 5
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert demand(kept) == {"tea": 10}
+    store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=kept)
+    assert demand(kept) == {"tea": 11}
+    assert kept.query("SELECT * FROM more") == []
+    assert store.rebuild(Demand(place)) == 6
+    assert demand(kept) == {"tea": 6}
+
+
+def test_a_schema_stands_beside_what_others_have_in_the_database(store: EventStore, database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as others:
+        others.execute("CREATE TABLE demand (mine text)")
+        kept = Demand(PostgresSchema("carts", url=database))
+        store.project(kept)
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=kept)
+        assert others.execute("SELECT * FROM carts.demand").fetchall() == [("tea", 1)]
+        assert others.execute("SELECT * FROM public.demand").fetchall() == []
+        store.rebuild(kept)
+        schemas = others.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'carts%'").fetchall()
+        assert schemas == [("carts",)]
+
+
+def test_a_schema_that_cannot_be_is_refused_without_the_password() -> None:
+    with pytest.raises(Misuse, match="'my carts' is no name of a schema"):
+        PostgresSchema("my carts", url="postgresql://h/d")
+    with pytest.raises(Misuse, match="none that PostgreSQL understands") as refused:
+        PostgresSchema("carts", url="postgresql://u:secret@h:port:99/d?x")
+    assert "secret" not in str(refused.value)
+    assert PostgresSchema("carts", url="postgresql://u:secret@h/d").name == "the schema 'carts' of h/d"
