@@ -27,8 +27,9 @@ CITIES: Final = 5
 KILLS: Final = 7
 REBUILT_AT: Final = 3
 TABLES: Final = ("users", "cities")
-NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
-BEFORE: Final = NOON - timedelta(days=1)
+BEGINNING: Final = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=2)
+"""Some hours ago: what is older than a week is taken away by retention."""
+BEFORE: Final = BEGINNING - timedelta(days=1)
 PIPELINE: Final = """
 from pyspark.sql import functions as F
 from headrace import App, session, sliding
@@ -69,7 +70,7 @@ def homes():
 
 def at(n: int) -> datetime:
     """When a click happened: ten in a second, and each up to two seconds out of order."""
-    return NOON + timedelta(milliseconds=100 * n - (n * 7919 % 2_000))
+    return BEGINNING + timedelta(milliseconds=100 * n - (n * 7919 % 2_000))
 
 
 def user_of(n: int) -> int:
