@@ -13,7 +13,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 
 from headrace.testing.postgres import PostgresServer
-from tests.scheduling import SparkTogether, uses_spark
+from tests.scheduling import SparkTogether, session_of
 from tools.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTo
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A test that uses the session without being known to: two workers would start one each.
-    unknown = [item.nodeid for item in items if "spark" in _fixtures(item) and not uses_spark(item.nodeid)]
+    unknown = [
+        item.nodeid for item in items if "spark" in _fixtures(item) and session_of(item.nodeid) is None
+    ]
     if unknown:
         raise pytest.UsageError(f"tests/scheduling.py has to say that these use Spark: {unknown}")
 
