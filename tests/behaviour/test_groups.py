@@ -58,6 +58,8 @@ def test_a_member_beyond_the_number_of_partitions_stays_idle(
     crowd = Crowd(member(client, group, topic), member(client, group, topic))
 
     def has_settled() -> bool:
+        if group not in client.groups():
+            return False  # nobody has joined yet
         described = client.group(group)
         shares = sorted(len(consumer.assignment()) for consumer in crowd.consumers)
         return (described.state, len(described.members), shares) == ("stable", 2, [0, 1])

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.protocol.compression import GZIP
 from headrace.testing import EmbeddedBroker
-from tests.broker.wire_client import WireClient
+from tests.broker.wire_client import WireClient, batch_of
 
-DESCRIBE, ALTER, EDIT = 32, 33, 44
-TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+DELETE_RECORDS, DESCRIBE, ALTER, EDIT, LIST = 21, 32, 33, 44, 74
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-FROM_TOPIC, FROM_START, FROM_DEFAULT = 1, 4, 5
+FROM_TOPIC, FROM_START, FROM_DEFAULT, FROM_GROUP = 1, 4, 5, 8
 
 
 @pytest.fixture
@@ -32,6 +33,18 @@ def describe(client: WireClient, name: str, kind: int = TOPIC, keys: Sequence[st
 def values(client: WireClient, *keys: str) -> dict[str, str]:
     """Some settings of the topic."""
     return {config.name: config.value for config in describe(client, "orders", keys=keys).configs}
+
+
+def edit_group(client: WireClient, name: str, *changes: tuple[str, int, str | None]) -> Any:
+    """The answer to an incremental change of a group's settings."""
+    return edit(client, *changes, resource_type=GROUP, resource_name=name)
+
+
+def listed(client: WireClient, *kinds: int) -> set[tuple[int, str]]:
+    """The resources of these types, or of all, that have settings."""
+    answer = client.ask(LIST, 1, resource_types=kinds)
+    assert answer.error_code is ErrorCode.none
+    return {(each.resource_type, each.resource_name) for each in answer.config_resources}
 
 
 def edit(client: WireClient, *changes: tuple[str, int, str | None], **more: Any) -> Any:
@@ -96,8 +109,11 @@ REFUSED = [
     ("segment.bytes", SET, "0"),
     ("min.cleanable.dirty.ratio", SET, "nan"),
     ("cleanup.policy", SET, "burn"),
-    ("cleanup.policy", SUBTRACT, "delete"),
-    ("compression.type", SET, "zstd"),
+    ("cleanup.policy", SET, "delete,"),
+    ("compression.type", SET, "none"),
+    ("compression.zstd.level", SET, "23"),
+    ("compression.gzip.level", SET, "0"),
+    ("remote.storage.enable", SET, "true"),
     # What loads classes or reads files in other brokers (CVE-2023-25194, CVE-2025-27817) is unknown here.
     ("sasl.jaas.config", SET, "com.sun.security.auth.module.JndiLoginModule required;"),
     ("sasl.oauthbearer.token.endpoint.url", SET, "file:///etc/passwd"),
@@ -136,3 +152,77 @@ def test_all_settings_are_replaced_at_once(client: WireClient) -> None:
 def test_the_brokers_own_topics_keep_their_settings(client: WireClient) -> None:
     refused = edit(client, ("retention.ms", SET, "1"), resource_name="__consumer_offsets")
     assert refused.error_code is ErrorCode.invalid_request
+
+
+ATTRIBUTES_AT = 21
+"""Where a batch says its codec; what lies before is the broker's."""
+CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_kafkas_compression_types_are_accepted_and_batches_stored_as_they_come(
+    client: WireClient, codec: str
+) -> None:
+    assert edit(client, ("compression.type", SET, codec)).error_code is ErrorCode.none
+    assert values(client, "compression.type") == {"compression.type": codec}
+    batch = batch_of(b"a" * 100, codec=GZIP)
+    client.produce("orders", batch)
+    (found,) = client.fetch({("orders", 0): 0}).responses[0].partitions
+    assert found.records[ATTRIBUTES_AT:] == batch[ATTRIBUTES_AT:]
+
+
+def test_a_topic_without_a_cleanup_policy_keeps_every_record(client: WireClient) -> None:
+    assert edit(client, ("cleanup.policy", SUBTRACT, "delete")).error_code is ErrorCode.none
+    (config,) = describe(client, "orders", keys=["cleanup.policy"]).configs
+    assert (config.value, config.config_source) == ("", FROM_TOPIC)
+    assert delete_records(client) is ErrorCode.none
+    edit(client, ("cleanup.policy", APPEND, "compact"))
+    assert values(client, "cleanup.policy") == {"cleanup.policy": "compact"}
+    assert delete_records(client) is ErrorCode.policy_violation
+
+
+def delete_records(client: WireClient) -> ErrorCode:
+    """Whether the records of the topic may be deleted by a client."""
+    topic = {"name": "orders", "partitions": [{"partition_index": 0, "offset": -1}]}
+    answer = client.ask(DELETE_RECORDS, 2, topics=[topic], timeout=10_000)
+    code: ErrorCode = answer.topics[0].partitions[0].error_code
+    return code
+
+
+GROUP_SETTINGS = {
+    "consumer.session.timeout.ms": ("45000", "60000", "44999"),
+    "consumer.heartbeat.interval.ms": ("5000", "15000", "4999"),
+    "consumer.assignment.interval.ms": ("1000", "0", "15001"),
+    "share.assignment.interval.ms": ("1000", "15000", "-1"),
+    "streams.session.timeout.ms": ("45000", "60000", "60001"),
+    "streams.heartbeat.interval.ms": ("5000", "15000", "15001"),
+    "streams.assignment.interval.ms": ("1000", "0", "-1"),
+    "streams.num.standby.replicas": ("0", "2", "3"),
+    "streams.initial.rebalance.delay.ms": ("3000", "0", "-1"),
+}
+
+
+@pytest.mark.parametrize("name", GROUP_SETTINGS)
+def test_settings_of_groups_have_kafkas_defaults_and_bounds(client: WireClient, name: str) -> None:
+    default, allowed, refused = GROUP_SETTINGS[name]
+    (config,) = describe(client, "g", GROUP, [name]).configs
+    assert (config.value, config.config_source) == (default, FROM_DEFAULT)
+    assert edit_group(client, "g", (name, SET, allowed)).error_code is ErrorCode.none
+    assert edit_group(client, "g", (name, SET, refused)).error_code is ErrorCode.invalid_config
+    (config,) = describe(client, "g", GROUP, [name]).configs
+    assert (config.value, config.config_source) == (allowed, FROM_GROUP)
+
+
+def test_a_group_without_a_name_has_no_settings(client: WireClient) -> None:
+    assert describe(client, "", GROUP).error_code is ErrorCode.invalid_request
+
+
+def test_resources_with_settings_are_listed(client: WireClient) -> None:
+    edit_group(client, "g", ("consumer.session.timeout.ms", SET, "50000"))
+    edit_group(client, "other", ("share.isolation.level", SET, "read_committed"))
+    edit_group(client, "other", ("share.isolation.level", DELETE, None))
+    assert listed(client, GROUP) == {(GROUP, "g")}
+    assert {(TOPIC, "orders"), (BROKER, "1"), (GROUP, "g")} <= listed(client)
+    assert listed(client, BROKER_LOGGER, CLIENT_METRICS) == set()
+    assert client.ask(LIST, 1, resource_types=[99]).error_code is ErrorCode.unsupported_version
+    assert client.ask(LIST, 0).config_resources == ()

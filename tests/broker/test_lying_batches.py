@@ -8,8 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
-from headrace.protocol.compression import GZIP, ZSTD, compress
-from headrace.protocol.records import NewRecord, build_batch, encode_records
+from headrace.protocol.compression import GZIP, NONE, ZSTD, compress
+from headrace.protocol.records import NewRecord, build_batch, encode_batch, encode_records
 from tests.broker.processes import BrokerProcess
 from tests.broker.wire_client import LIST_OFFSETS, WireClient, batch_of
 from tests.protocol.entities import INT32_MAX
@@ -66,6 +66,9 @@ LIES = {
     "a negative count": (lying(count=-3), ErrorCode.invalid_record),
     "a count that is not its range": (lying(last_offset_delta=99), ErrorCode.invalid_record),
     "a range that goes back": (lying(last_offset_delta=-5), ErrorCode.invalid_record),
+    "more records than it has bytes for": (lying(count=3), ErrorCode.invalid_record),
+    "2³¹ records in a byte": (lying(b"x", INT32_MAX), ErrorCode.invalid_record),
+    "2³¹ records in zstd": (lying(bytes(40), INT32_MAX, attributes=ZSTD), ErrorCode.invalid_record),
     "a control batch": (lying(attributes=CONTROL), ErrorCode.invalid_record),
     "a control batch of a transaction": (
         lying(attributes=CONTROL | TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
@@ -117,6 +120,26 @@ def test_a_compacted_topic_refuses_batches_whose_records_are_not_what_the_header
 
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic(client: WireClient) -> None:
     assert client.produce("keyed", BATCH).error_code is ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", [NONE, ZSTD])
+def test_a_compacted_topic_names_the_records_without_a_key(client: WireClient, codec: int) -> None:
+    records = [NewRecord(b"k", b"v", TIMESTAMP), NewRecord(None, b"v", TIMESTAMP)] * 2
+    answer = client.produce("keyed", bytes(encode_batch(records, codec=codec)))
+    assert answer.error_code is ErrorCode.invalid_record
+    assert [each.batch_index for each in answer.record_errors] == [1, 3]
+    assert "without key in topic partition keyed-0" in answer.record_errors[0].batch_index_error_message
+
+
+def test_batches_for_a_compacted_topic_are_stored_in_the_order_in_which_they_came(client: WireClient) -> None:
+    """A large batch is checked off the loop: what comes behind it, compressed or not, waits for it."""
+    client.create_topic("ordered", cleanup_policy="compact")
+    many = bytes(encode_batch([NewRecord(b"k", b"v", TIMESTAMP)] * 50_000, codec=ZSTD))
+    one = batch_of(b"v", key=b"k")
+    for batch in (many, one, many, one):
+        client.send_produce("ordered", batch)
+    offsets = [client.receive().responses[0].partition_responses[0].base_offset for _ in range(4)]
+    assert offsets == [0, 50_000, 50_001, 100_001]
 
 
 def test_a_batch_that_cannot_be_opened_is_found_by_the_time_of_its_header(client: WireClient) -> None:

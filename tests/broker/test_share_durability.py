@@ -1,6 +1,7 @@
 """kill −9: what was accepted never comes back, what was not always does, and a dead letter is there once."""
 
 import random
+import time
 from pathlib import Path
 
 from headrace import queue
@@ -33,7 +34,7 @@ def test_a_share_group_goes_on_where_it_was(tmp_path: Path) -> None:
         for message in taken:
             number = message.offset
             if number == 2:
-                message.release()
+                message.release(delay=0)
             elif number == 4:
                 message.reject()
             elif number == 6:
@@ -46,6 +47,23 @@ def test_a_share_group_goes_on_where_it_was(tmp_path: Path) -> None:
         assert left[0][1] == 2  # deliveries that ended are remembered
         dead = values(broker, dead_letter_topic("orders", "mailer"), "undertaker")
         assert [value for value, _ in dead] == [b"4"]
+
+
+def test_the_delay_of_a_release_survives(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        with WireClient(broker.address) as client:
+            client.create_topic("orders")
+            client.produce("orders", batch_of(b"later", timestamp=round(1000 * time.time())))
+        released_at = time.time()
+        for message in queue("orders", group="g", broker=broker.address, idle_s=0.1):
+            message.release(delay=3)
+        broker.restart()
+        for message in queue("orders", group="g", broker=broker.address, idle_s=10):
+            assert (message.value, message.deliveries) == (b"later", 2)
+            assert time.time() - released_at >= 3
+            message.accept()
+            break
+        assert values(broker, "orders", "g") == []
 
 
 def test_settings_of_a_group_survive(tmp_path: Path) -> None:

@@ -311,6 +311,15 @@ def test_a_group_without_members_can_be_moved_emptied_and_deleted(member: Member
     )
 
 
+def test_a_group_can_be_placed_before_its_first_member(client: WireClient) -> None:
+    topics = [{"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 4}]}]
+    assert client.ask(ALTER_OFFSETS, 0, group_id="mailer", topics=topics).error_code is ErrorCode.none
+    assert progress(client) == (4, 2)
+    (group,) = client.ask(LIST_GROUPS, 5, states_filter=[], types_filter=["share"]).groups
+    assert (group.group_id, group.group_state) == ("mailer", "Empty")
+    assert client.ask(ALTER_OFFSETS, 0, group_id="", topics=topics).error_code is ErrorCode.group_id_not_found
+
+
 def test_settings_that_cannot_be_meant_are_refused(client: WireClient) -> None:
     assert configure(client, **{"share.delivery.count.limit": "0"}) is ErrorCode.invalid_config
     assert configure(client, **{"share.nonsense": "1"}) is ErrorCode.invalid_config

@@ -35,6 +35,8 @@ class Expected:
     deliveries: int = 0
     stored: int = 0
     """Deliveries that a restart remembers: those that ended."""
+    held_back_ms: int = 0
+    """Until when a release holds it back."""
 
 
 def as_ranges(said: dict[int, Acknowledgement]) -> list[AcknowledgedRange]:
@@ -59,6 +61,8 @@ class Model(RuleBasedStateMachine):
         self.now_ms = 1_000_000
         self.log: dict[int, Expected] = {}
         self.first = self.end = start
+        self.unreadable: set[int] = set()
+        """The last offset of each batch of nonsense."""
         self.stored_start = start
         self.stored: dict[int, bytes] = {}
         self.share = SharePartition(start, self.config)
@@ -76,7 +80,11 @@ class Model(RuleBasedStateMachine):
 
     def eligible(self) -> list[int]:
         """The records that a member could be given now, in order."""
-        free = [o for o, r in self.log.items() if r.state == WAITING and r.due_ms <= self.now_ms]
+        free = [
+            o
+            for o, r in self.log.items()
+            if r.state == WAITING and max(r.due_ms, r.held_back_ms) <= self.now_ms
+        ]
         if not self.config.key_order:
             return free
         firsts: dict[bytes, int] = {}
@@ -94,8 +102,9 @@ class Model(RuleBasedStateMachine):
             if record.state == HELD and record.deadline_ms <= self.now_ms:
                 self.give_up(record)
 
-    def give_up(self, record: Expected) -> None:
+    def give_up(self, record: Expected, held_back_ms: int = 0) -> None:
         record.stored = record.deliveries
+        record.held_back_ms = held_back_ms
         record.state = DYING if record.deliveries >= LIMIT else WAITING
 
     @rule(
@@ -114,14 +123,18 @@ class Model(RuleBasedStateMachine):
                 return
             if offset < self.share.next:
                 continue
-            if self.is_plain(offset):
+            if offset in self.unreadable:
+                self.share.give_up_unreadable(offset)
+            elif self.is_plain(offset):
                 last = next(o for o in itertools.count(offset) if not self.is_plain(o + 1))
-                self.share.see_all(offset, last, enough)
+                self.share.see_all(offset, last, enough, self.now_ms)
             else:
                 self.share.see(offset, self.now_ms, key=record.key, due_ms=record.due_ms)
 
     def is_plain(self, offset: int) -> bool:
         record = self.log.get(offset)
+        if offset in self.unreadable:
+            return False
         return record is not None and not record.due_ms and (record.key is None or not self.config.key_order)
 
     @rule(member=MEMBERS, limit=st.integers(1, 9))
@@ -151,14 +164,16 @@ class Model(RuleBasedStateMachine):
         chosen = sorted(data.draw(st.sets(st.sampled_from(mine), min_size=1)))
         word = data.draw(KINDS)
         said = {offset: data.draw(st.sampled_from([word, word, *Acknowledgement])) for offset in chosen}
-        assert self.share.acknowledge(member, as_ranges(said), self.now_ms) is ErrorCode.none
+        delay_ms = data.draw(st.sampled_from([0, 0, 700, 1_500]))
+        ranges = [each._replace(delay_ms=delay_ms) for each in as_ranges(said)]
+        assert self.share.acknowledge(member, ranges, self.now_ms) is ErrorCode.none
         self.store()
         for offset, kind in said.items():
-            self.end_hold(self.log[offset], kind)
+            self.end_hold(self.log[offset], kind, delay_ms)
 
-    def end_hold(self, record: Expected, kind: Acknowledgement) -> None:
+    def end_hold(self, record: Expected, kind: Acknowledgement, delay_ms: int) -> None:
         if kind is Acknowledgement.RELEASE:
-            self.give_up(record)
+            self.give_up(record, self.now_ms + delay_ms if delay_ms else 0)
         elif kind is Acknowledgement.REJECT:
             record.state = DYING
         elif kind is Acknowledgement.RENEW:
@@ -200,8 +215,21 @@ class Model(RuleBasedStateMachine):
             record = self.log[offset]
             assert record.state == DYING
             assert (burial.reason is Reason.LIMIT) <= (burial.deliveries == LIMIT)
+            assert (burial.reason is Reason.UNREADABLE) == (offset in self.unreadable)
             self.share.buried(offset)
             record.state = DEAD
+        self.store()
+
+    @rule(count=st.integers(1, 200))
+    def append_what_cannot_be_read(self, count: int) -> None:
+        """A batch of nonsense: one dead letter, for which its last offset stands."""
+        self.look(len(self.log) + 1)
+        if self.share.next < self.end:
+            return  # the model looks at records in their order
+        self.end += count
+        self.log[self.end - 1] = Expected(None, 0, state=DYING)
+        self.unreadable.add(self.end - 1)
+        self.share.give_up_unreadable(self.end - 1)
         self.store()
 
     @rule()

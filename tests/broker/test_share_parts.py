@@ -6,7 +6,6 @@ import doctest
 import importlib
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -28,11 +27,9 @@ from headrace.broker.shares.records import (
 )
 from headrace.broker.shares.sessions import MAX_EPOCH, ShareSession, ShareSessions
 from headrace.broker.shares.states import Reason, Run, StoredState
-from headrace.broker.shares.wishes import read_wishes
+from headrace.broker.shares.wishes import read_wish
 from headrace.broker.topics import check_name
-from headrace.protocol.batch import read_header
-from headrace.protocol.compression import GZIP, NONE
-from headrace.protocol.records import NewRecord, encode_batch
+from headrace.protocol.records import Record
 
 SHARE = ShareKey("mailer", UUID(int=7), 3)
 
@@ -65,24 +62,14 @@ def test_the_first_of_a_row_lets_the_next_one_go() -> None:
     assert rows.join(9, b"k")
 
 
-@pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_wishes_are_found_in_batches_of_any_codec(codec: int) -> None:
+def test_headers_say_when_and_for_whom() -> None:
     headers = (
         (("headrace-delay-ms", b"500"),),
         (("headrace-deliver-at", b"oops"),),
         (("headrace-group", b"x"),),
     )
-    batch = bytes(encode_batch([NewRecord(b"k", b"v", 1000, each) for each in headers], codec=codec))
-    wishes = read_wishes(batch, read_header(batch), "mailer", with_keys=False)
-    assert wishes is not None
+    wishes = [read_wish(Record(7, 1000, b"k", b"v", each), "mailer") for each in headers]
     assert [(wish.due_ms, wish.is_ours) for wish in wishes] == [(1500, True), (0, True), (0, False)]
-
-
-def test_a_batch_without_wishes_is_not_opened() -> None:
-    batch = bytes(encode_batch([NewRecord(b"k", b"v", 1000)]))
-    assert read_wishes(batch, read_header(batch), "mailer", with_keys=False) is None
-    (wish,) = read_wishes(batch, read_header(batch), "mailer", with_keys=True) or ()
-    assert wish.key == b"k"
 
 
 @given(st.text(min_size=1, max_size=300), st.from_regex(r"[a-zA-Z0-9._-]{3,200}", fullmatch=True))
@@ -110,12 +97,13 @@ def test_sessions_count_and_belong_to_a_connection() -> None:
     session = sessions.open(("g", "m"), [], "peer")
     assert isinstance(session, ShareSession)
     assert sessions.open(("g", "n"), [], "peer") is ErrorCode.share_session_limit_reached
-    assert sessions.go_on(("g", "m"), 1) is session
-    assert sessions.go_on(("g", "m"), 1) is ErrorCode.invalid_share_session_epoch
+    assert sessions.go_on(("g", "m"), 1, "peer") is session
+    assert sessions.go_on(("g", "m"), 1, "peer") is ErrorCode.invalid_share_session_epoch
+    assert sessions.go_on(("g", "m"), 2, "other") is ErrorCode.share_session_not_found
     session.epoch = MAX_EPOCH
-    assert sessions.go_on(("g", "m"), MAX_EPOCH) is session
-    assert sessions.go_on(("g", "m"), 1) is session
+    assert sessions.go_on(("g", "m"), MAX_EPOCH, "peer") is session
+    assert sessions.go_on(("g", "m"), 1, "peer") is session
     assert sessions.of_peer("peer") == (("g", "m"),)
     sessions.close(("g", "m"))
     assert sessions.of_peer("peer") == ()
-    assert sessions.go_on(("g", "m"), 2) is ErrorCode.share_session_not_found
+    assert sessions.go_on(("g", "m"), 2, "peer") is ErrorCode.share_session_not_found

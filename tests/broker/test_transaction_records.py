@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.statelog import MemoryStateLog, StateRecord
+from headrace.broker.statelog import MemoryStateLog, StateRecord, UnknownRecord
 from headrace.broker.transactions.producer_ids import BLOCK, ProducerIds
 from headrace.broker.transactions.records import (
     read_key,
@@ -89,8 +90,25 @@ def test_values_of_version_0_are_read_too() -> None:
 def test_the_counter_of_producer_ids_has_a_key_that_is_no_transactional_id() -> None:
     key, value = write_producer_ids(3000)
     assert read_key(key) is None
-    assert read_producer_ids(key, value) == 3000
-    assert read_producer_ids(write_key("t"), value) is None
+    assert read_producer_ids(value) == 3000
+
+
+UNKNOWN = {
+    "a key of version 7": lambda: read_key(b"\0\7\0\1t"),
+    "a transaction of version 2": lambda: read_value("t", b"\0\2" + _empty()[2:]),
+    "a transaction in state 9": lambda: read_value("t", _empty()[:16] + b"\x09" + _empty()[17:]),
+    "a counter of producer ids of version 1": lambda: read_producer_ids(b"\0\1" + bytes(8)),
+}
+
+
+def _empty() -> bytes:
+    return write_value(Transaction(transactional_id="t", producer_id=5, epoch=0, timeout_ms=1, updated_ms=7))
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_a_record_of_a_newer_broker_is_refused(what: str) -> None:
+    with pytest.raises(UnknownRecord, match=what):
+        UNKNOWN[what]()
 
 
 def test_no_producer_id_is_given_twice_even_over_restarts() -> None:
@@ -101,7 +119,7 @@ def test_no_producer_id_is_given_twice_even_over_restarts() -> None:
         for entry in log.replay():
             assert isinstance(entry, StateRecord)
             assert entry.value is not None
-            ids.restore(read_producer_ids(entry.key, entry.value) or 0)
+            ids.restore(read_producer_ids(entry.value))
         given_ids += [ids.take() for _ in range(BLOCK + 1)]
     assert len(set(given_ids)) == len(given_ids)
     assert len(log.entries) == 6

@@ -36,12 +36,24 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 DAY_MS = 86_400_000
 
 
+class BreakableLog(MemoryStateLog):
+    """A state log on a disk that has no room for records of one state."""
+
+    fails_from: State | None = None
+
+    def append(self, records, producer=None) -> None:
+        for _, value in records:
+            if value is not None and self.fails_from is not None and value[16] == self.fails_from:
+                raise DiskFault("no space left on the device")
+        super().append(records, producer)
+
+
 class Bench:
     """A coordinator with everything it needs; `restart` is a kill −9 and a new start."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.state = MemoryStateLog()
+        self.state = BreakableLog()
         self.partitions = ListedPartitions(A, B, OFFSETS)
         self.transactions = self._make()
 
@@ -318,7 +330,31 @@ async def test_a_decided_outcome_is_carried_out_after_a_crash(bench: Bench, comm
     await bench.restart()
     expected = ["v"] if committed else []
     assert bench.partitions.committed(*A) == bench.partitions.committed(*B) == expected
-    assert len(bench.partitions.markers(*A)) == len(bench.partitions.markers(*B)) == 1
+    marker = Marker(*producer, committed)
+    assert set(bench.partitions.markers(*A)) == set(bench.partitions.markers(*B)) == {marker}
+
+
+@pytest.mark.parametrize("written", [0, 1, 2], ids=["no marker", "one marker", "both markers"])
+async def test_an_empty_transaction_fences_its_partitions_after_a_crash(bench: Bench, written: int) -> None:
+    first = await bench.transactions.initialize("t", 60_000)
+    await bench.transactions.add_partitions("t", first, [A, B])
+    steps = iter([None] * written + [DiskFault("killed")] * 3)
+
+    def some_markers_only() -> None:
+        fault = next(steps)
+        if fault is not None:
+            raise fault
+
+    bench.partitions.before_write = some_markers_only
+    bench.state.fails_from = State.COMPLETE_ABORT if written == 2 else None
+    with pytest.raises((TransactionBusy, CoordinatorUnavailable)):
+        await bench.transactions.initialize("t", 60_000)
+    bench.partitions.before_write, bench.state.fails_from = (lambda: None), None
+    await bench.restart()
+    await bench.transactions.initialize("t", 60_000)
+    for partition in (A, B):
+        with pytest.raises(StaleProducerEpoch):
+            bench.write(first, partition)
 
 
 async def test_markers_that_a_full_disk_refused_are_written_later(bench: Bench) -> None:

@@ -19,7 +19,13 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.statelog import MemoryStateLog, Producer
 from headrace.broker.transactions import Transactions, TransactionSettings
 from headrace.broker.transactions.coordinator import OFFSETS
-from headrace.broker.transactions.records import write_key, write_producer_ids, write_value
+from headrace.broker.transactions.records import (
+    read_key,
+    read_value,
+    write_key,
+    write_producer_ids,
+    write_value,
+)
 from headrace.broker.transactions.transaction import (
     ProducerFenced,
     State,
@@ -30,7 +36,7 @@ from headrace.broker.transactions.transaction import (
     UnknownProducer,
 )
 from headrace.storage.producers import ProducerFault
-from tests.broker.listed_partitions import ListedPartitions, Write
+from tests.broker.listed_partitions import ListedPartitions, Marker, Write
 from tests.broker.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -444,6 +450,21 @@ class TransactionsModel(RuleBasedStateMachine):
             if not attempt.wanted:
                 assert True not in {outcomes[value] for value in attempt.values}
 
+    def every_completed_transaction_has_its_marker_in_every_partition(self) -> None:
+        """The epoch of a marker fences writers that ask no coordinator, also where nothing was written."""
+        prepared: dict[str, Transaction] = {}
+        for entry in self.log.entries:
+            name = read_key(entry.key)
+            if name is None or entry.value is None:
+                continue
+            state = read_value(name, entry.value)
+            if state.is_prepared:
+                prepared[name] = state
+            elif name in prepared:
+                ended = prepared.pop(name)
+                for partition in ended.partitions:
+                    assert Marker(*ended.marker, ended.is_committed) in self.partitions.markers(*partition)
+
     def teardown(self) -> None:
         """Everybody goes away: after the time-outs every transaction has one outcome, and readers go on."""
         self.fuse.charges = []
@@ -455,6 +476,7 @@ class TransactionsModel(RuleBasedStateMachine):
         outcomes = self.partitions.outcomes()
         for attempt in self.attempts:
             assert len({outcomes[value] for value in attempt.values}) <= 1
+        self.every_completed_transaction_has_its_marker_in_every_partition()
 
 
 TestTransactionsModel = TransactionsModel.TestCase

@@ -11,16 +11,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from uuid import UUID
 
 from headrace.client.address import Address
 from headrace.protocol.batch import place_batch, read_header
 from headrace.protocol.fetch import FetchResponse, PartitionData, read_fetch
-from headrace.protocol.messages import RequestHeader, is_flexible, read_request_header, write_response
+from headrace.protocol.messages import RequestHeader, is_flexible, read_request_header
 from headrace.protocol.produce import PartitionResult, pack_produce_response, read_produce
+from headrace.protocol.responses import write_response
 
 TOPIC = "topic"
+TOPIC_ID = UUID(int=7)
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
-SERVED = {PRODUCE: 9, FETCH: 12, METADATA: 9, API_VERSIONS: 0}
+SERVED = {PRODUCE: 9, FETCH: 12, METADATA: 10, API_VERSIONS: 0}
 OFFSET_OUT_OF_RANGE, OUT_OF_ORDER = 1, 45
 
 
@@ -78,10 +81,10 @@ class ScriptedBroker:
 
     def _describe(self, header: RequestHeader, leader: Address) -> bytes:
         partition = {"error_code": 0, "partition_index": 0, "leader_id": 1}
-        topic = {"error_code": 0, "name": TOPIC, "partitions": [partition]}
+        topic = {"error_code": 0, "name": TOPIC, "topic_id": TOPIC_ID, "partitions": [partition]}
         brokers = [{"node_id": 1, "host": leader.host, "port": leader.port}]
         body = {"brokers": brokers, "controller_id": 1, "topics": [topic]}
-        return write_response(METADATA, 9, header.correlation_id, body)
+        return write_response(METADATA, 10, header.correlation_id, body)
 
     def _fetch(self, frame: memoryview, header: RequestHeader, fate: Fate) -> bytes:
         wanted = read_fetch(frame, header.body, header.version).topics[0].partitions[0].offset

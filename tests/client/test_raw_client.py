@@ -4,6 +4,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +15,7 @@ from kio.schema.metadata.v9 import MetadataRequest, MetadataResponse
 from headrace.client.address import Address, read_addresses
 from headrace.client.cluster import Cluster
 from headrace.client.connection import MAX_FRAME_BYTES, Connection
-from headrace.client.errors import BadResponse, BrokerUnreachable, UnsupportedApi
+from headrace.client.errors import BadResponse, BrokerUnreachable, ConnectionShared, UnsupportedApi
 from headrace.client.retry import attempts
 
 LIST_TRANSACTIONS = ListTransactionsRequest(state_filters=(), producer_id_filters=())
@@ -134,3 +135,36 @@ def test_attempts_end_with_the_time_allowed() -> None:
     made = list(attempts(0.05))
     assert made == list(range(1, len(made) + 1))
     assert 2 <= len(made) <= 20
+
+
+def test_a_second_thread_is_refused_and_the_first_one_gets_its_answer() -> None:
+    is_asked, may_answer = threading.Event(), threading.Event()
+    answer = framed(VERSIONS)
+
+    def slow(request: bytes) -> bytes:
+        is_asked.set()
+        may_answer.wait(10)
+        return answer(request)
+
+    with peer(answer, slow) as address, open_to(address) as connection:
+        answers: list[ApiVersionsResponse] = []
+
+        def ask() -> None:
+            answers.append(connection.ask(ApiVersionsRequest(), ApiVersionsResponse))
+
+        first = threading.Thread(target=ask)
+        first.start()
+        assert is_asked.wait(10)
+        with pytest.raises(ConnectionShared, match="give each thread a Cluster of its own"):
+            connection.ask(ApiVersionsRequest(), ApiVersionsResponse)
+        may_answer.set()
+        first.join()
+        assert [api.api_key for response in answers for api in response.api_keys] == [18]
+
+
+def test_a_connection_may_pass_to_another_thread(bootstrap: str) -> None:
+    (address,) = read_addresses(bootstrap)
+    with open_to(address) as connection, ThreadPoolExecutor(1) as other:
+        connection.ask(ApiVersionsRequest(), ApiVersionsResponse)
+        asked = other.submit(connection.ask, ApiVersionsRequest(), ApiVersionsResponse)
+        assert {api.api_key for api in asked.result().api_keys} >= {0, 1, 3, 18}

@@ -3,11 +3,12 @@
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args, get_type_hints
 
 from hypothesis import strategies as st
-from kio.index import load_request_schema
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
 
 from headrace.protocol.messages import is_tuple, nested_schema
 
@@ -37,6 +38,10 @@ def scalars(durations_ms: Sequence[int], records: Sequence[bytes]) -> Mapping[st
         "bytes": st.binary(max_size=12),
         "records": st.sampled_from(records),
         "uuid": st.sampled_from([None, uuid.UUID(int=7)]),
+        "error_code": st.sampled_from([ErrorCode.none, ErrorCode.invalid_request]),
+        "datetime_i64": st.sampled_from([datetime.fromtimestamp(1, UTC)]),
+        "float64": st.just(0.5),
+        "uint16": st.integers(0, 2**16 - 1),
     }
 
 
@@ -48,6 +53,11 @@ def requests(
 ) -> st.SearchStrategy[Any]:
     """Requests of one API and version that are well formed, whatever they ask for."""
     return _entities(load_request_schema(api_key, version), types)
+
+
+def responses(api_key: int, version: int) -> st.SearchStrategy[Any]:
+    """Responses of one API and version."""
+    return _entities(load_response_schema(api_key, version), DEFAULTS)
 
 
 def _entities(schema: type, types: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:

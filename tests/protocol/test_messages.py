@@ -15,7 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.apis import APIS
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import build, is_flexible, read_request_header, write_response
+from headrace.protocol.messages import build, is_flexible, read_request_header
+from headrace.protocol.responses import write_response
 from tests.broker.wire_client import read_response
 from tests.protocol.entities import requests
 

@@ -11,7 +11,7 @@ from kio.index import load_request_schema
 from headrace.broker.apis import APIS, FETCH, PRODUCE
 from headrace.protocol.errors import ProtocolError
 from headrace.protocol.messages import is_flexible, read_request_header
-from headrace.protocol.requests import read_request
+from headrace.protocol.requests import read_request, request_steps
 from headrace.protocol.wire import MAX_ITEMS, pack_unsigned_varint
 from tests.broker.wire_client import pack_request
 from tests.protocol.entities import requests
@@ -31,6 +31,17 @@ def read(payload: bytes) -> Any:
     return read_request(frame, read_request_header(frame, is_flexible))
 
 
+def read_in_steps(payload: bytes) -> Any:
+    """The body of a request, read in steps."""
+    frame = memoryview(payload)
+    steps = request_steps(frame, read_request_header(frame, is_flexible))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
 def header(api_key: int, version: int) -> bytes:
     """The header of a request without a client id; of a flexible version, without tagged fields."""
     return struct.pack(">hhih", api_key, version, 1, -1) + (b"\0" if is_flexible(api_key, version) else b"")
@@ -42,6 +53,7 @@ def test_a_request_comes_back_as_it_was_written(data: st.DataObject, api: tuple[
     api_key, version = api
     request = data.draw(requests(api_key, version))
     assert read(pack_request(api_key, version, request)) == request
+    assert read_in_steps(pack_request(api_key, version, request)) == request
 
 
 @given(data=st.data(), api=st.sampled_from(READ_BY_SCHEMA))
@@ -51,8 +63,10 @@ def test_a_request_that_is_cut_short_is_refused(data: st.DataObject, api: tuple[
     payload = pack_request(api_key, version, data.draw(requests(api_key, version)))
     start = len(header(api_key, version))
     if len(payload) > start:
-        with pytest.raises(ProtocolError):
-            read(payload[: data.draw(st.integers(start, len(payload) - 1))])
+        cut = payload[: data.draw(st.integers(start, len(payload) - 1))]
+        for reader in (read, read_in_steps):
+            with pytest.raises(ProtocolError):
+                reader(cut)
 
 
 @pytest.mark.parametrize("count", [2**31, 2**32 - 1, 1_000_000])

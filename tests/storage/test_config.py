@@ -43,13 +43,13 @@ def test_given_settings_are_typed_and_remembered_as_text():
         ("retention.ms", "-2", "between -1"),
         ("retention.ms", "soon", "invalid literal"),
         ("segment.bytes", "1023", "between 1024"),
-        ("cleanup.policy", "shrink", "delete, compact, or compact,delete"),
-        ("cleanup.policy", "", "delete, compact, or compact,delete"),
+        ("cleanup.policy", "shrink", "delete, compact, compact,delete, or empty"),
+        ("cleanup.policy", "delete,", "delete, compact, compact,delete, or empty"),
         ("min.cleanable.dirty.ratio", "1.5", "between 0 and 1"),
         ("min.cleanable.dirty.ratio", "nan", "between 0 and 1"),
         ("message.timestamp.type", "Whenever", "CreateTime, LogAppendTime"),
         ("preallocate", "yes", "true or false"),
-        ("compression.type", "zstd", "set compression.type on it"),
+        ("compression.type", "none", "one of uncompressed, zstd"),
     ],
 )
 def test_a_value_that_a_setting_cannot_have_is_refused_with_the_reason(name, text, reason):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.protocol.compression import CODECS
+from headrace.testing import BrokerProcess
 from tests.storage.batches import NOW, Writer, batch, open_log, read_records
 from tools.apache_kafka import VERSION, fetch_jars
 from tools.maven import Artifact, fetch
@@ -34,10 +37,10 @@ def classpath() -> str:
     return f"{fetch_jars()}/*:{fetch(f'kafka-tools-{VERSION}', [tools])}/*"
 
 
-def dump(classpath: str, *paths: Path) -> str:
+def dump(classpath: str, *paths: Path, decoder: str = "--print-data-log") -> str:
     """What the tool says of the files; it must not complain."""
     names = ",".join(str(path) for path in paths)
-    command = ["java", "-cp", classpath, DUMP, "--deep-iteration", "--print-data-log", "--files", names]
+    command = ["java", "-cp", classpath, DUMP, "--deep-iteration", decoder, "--files", names]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     said = FIRST_OFFSET.sub("", done.stdout + done.stderr)
@@ -83,6 +86,40 @@ def test_kafka_reads_the_aborted_transactions(log, classpath):
     text = dump(classpath, *log.directory.glob("*.txnindex"))
     (entry,) = log.aborted.between(0, log.end_offset)
     assert f"producerId: 9 firstOffset: {entry.first_offset} lastOffset: {entry.last_offset}" in text
+
+
+KEY_AND_VALUE = re.compile(r"^\| .* key: (\{.*\}) payload: (\{.*\})$", re.MULTILINE)
+
+
+def decoded(classpath: str, folder: Path, decoder: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The records of an internal topic, as Kafka reads them."""
+    text = dump(classpath, *sorted(folder.glob("*.log")), decoder=decoder)
+    return [
+        (json.loads(key)["data"], json.loads(value)["data"]) for key, value in KEY_AND_VALUE.findall(text)
+    ]
+
+
+def test_kafka_reads_the_transaction_log_and_the_committed_offsets(tmp_path, classpath):
+    with BrokerProcess(tmp_path / "data") as kafka:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "shop"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce("orders", b"tea")
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "billing"})
+        places = [TopicPartition("orders", 0, 7)]
+        producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), 20)
+        producer.commit_transaction(20)
+        consumer.close()
+    transactions = decoded(
+        classpath, tmp_path / "data" / "__transaction_state-0", "--transaction-log-decoder"
+    )
+    assert {key["transactionalId"] for key, _ in transactions} == {"shop"}
+    assert [value["transactionStatus"] for _, value in transactions][-2:] == [2, 4]
+    touched = {part["topic"] for _, value in transactions for part in value["transactionPartitions"] or ()}
+    assert touched == {"orders", "__consumer_offsets"}
+    offsets = decoded(classpath, tmp_path / "data" / "__consumer_offsets-0", "--offsets-decoder")
+    ((key, value),) = [(key, value) for key, value in offsets if "topic" in key]
+    assert (key["group"], key["topic"], key["partition"], value["offset"]) == ("billing", "orders", 0, 7)
 
 
 def test_the_tool_would_have_complained(log, classpath):

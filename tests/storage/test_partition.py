@@ -17,7 +17,7 @@ from tests.storage.batches import NOW, batch, filler, open_log, read_records, re
 def test_a_compacted_topic_refuses_a_record_without_a_key_and_says_which(tmp_path):
     log = open_log(tmp_path, cleanup_policy=frozenset({"compact"}))
     records = [NewRecord(b"k", b"1", NOW), NewRecord(None, b"2", NOW)]
-    with pytest.raises(InvalidRecord, match="record 1 has no key"):
+    with pytest.raises(InvalidRecord, match="record 1 of the batch has no key"):
         log.append(memoryview(encode_batch(records)), NOW)
     assert log.end_offset == 0
 

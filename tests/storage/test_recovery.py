@@ -437,7 +437,10 @@ def test_a_segment_that_was_deleted_before_it_could_be_closed_leaves_no_files(tm
     log.roll()
     for job in jobs:
         job()
+    done = len(jobs)
     log.trim()
+    for job in jobs[done:]:
+        job()
     assert {
         int(path.name.partition(".")[0]) for path in tmp_path.iterdir() if path.suffix != ".snapshot"
     } == {segment.base_offset for segment in log.segments}

@@ -52,7 +52,7 @@ def test_an_old_segment_behind_a_young_one_stays(tmp_path):
     assert len(read_records(log)) == 30
 
 
-@pytest.mark.parametrize("policy", [{"compact"}, {"delete"}])
+@pytest.mark.parametrize("policy", [{"compact"}, {"delete"}, set()])
 def test_nothing_goes_without_a_limit_or_from_a_compacted_topic(tmp_path, policy):
     retention_ms = -1 if "delete" in policy else 1
     log = hourly(tmp_path, retention_ms=retention_ms, cleanup_policy=frozenset(policy))

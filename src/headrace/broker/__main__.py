@@ -36,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
         "--data", default="data", type=Path, metavar="DIR", help="the data folder (default: data)"
     )
     parser.add_argument(
+        "--node-id", default=1, type=int, metavar="N", help="number of the broker for clients (default: 1)"
+    )
+    parser.add_argument(
         "--flush",
         default="os",
         choices=[policy.value for policy in Flush],
@@ -63,6 +66,26 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="what all topics in memory may hold together",
     )
+    parser.add_argument(
+        "--max-partitions", default=10_000, type=int, metavar="N", help="partitions of all topics together"
+    )
+    parser.add_argument(
+        "--max-connections", default=10_000, type=int, metavar="N", help="connections served at once"
+    )
+    parser.add_argument(
+        "--max-connections-per-ip",
+        default=2_000,
+        type=int,
+        metavar="N",
+        help="connections of one address served at once",
+    )
+    parser.add_argument(
+        "--connection-memory-bytes",
+        default=256 * 2**20,
+        type=int,
+        metavar="BYTES",
+        help="memory for requests being read and responses waiting to be sent, of all connections",
+    )
     parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
     return parser
 
@@ -80,12 +103,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             data=options.data,
             host=host.strip("[]"),
             port=int(port),
+            node_id=options.node_id,
             flush=Flush(options.flush),
             flush_interval_ms=options.flush_interval_ms,
             default_partitions=options.partitions,
             auto_create_topics=not options.no_auto_create,
             maintenance_interval_ms=options.maintenance_interval_ms,
             memory_topics_bytes=options.memory_topics_bytes,
+            max_partitions=options.max_partitions,
+            max_connections=options.max_connections,
+            max_connections_per_ip=options.max_connections_per_ip,
+            connection_memory_bytes=options.connection_memory_bytes,
         )
         _raise_file_limit()
         return _run(config)

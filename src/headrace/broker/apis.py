@@ -37,6 +37,7 @@ from headrace.broker.handlers import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_transactions,
@@ -61,11 +62,12 @@ from headrace.protocol.messages import (
     RequestHeader,
     is_flexible,
     read_request_header,
-    write_response,
 )
-from headrace.protocol.requests import read_request
+from headrace.protocol.requests import read_request, request_steps
+from headrace.protocol.responses import response_steps, write_response
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Mapping
 
     from headrace.broker.broker import Broker
@@ -74,6 +76,10 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
+BY_PEER: Final = frozenset({FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE})
+"""APIs with sessions, which belong to a connection."""
+MAX_ADMIN_BYTES: Final = 8 * 2**20
+"""The largest request that carries no records."""
 
 Answer = bytes | list[object] | None
 
@@ -127,6 +133,7 @@ APIS: Final[Mapping[int, Api]] = {
     61: _api(describe_producers),
     65: _api(describe_transactions),
     66: _api(list_transactions),
+    74: _api(list_config_resources),
     75: _api(describe_topic_partitions),
     76: _api(share_group_heartbeat),
     77: _api(share_group_describe),
@@ -145,31 +152,52 @@ SERVED: Final[Mapping[int, tuple[int, int]]] = {
 """What ApiVersions tells."""
 
 
+SMALL_FRAME_BYTES: Final = 2048
+"""A request of up to this size has too few items to be read in steps."""
+
+
 def answer_request(
     broker: Broker, frame: memoryview, host: str, peer: object = None
-) -> Answer | Awaitable[Answer]:
-    """The answer to one request; None when the client wants none. `peer` stands for the connection."""
+) -> Answer | Awaitable[Answer | asyncio.Future[list[object]]]:
+    """The answer to one request; None when the client wants none. `peer` stands for the connection.
+
+    The frame must stay as it is while the answer waits for a `SliceFuture`, and no longer.
+    """
     header = read_request_header(frame, _has_tagged_header)
     api = APIS.get(header.api_key)
     if api is None or not api.low <= header.version <= api.high:
-        return _refuse_version(broker, header, host)
-    if header.api_key in (PRODUCE, FETCH):
-        answer: Answer | Awaitable[Answer] = api.handle(broker, frame, header)
-        return answer
-    if header.api_key in (SHARE_FETCH, SHARE_ACKNOWLEDGE):
+        return _refuse_version(broker, header)
+    if header.api_key == PRODUCE:
+        produced: Answer | Awaitable[Answer] = api.handle(broker, frame, header)
+        return produced
+    if header.api_key in BY_PEER:
         taken: Answer | Awaitable[Answer] = api.handle(broker, frame, header, peer)
         return taken
+    if len(frame) > MAX_ADMIN_BYTES:
+        raise ProtocolError(f"a request of {len(frame)} bytes: API {header.api_key} takes {MAX_ADMIN_BYTES}")
+    return _serve(broker, api, frame, header, host)
+
+
+async def _serve(broker: Broker, api: Api, frame: memoryview, header: RequestHeader, host: str) -> bytes:
+    turn = broker.slices.turn()
     context = RequestContext(
-        api_key=header.api_key, version=header.version, client_id=header.client_id, client_host=host
+        api_key=header.api_key,
+        version=header.version,
+        client_id=header.client_id,
+        client_host=host,
+        turn=turn,
     )
-    body = api.handle(broker, read_request(frame, header), context)
-    if inspect.isawaitable(body):
-        return _pack_later(header, body)
-    return write_response(header.api_key, header.version, header.correlation_id, body)
-
-
-async def _pack_later(header: RequestHeader, body: Awaitable[Mapping[str, Any]]) -> bytes:
-    return write_response(header.api_key, header.version, header.correlation_id, await body)
+    try:
+        if len(frame) <= SMALL_FRAME_BYTES:
+            request = read_request(frame, header)
+        else:
+            request = await turn.run(request_steps(frame, header))
+        body = api.handle(broker, request, context)
+        if inspect.isawaitable(body):
+            body = await body
+        return await turn.run(response_steps(header.api_key, header.version, header.correlation_id, body))
+    finally:
+        turn.release()
 
 
 def _has_tagged_header(api_key: int, version: int) -> bool:
@@ -177,12 +205,9 @@ def _has_tagged_header(api_key: int, version: int) -> bool:
     return api is not None and api.low <= version <= api.high and is_flexible(api_key, version)
 
 
-def _refuse_version(broker: Broker, header: RequestHeader, host: str) -> bytes:
+def _refuse_version(broker: Broker, header: RequestHeader) -> bytes:
     """A client that asks ApiVersions too high is told the ranges; any other request ends the connection."""
     if header.api_key == API_VERSIONS:
-        context = RequestContext(
-            api_key=API_VERSIONS, version=0, client_id=header.client_id, client_host=host
-        )
-        body = api_versions.unsupported(broker, context)
+        body = api_versions.unsupported(broker)
         return write_response(API_VERSIONS, 0, header.correlation_id, body)
     raise ProtocolError(f"API {header.api_key} version {header.version} is not served")

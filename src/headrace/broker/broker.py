@@ -8,29 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.broker.apis import SERVED
 from headrace.broker.clock import LoopClock
 from headrace.broker.config import BrokerConfig, Flush
 from headrace.broker.flusher import Flusher
 from headrace.broker.groups import Groups
+from headrace.broker.key_checks import KeyChecks
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import Offsets
 from headrace.broker.overflow.overflow import Overflow
-from headrace.broker.server import Server, listen
+from headrace.broker.server import Server, listen, log_file_limit
 from headrace.broker.sessions import FetchSessions
 from headrace.broker.shares import Shares
 from headrace.broker.statelog import PartitionStateLog
 from headrace.broker.topics import OFFSETS, SHARES, TOPICS, TRANSACTIONS, Topics
 from headrace.broker.transactions import Transactions
 from headrace.broker.transactions.log_participants import LogParticipants
+from headrace.broker.turns import Slices
 from headrace.storage.folder import DataFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NODE_ID: Final = 1
+T = TypeVar("T")
 
 
 class Broker:
@@ -40,27 +42,35 @@ class Broker:
         self.config = config
         self.loop = loop
         self.clock = LoopClock(loop)
+        self.slices = Slices(loop)
+        self.opening = asyncio.Lock()
+        """Held by a search by time while a batch is opened for it."""
         self.served = SERVED
-        self.node_id = NODE_ID
+        self.node_id = config.node_id
         self.port = config.port
         self.host = config.advertised_host or config.host
         self.failed: asyncio.Future[None] = loop.create_future()
         """Done with the reason when the broker can no longer keep its promises."""
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-disk")
+        # One thread: work on records holds Python's lock, and a second one would only take the loop's turns.
+        self._opener = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-records")
+        self.key_checks = KeyChecks(self._opener)
         self.flusher = Flusher(config.flush, self._executor, loop, self._fail)
         self.folder = DataFolder(
             config.data,
             background=self._executor.submit,
             waits_for_sync=config.flush is Flush.ALWAYS,
             memory_bytes=config.memory_topics_bytes,
+            open_files=log_file_limit(),
         )
         self.cluster_id = self.folder.cluster_id
         self.sessions = FetchSessions()
-        self.topics = Topics(self.folder, self.clock)
+        self.topics = Topics(self.folder, self.clock, config.max_partitions)
         try:
             self._open_state()
         except BaseException:
             self._executor.shutdown()
+            self._opener.shutdown()
             self.folder.abandon()
             raise
         self.maintenance = Maintenance(self)
@@ -80,7 +90,7 @@ class Broker:
         self.groups = Groups(offsets, self.offsets, self.clock, settings)
         participants = LogParticipants(self.topics, self.offsets, self.flusher, self.clock)
         self.transactions = Transactions(transactions, self.clock, participants, self.config.transactions)
-        self.shares = Shares(shares, self.topics, self.flusher, self.clock, self.config.shares)
+        self.shares = Shares(shares, self.topics, self.flusher, self.clock, self.config.shares, self._opener)
         self.groups.load()
         self.transactions.load()
         self.shares.load()
@@ -113,9 +123,9 @@ class Broker:
         if not self.failed.done():
             self.failed.set_exception(fault)
 
-    async def in_background(self, job: Callable[[], None]) -> None:
-        """Return when a job that waits for the disk has been done beside the loop."""
-        await self.loop.run_in_executor(self._executor, job)
+    async def in_background(self, job: Callable[[], T]) -> T:
+        """The result of a job that waits for the disk or takes long, done in a thread beside the loop."""
+        return await self.loop.run_in_executor(self._executor, job)
 
     async def save_checkpoint(self) -> None:
         """Return when start offsets and recovery points are safe."""
@@ -137,5 +147,6 @@ class Broker:
         self.shares.close()
         await self.transactions.close()
         await self.flusher.durable()
+        self._opener.shutdown(wait=True)
         self._executor.shutdown(wait=True)
         self.folder.close()

@@ -35,6 +35,8 @@ class BrokerConfig:
     """The loopback address to listen on."""
     port: int = 9092
     """The port to listen on; 0 for any free one."""
+    node_id: int = 1
+    """`node.id`: the number that clients know the broker by; that of Apache Kafka's own examples."""
     advertised_host: str | None = None
     """The host name that clients are told; the one they listen on by default."""
     flush: Flush = Flush.OS
@@ -45,6 +47,14 @@ class BrokerConfig:
     """Partitions of a topic that is made without saying how many."""
     request_limit_bytes: int = 100 * 2**20
     """The largest request that is read."""
+    max_connections: int = 10_000
+    """Connections that are served at once (`max.connections`)."""
+    max_connections_per_ip: int = 2_000
+    """Connections of one address that are served at once (`max.connections.per.ip`)."""
+    connection_memory_bytes: int = 256 * 2**20
+    """What requests that are being read and responses that wait to be sent may take together."""
+    max_partitions: int = 10_000
+    """Partitions of all topics together."""
     idle_connection_ms: int = 600_000
     """After this time without a request a connection is closed."""
     maintenance_interval_ms: int = 5_000
@@ -70,6 +80,8 @@ class BrokerConfig:
             raise InvalidSetting(
                 f"port {self.port} does not exist: choose one from 0 (any free one) to 65535"
             )
+        if not 0 <= self.node_id < 2**31:
+            raise InvalidSetting(f"node id {self.node_id} is not possible: choose one from 0 to 2147483647")
         if self.default_partitions < 1:
             raise InvalidSetting("a topic has at least one partition")
 

@@ -4,6 +4,9 @@ Sockets are used directly, on the loop's readiness events: a request is read int
 where it lies, records leave by `sendfile`. A connection that has nothing under way holds no buffer, reads go
 to one that all connections share. A client that does not read its answers is not read from either, so that it
 harms nobody but itself.
+
+Requests begin in the order in which they arrived: a handler that is a coroutine runs at once, up to where it
+first waits. While a long request works in slices (`turns.py`), the requests behind it wait.
 """
 
 from __future__ import annotations
@@ -11,20 +14,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import mmap
 import os
 import socket
 import struct
+import types
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.apis import answer_request
 from headrace.broker.handlers.produce import HeldAnswer
+from headrace.broker.turns import SliceFuture
 from headrace.protocol.errors import ProtocolError
 from headrace.storage.memory_batches import MemoryRange
 from headrace.storage.segment import FileRange
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Generator
 
     from headrace.broker.server import Server
 
@@ -34,13 +40,17 @@ SIZE: Final = struct.Struct(">i")
 MAX_UNANSWERED: Final = 64
 """Requests of one connection that may wait for their answers before it is no longer read."""
 MAX_HELD_BYTES: Final = 8 * 2**20
-"""Records of one connection that may wait for room in their topics before it is no longer read: more than a
-client has under way by default (five batches of a megabyte), so that its other requests are served."""
+"""Records of one connection that may wait for room in their topics, and responses that wait for their turn,
+before it is no longer read: more than a client has under way by default (five batches of a megabyte), so that
+its other requests are served."""
 MAX_A_TURN: Final = 64
 """Requests of one connection that are handled before the others have their turn."""
 MAX_UNSENT: Final = 16
 """Pieces of answers that are put in line before they are sent."""
 FIRST_BUFFER_BYTES: Final = 64 * 1024
+"""A request that is larger reserves its memory before the rest of it is read."""
+KEPT_BUFFER_BYTES: Final = 4 * 2**20
+"""A buffer of up to this size is kept for the next request."""
 COPY_BYTES: Final = 16 * 1024
 """Records up to this size are copied into the answer: one system call is cheaper than two."""
 MORE: Final = getattr(socket, "MSG_MORE", 0)
@@ -57,7 +67,7 @@ class Slot:
     def __init__(self) -> None:
         self.chunks: Answers | None = None
         self.held_bytes = 0
-        """What is kept of the request until it can be answered."""
+        """What is kept of the request until it can be answered, and then of the answer until it is sent."""
         self.future: asyncio.Future[Answers] | None = None
         """What the answer comes from, when nothing is lost by giving it up: a long poll."""
 
@@ -72,8 +82,11 @@ class Connection:
         "_held_bytes",
         "_is_draining",
         "_is_paused",
+        "_is_working",
         "_is_writing",
         "_out",
+        "_reserved_at",
+        "_reserved_bytes",
         "_server",
         "_slots",
         "_socket",
@@ -91,7 +104,7 @@ class Connection:
         self._server = server
         self._socket = client
         self._fd = client.fileno()
-        self._buffer: bytearray | None = None
+        self._buffer: bytearray | mmap.mmap | None = None
         self._view = memoryview(b"")
         self._start = 0
         self._end = 0
@@ -101,6 +114,10 @@ class Connection:
         self._is_writing = False
         self._is_paused = False
         self._is_draining = False
+        self._is_working = False
+        """Whether a long request works in slices: those behind it wait."""
+        self._reserved_bytes = 0
+        self._reserved_at = 0.0
         server.loop.add_reader(self._fd, self._readable)
 
     @property
@@ -118,16 +135,34 @@ class Connection:
         self._is_draining = True
         self._pause()
 
+    def is_late(self, since: float) -> bool:
+        """Whether memory was reserved before `since` for a request that has still not arrived as a whole."""
+        return self._reserved_bytes > 0 and self._start != self._end and self._reserved_at < since
+
     def release_buffer(self) -> None:
         """Give the buffer back when there is nothing in it."""
-        if self._start == self._end:
+        if self._start == self._end and self._buffer is not None:
             self._buffer, self._view, self._start, self._end = None, memoryview(b""), 0, 0
+            self._give_back()
+
+    def memory_is_free(self) -> None:
+        """Go on reading, if it was memory that was missing."""
+        if not self.is_closed and self._start != self._end and not self._is_working:
+            self._keep(self._view, self._start, self._end)
+        self._resume()
+
+    def _give_back(self) -> None:
+        self._server.memory.give_back(self._reserved_bytes)
+        self._reserved_bytes = 0
 
     # ---------------------------------------------------------------- in
 
     def _readable(self) -> None:
         shared = self._buffer is None
         view = self._server.shared_buffer if shared else self._view[self._end :]
+        if not view:
+            self._consume_own()  # what is there first: it makes room
+            return
         try:
             received = self._socket.recv_into(view)
         except (BlockingIOError, InterruptedError):
@@ -156,6 +191,8 @@ class Connection:
         while end - start >= 4 and not self.is_closed:
             if self._is_full:
                 self._pause()
+                if self._server.memory.is_exhausted:
+                    self._server.memory.wait(self)
                 break
             if not turns_left:
                 self._server.loop.call_soon(self._continue)
@@ -180,26 +217,68 @@ class Connection:
     @property
     def _is_full(self) -> bool:
         """Whether the client must first wait for, or read, the answers to what it has asked."""
-        return self._is_writing or len(self._slots) >= MAX_UNANSWERED or self._held_bytes >= MAX_HELD_BYTES
+        return (
+            self._is_writing
+            or self._is_working
+            or len(self._slots) >= MAX_UNANSWERED
+            or self._held_bytes >= MAX_HELD_BYTES
+            or (self._server.memory.is_exhausted and bool(self._slots))
+        )
 
     def _keep(self, view: memoryview, start: int, end: int) -> None:
         """Keep the bytes of an unfinished request, with room for more of it."""
+        if self._is_working:
+            self._keep_in_place(view, start, end)
+            return
         left = end - start
         if self.is_closed:
             return
         if not left:
             self._start = self._end = 0
+            if len(self._view) > KEPT_BUFFER_BYTES:
+                self.release_buffer()
             return
-        wanted = 4 + SIZE.unpack_from(view, start)[0] if left >= 4 else FIRST_BUFFER_BYTES
-        # A length is only believed as far as bytes have arrived: room at most doubles.
-        capacity = max(min(wanted, max(FIRST_BUFFER_BYTES, 2 * left)), left + 1)
+        capacity = self._capacity(view, start, left)
+        if capacity is None:
+            # The bytes wait where they are, or in a buffer of just their size, until memory is free.
+            self._pause()
+            self._server.memory.wait(self)
+            capacity = left
         if self._buffer is None or len(self._buffer) < capacity:
-            buffer = bytearray(capacity)
-            buffer[:left] = view[start:end]
-            self._buffer, self._view = buffer, memoryview(buffer)
+            buffer = _make_buffer(capacity)
+            fresh = memoryview(buffer)
+            fresh[:left] = view[start:end]
+            self._buffer, self._view = buffer, fresh
         elif view is not self._view or start:
             self._view[:left] = view[start:end]
         self._start, self._end = 0, left
+
+    def _keep_in_place(self, view: memoryview, start: int, end: int) -> None:
+        """Leave all bytes where they are: a request in front of them is still being read there."""
+        if view is self._server.shared_buffer:
+            buffer = self._server.replace_shared_buffer()
+            if self.is_closed:
+                return
+            self._buffer, self._view = buffer, view
+        self._start, self._end = start, end
+
+    def _capacity(self, view: memoryview, start: int, left: int) -> int | None:
+        """The buffer that the request needs; None when there is no memory for it now.
+
+        A length is only believed when the first bytes of a large request have arrived.
+        """
+        wanted = 4 + SIZE.unpack_from(view, start)[0] if left >= 4 else FIRST_BUFFER_BYTES
+        if wanted <= FIRST_BUFFER_BYTES or left < FIRST_BUFFER_BYTES // 2:
+            return max(min(wanted, FIRST_BUFFER_BYTES), left + 1)
+        if left >= wanted:
+            return left + 1  # it is whole, and waits for its turn
+        missing = wanted - self._reserved_bytes
+        if missing > 0:
+            if not self._server.reserve(missing):
+                return None
+            self._reserved_bytes = wanted
+            self._reserved_at = self._server.loop.time()
+        return max(wanted, left + 1)
 
     def _pause(self) -> None:
         if not self._is_paused:
@@ -207,11 +286,16 @@ class Connection:
             self._server.loop.remove_reader(self._fd)
 
     def _resume(self) -> None:
-        if self._is_paused and not (self.is_closed or self._is_draining or self._is_full):
+        if self._is_paused and not (self.is_closed or self._is_draining or self._is_full or self._is_cramped):
             self._is_paused = False
             self._server.loop.add_reader(self._fd, self._readable)
             if self._start != self._end:
                 self._server.loop.call_soon(self._continue)
+
+    @property
+    def _is_cramped(self) -> bool:
+        """Whether the buffer is full with a part of a request, for want of memory."""
+        return self._buffer is not None and self._start == 0 and self._end == len(self._view)
 
     def _continue(self) -> None:
         if not self.is_closed and not self._is_paused and self._buffer is not None:
@@ -222,13 +306,8 @@ class Connection:
     def _handle(self, frame: memoryview) -> None:
         try:
             answer = answer_request(self._server.broker, frame, self.host, self)
-        except ProtocolError as fault:
-            log.warning("%s: %s; the connection is closed", self.host, fault)
-            self.close()
-            return
-        except Exception:
-            log.exception("a request of %s failed; the connection is closed", self.host)
-            self.close()
+        except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
+            self._fail(fault)
             return
         if answer is None:
             return
@@ -240,35 +319,81 @@ class Connection:
     def _answer(self, chunks: Answers) -> None:
         if self._slots:
             slot = Slot()
-            slot.chunks = chunks
             self._slots.append(slot)
+            self._set(slot, chunks)
         else:
             self._queue(chunks)
 
-    def _answer_later(self, answer: Awaitable[bytes | Answers | None]) -> None:
-        slot = Slot()
-        self._slots.append(slot)
+    def _answer_later(self, answer: Awaitable[Any]) -> None:
         if isinstance(answer, asyncio.Future):
-            slot.future = answer
-            answer.add_done_callback(lambda done: self._complete(slot, done))
+            self._slots.append(slot := Slot())
+            self._follow(slot, answer)
             return
-        if isinstance(answer, HeldAnswer):
-            slot.held_bytes = answer.held_bytes
-            self._held_bytes += slot.held_bytes
-        # It goes on when the connection ends: what it began (a join, a commit) is not to be left half done.
-        self._server.keep(self._server.loop.create_task(self._await(slot, answer)))
-
-    async def _await(self, slot: Slot, answer: Awaitable[bytes | Answers | None]) -> None:
+        held_bytes = answer.held_bytes if isinstance(answer, HeldAnswer) else 0
+        steps = answer.__await__()
         try:
-            chunks = await answer
-        except ProtocolError as fault:
-            log.warning("%s: %s; the connection is closed", self.host, fault)
-            self.close()
-        except Exception:
-            log.exception("a request of %s failed; the connection is closed", self.host)
-            self.close()
+            waits_for = next(steps)
+        except StopIteration as end:
+            self._take_result(end.value)
+        except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
+            self._fail(fault)
         else:
-            self._fill(slot, [chunks] if isinstance(chunks, bytes) else chunks or [])
+            self._slots.append(slot := Slot())
+            slot.held_bytes = held_bytes
+            self._hold(held_bytes)
+            self._wait(slot, steps, waits_for)
+
+    def _take_result(self, result: Any) -> None:
+        """The result of a handler that did not have to wait."""
+        if isinstance(result, asyncio.Future):
+            self._slots.append(slot := Slot())
+            self._follow(slot, result)
+        elif result is not None:
+            self._answer([result] if isinstance(result, bytes) else result)
+
+    def _wait(self, slot: Slot, steps: Generator[Any, Any, Any], waits_for: Any) -> None:
+        """Let a handler wait: between two slices of its work, or for something else."""
+        if isinstance(waits_for, SliceFuture):
+            self._is_working = True
+            # As a task does that begins to wait for a future.
+            waits_for._asyncio_future_blocking = False
+            waits_for.add_done_callback(lambda _: self._work_on(slot, steps, waits_for))
+            return
+        # It goes on when the connection ends: what it began (a join, a commit) is not to be left half done.
+        self._server.keep(self._server.loop.create_task(self._await(slot, _resume(steps, waits_for))))
+
+    def _work_on(self, slot: Slot, steps: Generator[Any, Any, Any], last: SliceFuture) -> None:
+        """The next slice of a long request."""
+        self._is_working = False
+        try:
+            waits_for = next(steps)
+        except StopIteration as end:
+            self._finish(slot, end.value)
+        except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
+            self._fail(fault)
+        else:
+            if not isinstance(waits_for, SliceFuture):
+                last.turn.release()
+            self._wait(slot, steps, waits_for)
+        self._resume()
+
+    def _follow(self, slot: Slot, future: asyncio.Future[Answers]) -> None:
+        slot.future = future
+        future.add_done_callback(lambda done: self._complete(slot, done))
+
+    async def _await(self, slot: Slot, answer: Awaitable[Any]) -> None:
+        try:
+            result = await answer
+        except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
+            self._fail(fault)
+        else:
+            self._finish(slot, result)
+
+    def _finish(self, slot: Slot, result: Any) -> None:
+        if isinstance(result, asyncio.Future):
+            self._follow(slot, result)
+        else:
+            self._fill(slot, [result] if isinstance(result, bytes) else result or [])
 
     def _complete(self, slot: Slot, done: asyncio.Future[Answers]) -> None:
         if done.cancelled():
@@ -277,20 +402,42 @@ class Connection:
         if fault is None:
             self._fill(slot, done.result())
         else:
+            self._fail(fault)
+
+    def _fail(self, fault: BaseException) -> None:
+        if isinstance(fault, ProtocolError):
+            log.warning("%s: %s; the connection is closed", self.host, fault)
+        else:
             log.error("a request of %s failed; the connection is closed", self.host, exc_info=fault)
-            self.close()
+        self.close()
 
     def _fill(self, slot: Slot, chunks: Answers) -> None:
         if self.is_closed:
             return
-        slot.chunks = chunks
-        self._held_bytes -= slot.held_bytes
+        self._set(slot, chunks)
         while self._slots and self._slots[0].chunks is not None:
-            self._queue(self._slots.popleft().chunks or [])
+            first = self._slots.popleft()
+            self._hold(-first.held_bytes)
+            self._queue(first.chunks or [])
         if self._out and not self._is_writing:
             self._write()
         else:
             self._resume()
+
+    def _set(self, slot: Slot, chunks: Answers) -> None:
+        """Give a slot its answer, which is held until those before it are there."""
+        slot.chunks = chunks
+        size = sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes))
+        size += sum(chunk.size for chunk in chunks if isinstance(chunk, MemoryRange))
+        self._hold(size - slot.held_bytes)
+        slot.held_bytes = size
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        if size >= 0:
+            self._server.memory.add(size)
+        else:
+            self._server.memory.give_back(-size)
 
     # ---------------------------------------------------------------- out
 
@@ -362,4 +509,25 @@ class Connection:
                 slot.future.cancel()
         self._slots.clear()
         self._out.clear()
+        self._hold(-self._held_bytes)
+        self._give_back()
         self._server.forget(self)
+
+
+def _make_buffer(size: int) -> bytearray | mmap.mmap:
+    """A buffer; a large one takes memory only as far as bytes arrive in it."""
+    return bytearray(size) if size <= KEPT_BUFFER_BYTES else mmap.mmap(-1, size)
+
+
+@types.coroutine
+def _resume(steps: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """A coroutine that goes on with one that was begun outside of a task, and waits for `waits_for`."""
+    try:
+        yield waits_for
+    except BaseException as fault:  # noqa: BLE001  the coroutine decides what a cancellation means
+        try:
+            waits_for = steps.throw(fault)
+        except StopIteration as end:
+            return end.value
+        return (yield from _resume(steps, waits_for))
+    return (yield from steps)

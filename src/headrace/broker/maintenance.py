@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.partition import Partition
+    from headrace.broker.turns import Turn
     from headrace.storage.compaction import CleanedGroup, CompactionRequest, CompactionResult
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,15 @@ class Maintenance:
     async def tidy(self) -> None:
         """Apply retention, forget idle producers, close what a full disk left open, save the checkpoints."""
         now_ms = self._broker.clock.now_ms()
-        for partition in self._partitions():
+        turn = self._broker.slices.turn()
+        try:
+            await self._tidy_partitions(now_ms, turn)
+        finally:
+            turn.release()
+        await self._broker.save_checkpoint()
+
+    async def _tidy_partitions(self, now_ms: int, turn: Turn) -> None:
+        async for partition in turn.over(self._partitions()):
             if partition.log.is_deleted:
                 continue
             freed = partition.log.apply_retention(now_ms)
@@ -69,16 +78,15 @@ class Maintenance:
             if freed:
                 self._broker.overflow.made_room(partition)
                 log.info("%s-%d: %d bytes were past their retention", partition.topic, partition.index, freed)
-                await asyncio.sleep(0)
             if isinstance(partition.log, PartitionLog) and partition.log.has_rolled:
                 await self._broker.in_background(partition.log.close_rolled)
-        await self._broker.save_checkpoint()
 
     async def compact(self) -> None:
         """Compact the partitions that are worth it, one after the other."""
         for partition in list(self._partitions()):
             if not isinstance(partition.log, PartitionLog):
                 continue
+            await asyncio.sleep(0)
             try:
                 await self._compact(partition.log)
             except (StorageError, OSError) as fault:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.broker.turns import Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,3 +17,5 @@ class RequestContext:
     version: int
     client_id: str
     client_host: str
+    turn: Turn
+    """The time that the request may take before it must pause."""

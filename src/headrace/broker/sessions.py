@@ -1,11 +1,12 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, and afterwards only what changes.
 
-The broker remembers what it last said of each partition, and an answer has only those with news.
+The broker remembers what it last said of each partition, and an answer has only those with news. A session
+belongs to the connection that opened it, and ends with it: to any other connection it does not exist.
 """
 
 from __future__ import annotations
 
-import random
+import secrets
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
@@ -36,10 +37,12 @@ class SessionRefused(HeadraceError):
 class FetchSession:
     """The partitions of one consumer, and what it was last told of each."""
 
-    __slots__ = ("epoch", "id", "partitions", "told")
+    __slots__ = ("epoch", "id", "partitions", "peer", "told")
 
-    def __init__(self, session_id: int) -> None:
+    def __init__(self, session_id: int, peer: object = None) -> None:
         self.id = session_id
+        self.peer = peer
+        """The connection that opened the session."""
         self.epoch = 1
         self.partitions: dict[Key, PartitionFetch] = {}
         self.told: dict[Key, tuple[int, int, int]] = {}
@@ -77,29 +80,35 @@ class FetchSessions:
         self._partition_limit = partition_limit
         # The one that was quiet longest is first.
         self._sessions: dict[int, FetchSession] = {}
+        self._by_peer: dict[object, set[int]] = {}
         self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def resolve(self, request: FetchRequest) -> FetchSession | None:
+    def resolve(self, request: FetchRequest, peer: object = None) -> FetchSession | None:
         """The session of a request, brought up to date; None for a fetch without one."""
         if request.session_epoch == FINAL_EPOCH:
-            self._take_out(request.session_id)
+            self._take_own(request.session_id, peer)
             return None
         if request.session_epoch == INITIAL_EPOCH:
-            self._take_out(request.session_id)
-            session = FetchSession(self._new_id())
+            self._take_own(request.session_id, peer)
+            session = FetchSession(self._new_id(), peer)
             session.update(request)
             return session if self._put_in(session) else None
-        session = self._continue(request)
+        session = self._continue(request, peer)
         session.update(request)
         if not self._put_in(session):
             raise SessionRefused(ErrorCode.fetch_session_id_not_found)
         return session
 
-    def _continue(self, request: FetchRequest) -> FetchSession:
-        session = self._take_out(request.session_id)
+    def disconnected(self, peer: object) -> None:
+        """End the sessions of a connection that has ended."""
+        for session_id in tuple(self._by_peer.get(peer, ())):
+            self._take_out(session_id)
+
+    def _continue(self, request: FetchRequest, peer: object) -> FetchSession:
+        session = self._take_own(request.session_id, peer)
         if session is None:
             raise SessionRefused(ErrorCode.fetch_session_id_not_found)
         if session.epoch != request.session_epoch:
@@ -108,16 +117,25 @@ class FetchSessions:
         session.epoch = session.epoch + 1 if session.epoch < MAX_EPOCH else 1
         return session
 
+    def _take_own(self, session_id: int, peer: object) -> FetchSession | None:
+        """The session, if it is this connection's."""
+        session = self._sessions.get(session_id)
+        return self._take_out(session_id) if session is not None and session.peer is peer else None
+
     def _new_id(self) -> int:
-        session_id = random.randint(1, MAX_EPOCH)
+        session_id = secrets.randbelow(MAX_EPOCH) + 1
         while session_id in self._sessions:
-            session_id = random.randint(1, MAX_EPOCH)
+            session_id = secrets.randbelow(MAX_EPOCH) + 1
         return session_id
 
     def _take_out(self, session_id: int) -> FetchSession | None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)
+            own = self._by_peer[session.peer]
+            own.discard(session_id)
+            if not own:
+                del self._by_peer[session.peer]
         return session
 
     def _put_in(self, session: FetchSession) -> bool:
@@ -128,5 +146,6 @@ class FetchSessions:
         while len(self._sessions) >= self._limit or self._partitions + size > self._partition_limit:
             self._take_out(next(iter(self._sessions)))
         self._sessions[session.id] = session
+        self._by_peer.setdefault(session.peer, set()).add(session.id)
         self._partitions += size
         return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from headrace.errors import HeadraceError
 from headrace.protocol.batch import read_header
 from headrace.protocol.records import NewRecord, decode_batch, encode_records
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from headrace.broker.clock import Clock
     from headrace.broker.flusher import Flusher
     from headrace.broker.partition import Partition
+
+
+class UnknownRecord(HeadraceError):
+    """A record of an internal topic in a format that this broker does not know: a newer one wrote it."""
 
 
 class Producer(NamedTuple):

@@ -16,11 +16,12 @@ from uuid import UUID, uuid4
 from headrace.broker.partition import Partition
 from headrace.broker.statelog import StateRecord
 from headrace.errors import HeadraceError
+from headrace.protocol.steps import run_steps
 from headrace.storage.config import TopicConfig
-from headrace.storage.errors import InvalidConfig, StorageError
+from headrace.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from headrace.broker.clock import Clock
     from headrace.broker.statelog import StateLog
@@ -38,6 +39,7 @@ STATE_CONFIG: Final = TopicConfig.parse(
 """How the broker's own topics are kept."""
 
 MAX_PARTITIONS: Final = 10_000
+"""Partitions of all topics together, unless the broker is told otherwise."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -96,9 +98,13 @@ def _plain(name: str) -> str:
 class Topics:
     """All topics of the broker."""
 
-    def __init__(self, folder: DataFolder, clock: Clock) -> None:
+    def __init__(self, folder: DataFolder, clock: Clock, max_partitions: int = MAX_PARTITIONS) -> None:
         self._folder = folder
         self._clock = clock
+        self._max_partitions = max_partitions
+        self._partition_count = 0
+        self._changing: set[str] = set()
+        """Names of topics that are being made, enlarged or deleted, which takes several turns of the loop."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._by_plain_name: dict[str, str] = {}
@@ -149,24 +155,31 @@ class Topics:
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str]) -> TopicConfig:
         """The settings of a topic that could be made now, or the reason why it cannot."""
         check_name(name)
-        if name in self._by_name:
-            raise TopicExists(f"topic {name!r} exists already")
+        if name in self._by_name or name in self._changing:
+            raise TopicExists(f"topic {name!r} exists already, or is being created or deleted")
         twin = self._by_plain_name.get(_plain(name))
         if twin is not None:
             raise InvalidTopicName(
                 f"topic {name!r} and topic {twin!r} differ only in '.' and '_', which the names of Kafka's "
                 "metrics do not tell apart: choose another name"
             )
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise InvalidPartitions(f"{partitions} partitions: a topic has 1 to {MAX_PARTITIONS}")
+        if partitions < 1:
+            raise InvalidPartitions(f"{partitions} partitions: a topic has at least 1")
+        self._check_count(partitions)
         config = TopicConfig.parse(configs)
         self._check_memory(config, partitions)
         return config
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Make a topic."""
+        return run_steps(self.create_steps(name, partitions, configs))
+
+    def create_steps(
+        self, name: str, partitions: int, configs: Mapping[str, str]
+    ) -> Generator[None, None, Topic]:
+        """Make a topic; yields between two partitions, for there may be thousands."""
         topic = Topic(name=name, id=uuid4(), config=self.check_new(name, partitions, configs))
-        self._make_partitions(topic, partitions)
+        yield from self._make_partitions(topic, partitions)
         self._register(topic)
         self._changed(topic)
         return topic
@@ -174,18 +187,25 @@ class Topics:
     def check_growth(self, name: str, partitions: int) -> Topic:
         """The topic that could have so many partitions, or the reason why it cannot."""
         topic = self._existing(name)
-        if not len(topic.partitions) < partitions <= MAX_PARTITIONS:
+        if name in self._changing:
+            raise InvalidPartitions(f"topic {name!r} is being enlarged already")
+        if partitions <= len(topic.partitions):
             raise InvalidPartitions(
                 f"topic {name!r} has {len(topic.partitions)} partitions and cannot have {partitions}: "
                 "partitions can be added and not taken away"
             )
+        self._check_count(partitions - len(topic.partitions))
         self._check_memory(topic.config, partitions - len(topic.partitions))
         return topic
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Let a topic have `partitions` partitions in all."""
+        run_steps(self.growth_steps(name, partitions))
+
+    def growth_steps(self, name: str, partitions: int) -> Generator[None, None, None]:
+        """Let a topic have `partitions` partitions in all; yields between two of them."""
         topic = self.check_growth(name, partitions)
-        self._make_partitions(topic, partitions)
+        yield from self._make_partitions(topic, partitions)
         self._changed(topic)
 
     def configure(self, name: str, configs: Mapping[str, str]) -> None:
@@ -212,15 +232,27 @@ class Topics:
 
     def delete(self, name: str) -> Topic:
         """Remove a topic and its records; those who wait for it are told."""
+        return run_steps(self.delete_steps(name))
+
+    def delete_steps(self, name: str) -> Generator[None, None, Topic]:
+        """Remove a topic, which is gone with the first step; yields between two partitions."""
         topic = self._existing(name)
+        if name in self._changing:
+            raise InvalidPartitions(f"topic {name!r} is being enlarged: delete it later")
         assert self._state is not None
         self._state.append([(name.encode(), None)])
         del self._by_name[name]
         del self._by_id[topic.id]
         self._by_plain_name.pop(_plain(name), None)
-        for partition in topic.partitions:
-            self._folder.delete(name, partition.index)
-            partition.notify()
+        self._partition_count -= len(topic.partitions)
+        self._changing.add(name)
+        try:
+            for partition in topic.partitions:
+                self._folder.delete(name, partition.index)
+                partition.notify()
+                yield
+        finally:
+            self._changing.discard(name)
         self._changed(topic)
         return topic
 
@@ -229,6 +261,13 @@ class Topics:
         for topic in self._by_name.values():
             for partition in topic.partitions:
                 partition.notify()
+
+    def _check_count(self, more: int) -> None:
+        if self._partition_count + more > self._max_partitions:
+            raise InvalidPartitions(
+                f"{more} more partitions: the broker has {self._partition_count} and serves "
+                f"{self._max_partitions}; delete topics, or start it with a larger --max-partitions"
+            )
 
     def _check_memory(self, config: TopicConfig, partitions: int) -> None:
         if config.is_in_memory:
@@ -245,22 +284,31 @@ class Topics:
         stored = {"id": str(topic.id), "partitions": partitions, "configs": dict(config.overrides)}
         self._state.append([(topic.name.encode(), json.dumps(stored).encode())])
 
-    def _make_partitions(self, topic: Topic, count: int) -> None:
+    def _make_partitions(self, topic: Topic, count: int) -> Generator[None, None, None]:
         """Let the topic have `count` partitions, the new ones empty; all of them or, when it fails, none."""
         made: list[Partition] = []
+        more = count - len(topic.partitions)
+        self._changing.add(topic.name)
+        self._partition_count += more
         try:
             for index in range(len(topic.partitions), count):
                 self._folder.discard(topic.name, index)
                 made.append(self._open(topic, index))
+                yield
             self._record(topic, topic.config, count)
-        except StorageError:
+        except BaseException:
+            self._partition_count -= more
             for partition in made:
                 self._folder.delete(topic.name, partition.index)
             raise
+        finally:
+            self._changing.discard(topic.name)
         topic.partitions += made
 
     def _open_partitions(self, topic: Topic, count: int) -> None:
         topic.partitions += [self._open(topic, index) for index in range(count)]
+        if not topic.is_internal:
+            self._partition_count += count
         self._register(topic)
 
     def _open(self, topic: Topic, index: int) -> Partition:

@@ -4,21 +4,22 @@
         cluster.topics(["orders"])["orders"].partitions
 
 What was learned is kept until `refresh`, and connections are opened when they are first needed, and again
-when they broke. A cluster is for one thread. In a process that was forked off it starts anew: sockets are
-not shared with the parent.
+when they broke. A cluster is for one thread at a time: its connections refuse a second one that uses them
+meanwhile. In a process that was forked off it starts anew: sockets are not shared with the parent.
 """
 
 from __future__ import annotations
 
 import os
+from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v3 import FindCoordinatorRequest, FindCoordinatorResponse
-from kio.schema.metadata.v9 import MetadataRequest, MetadataResponse
-from kio.schema.metadata.v9.request import MetadataRequestTopic
+from kio.schema.metadata.v10 import MetadataRequest, MetadataResponse
+from kio.schema.metadata.v10.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8
 
@@ -32,8 +33,9 @@ from headrace.client.retry import LONGEST_PAUSE_S, Result, attempts, persist
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from types import TracebackType
+    from uuid import UUID
 
-    from kio.schema.metadata.v9.response import MetadataResponseTopic
+    from kio.schema.metadata.v10.response import MetadataResponseTopic
 
     from headrace.errors import HeadraceError
 
@@ -53,6 +55,8 @@ class TopicDescription:
     name: str
     partitions: tuple[int, ...]
     internal: bool
+    topic_id: str | None
+    """What tells a topic from one of the same name that was deleted before it, as Kafka's tools write it."""
 
 
 class Cluster:
@@ -211,7 +215,7 @@ class Cluster:
         request = MetadataRequest(
             topics=None
             if names is None
-            else tuple(MetadataRequestTopic(name=TopicName(name)) for name in names),
+            else tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names),
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
@@ -251,4 +255,13 @@ class Cluster:
 
 def _describe(topic: MetadataResponseTopic) -> TopicDescription:
     numbers = sorted(partition.partition_index for partition in topic.partitions)
-    return TopicDescription(name=topic.name, partitions=tuple(numbers), internal=topic.is_internal)
+    return TopicDescription(
+        name=topic.name,
+        partitions=tuple(numbers),
+        internal=topic.is_internal,
+        topic_id=None if topic.topic_id is None else _id_text(topic.topic_id),
+    )
+
+
+def _id_text(topic_id: UUID) -> str:
+    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()

@@ -10,18 +10,30 @@ instead of ending in a closed socket. Frames are bounded, and every wait has a d
 The two messages that carry records, Produce and Fetch, are packed by hand and go out ahead of the answers to
 those before them: `post` sends one and returns its ticket, `collect` gives the answer of a ticket. A broker
 answers in order, so whatever arrives before the wanted answer is kept for whoever asks for it.
+
+A connection may pass from thread to thread, but one thread uses it at a time. Two threads that send at once
+would give their requests the same correlation id, and each could take the other's answer for its own. So the
+second one is refused, and the first one gets its answer.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from kio.schema.api_versions.v0 import ApiVersionsRequest, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 
-from headrace.client.errors import BadResponse, BrokerUnreachable, RequestRefused, UnsupportedApi
+from headrace.client.errors import (
+    BadResponse,
+    BrokerUnreachable,
+    ConnectionShared,
+    RequestRefused,
+    UnsupportedApi,
+)
 from headrace.client.frame import (
     CORRELATION,
     LENGTH,
@@ -32,7 +44,7 @@ from headrace.client.frame import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from kio.static.protocol import RequestPayload
@@ -48,10 +60,11 @@ MAX_PARTS: Final = 512
 
 
 class Connection:
-    """A blocking connection that has agreed on versions with its broker. Not for use by several threads."""
+    """A blocking connection that has agreed on versions with its broker. For one thread at a time."""
 
     def __init__(self, peer: socket.socket, *, name: str, client_id: str) -> None:
         self._socket = peer
+        self._in_use = threading.RLock()
         self._name = name
         self._client_id = client_id
         self._correlation_id = 0
@@ -104,17 +117,19 @@ class Connection:
             raise UnsupportedApi(self._unserved(f"API {api_key}", api_key, version))
         self._max_frame_bytes = MAX_RECORDS_BYTES
         size = sum(len(part) for part in body)
-        ticket = self._correlation_id + 1
-        self._send([write_flexible_header(api_key, version, ticket, self._client_id, size), *body])
+        with self._exclusive():
+            ticket = self._correlation_id + 1
+            self._send([write_flexible_header(api_key, version, ticket, self._client_id, size), *body])
         return ticket
 
     def collect(self, ticket: int) -> memoryview:
         """The answer to the request of `ticket`, from its correlation id on; its memory is the caller's."""
-        while ticket not in self._arrived:
-            if ticket not in self._awaited:
-                raise BrokerUnreachable(f"the answer of {self._name} was lost with the connection")
-            self._receive()
-        return memoryview(self._arrived.pop(ticket))
+        with self._exclusive():
+            while ticket not in self._arrived:
+                if ticket not in self._awaited:
+                    raise BrokerUnreachable(f"the answer of {self._name} was lost with the connection")
+                self._receive()
+            return memoryview(self._arrived.pop(ticket))
 
     def forget(self, ticket: int) -> None:
         """Throw the answer to the request of `ticket` away when it comes."""
@@ -144,9 +159,23 @@ class Connection:
             self._versions[api.api_key] = range(api.min_version, api.max_version + 1)
 
     def _exchange(self, request: RequestPayload, response_type: type[Response]) -> Response:
-        ticket = self._correlation_id + 1
-        self._send([write_request(request, ticket, self._client_id)])
-        return read_response(bytes(self.collect(ticket)), response_type)
+        with self._exclusive():
+            ticket = self._correlation_id + 1
+            self._send([write_request(request, ticket, self._client_id)])
+            return read_response(bytes(self.collect(ticket)), response_type)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """A block in which no other thread may send or receive."""
+        if not self._in_use.acquire(blocking=False):
+            raise ConnectionShared(
+                f"two threads use the connection to {self._name} at once, and could take each other's "
+                "answers: give each thread a Cluster of its own."
+            )
+        try:
+            yield
+        finally:
+            self._in_use.release()
 
     def _send(self, parts: Sequence[Bytes]) -> None:
         self._correlation_id += 1

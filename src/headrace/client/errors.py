@@ -24,12 +24,27 @@ class BadResponse(HeadraceError):
     """The broker's answer does not follow the Kafka protocol."""
 
 
+class ConnectionShared(HeadraceError):
+    """A second thread used a connection while another one was in the middle of a request."""
+
+
 class RequestRefused(HeadraceError):
     """The broker understood the request and refused it with a Kafka error code."""
 
     def __init__(self, act: str, code: ErrorCode, detail: str | None = None) -> None:
         super().__init__(f"the broker refused to {act}: {detail or code.name} (Kafka error {code.value})")
         self.code = code
+
+
+class UnknownTopic(HeadraceError):
+    """A topic that the cluster does not have."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"the topic {topic!r} does not exist: check its name, or create it with "
+            f"`headrace topic create {topic}`"
+        )
+        self.topic = topic
 
 
 class UnknownPartition(HeadraceError):

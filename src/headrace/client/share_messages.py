@@ -1,11 +1,12 @@
 """ShareFetch (key 78) and ShareAcknowledge (key 79) in version 2, packed and read by hand.
 
-They are asked for each message or two: what a general writer takes for one would be most of the time.
+They are asked for all the time: what a general writer takes for one would be most of the time.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -13,10 +14,11 @@ from kio.schema.errors import ErrorCode
 
 from headrace.client.errors import BadResponse
 from headrace.protocol.errors import ProtocolError
+from headrace.protocol.share import pack_delay
 from headrace.protocol.wire import INT16, INT32, Cursor, pack_count, pack_string
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 FETCH: Final = 78
 ACKNOWLEDGE: Final = 79
@@ -29,13 +31,25 @@ RENEW: Final = 4
 
 _FETCH = struct.Struct(">iiiiiib?")
 _ACKNOWLEDGE = struct.Struct(">i?")
-_RANGE = struct.Struct(">qqBbB")
+_RANGE = struct.Struct(">qqBb")
 _HEAD = struct.Struct(">ih")
 _ACQUIRED = struct.Struct(">qqh")
 _LEADER = struct.Struct(">ii")
 STRICT: Final = 1
 
 Place = tuple[UUID, int]
+
+
+class Said(NamedTuple):
+    """What is said of a message."""
+
+    kind: int
+    delay_ms: int = 0
+    """For how long a message that is released is not delivered again; Apache Kafka passes over it."""
+
+
+Acknowledged = Mapping[Place, Mapping[int, Said]]
+"""What is said of messages, by partition and offset."""
 
 
 class Taken(NamedTuple):
@@ -65,7 +79,7 @@ def pack_fetch(
     max_bytes: int,
     max_records: int,
     places: Iterable[Place],
-    acknowledged: Mapping[Place, Mapping[int, int]],
+    acknowledged: Acknowledged,
     forgotten: Sequence[Place] = (),
 ) -> list[bytes]:
     """The body of a ShareFetch; `places` are new to the session."""
@@ -79,11 +93,9 @@ def pack_fetch(
     return parts
 
 
-def pack_acknowledge(
-    group: str, member: str, epoch: int, acknowledged: Mapping[Place, Mapping[int, int]]
-) -> list[bytes]:
+def pack_acknowledge(group: str, member: str, epoch: int, acknowledged: Acknowledged) -> list[bytes]:
     """The body of a ShareAcknowledge."""
-    renews = any(kind == RENEW for offsets in acknowledged.values() for kind in offsets.values())
+    renews = any(said.kind == RENEW for offsets in acknowledged.values() for said in offsets.values())
     head = _ACKNOWLEDGE.pack(epoch, renews)
     parts = [pack_string(group, flexible=True), pack_string(member, flexible=True), head]
     _pack_places(parts, acknowledged)
@@ -91,13 +103,26 @@ def pack_acknowledge(
     return parts
 
 
-def _pack_places(parts: list[bytes], acknowledged: Mapping[Place, Mapping[int, int]]) -> None:
+def _pack_places(parts: list[bytes], acknowledged: Acknowledged) -> None:
     # A topic for each partition, which the protocol allows: most queues have one.
     parts.append(pack_count(len(acknowledged), flexible=True))
     for (topic, index), offsets in acknowledged.items():
-        parts += [topic.bytes, b"\2", INT32.pack(index), pack_count(len(offsets), flexible=True)]
-        parts += [_RANGE.pack(offset, offset, 2, kind, 0) for offset, kind in sorted(offsets.items())]
+        ranges = _ranges(offsets)
+        parts += [topic.bytes, b"\2", INT32.pack(index), pack_count(len(ranges), flexible=True)]
+        for first, last, said in ranges:
+            parts += (_RANGE.pack(first, last, 2, said.kind), pack_delay(said.delay_ms))
         parts.append(b"\0\0")
+
+
+def _ranges(offsets: Mapping[int, Said]) -> list[tuple[int, int, Said]]:
+    """Messages in a row of which the same is said, as one."""
+    ranges: list[tuple[int, int, Said]] = []
+    for offset, said in sorted(offsets.items()):
+        if ranges and ranges[-1][1] == offset - 1 and ranges[-1][2] == said:
+            ranges[-1] = (ranges[-1][0], offset, said)
+        else:
+            ranges.append((offset, offset, said))
+    return ranges
 
 
 def read_fetched(frame: memoryview) -> Answer:

@@ -38,6 +38,9 @@ _BLOCK_LENGTH = struct.Struct(">i")
 
 _SNAPPY_MAX_RATIO = 64
 """No element of snappy yields more than 64 bytes for each of its own, so a larger claim is a lie."""
+MAX_RATIOS: Final = {GZIP: 1032, SNAPPY: _SNAPPY_MAX_RATIO, LZ4: 256, ZSTD: 32 * 1024}
+"""The most bytes that one byte of each codec can hold: what a record count is held against before a batch is
+stored. Two bits of deflate repeat 258 bytes, a byte of an lz4 length 255; four bytes of zstd are 128 KiB."""
 _FIRST_GUESS_RATIO = 4
 _GROWTH = 8
 _LZ4_LEVEL = 2

@@ -9,15 +9,17 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
+from headrace.protocol.steps import run_steps
 from headrace.protocol.wire import Cursor, pack_count, pack_string, pack_unsigned_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
 VERSIONS: Final = (4, 18)
 FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
 SESSIONS_FROM: Final = 7
+STEP_PARTITIONS: Final = 128
 
 _INT32 = struct.Struct(">i")
 _LIMITS = struct.Struct(">iiib")
@@ -82,15 +84,26 @@ _PARTITION_LAYOUTS = {version: _partition_layout(version) for version in range(V
 
 def read_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
     """The request whose body begins at `position`."""
+    return run_steps(fetch_steps(frame, position, version))
+
+
+def fetch_steps(frame: memoryview, position: int, version: int) -> Generator[None, None, FetchRequest]:
+    """The same request; yields where many partitions have been read."""
     cursor = Cursor(frame, position, flexible=version >= FLEXIBLE_FROM)
     if version < 15:
         cursor.take(_INT32)
     max_wait_ms, min_bytes, max_bytes, isolation = cursor.take(_LIMITS)
     session_id, session_epoch = cursor.take(_SESSION) if version >= SESSIONS_FROM else (0, -1)
-    topics = [_read_topic(cursor, version) for _ in range(cursor.count())]
-    forgotten = []
+    topics, forgotten = [], []
+    for number in range(1, cursor.count() + 1):
+        topics.append((yield from _topic_steps(cursor, version)))
+        if not number % STEP_PARTITIONS:
+            yield
     if version >= SESSIONS_FROM:
-        forgotten = [_read_forgotten(cursor, version) for _ in range(cursor.count())]
+        for number in range(1, cursor.count() + 1):
+            forgotten.append(_read_forgotten(cursor, version))
+            if not number % STEP_PARTITIONS:
+                yield
     return FetchRequest(
         max_wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, forgotten
     )
@@ -100,13 +113,15 @@ def _read_name(cursor: Cursor, version: int) -> str | UUID:
     return cursor.uuid() if version >= TOPIC_IDS_FROM else (cursor.string() or "")
 
 
-def _read_topic(cursor: Cursor, version: int) -> TopicFetch:
+def _topic_steps(cursor: Cursor, version: int) -> Generator[None, None, TopicFetch]:
     topic = _read_name(cursor, version)
     layout, pick = _PARTITION_LAYOUTS[version]
     partitions = []
-    for _ in range(cursor.count()):
+    for number in range(1, cursor.count() + 1):
         partitions.append(pick(cursor.take(layout)))
         cursor.tags()
+        if not number % STEP_PARTITIONS:
+            yield
     cursor.tags()
     return TopicFetch(topic, partitions)
 

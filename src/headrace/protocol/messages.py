@@ -1,22 +1,18 @@
-"""Kafka's messages as plain data: the headers of requests, and responses built from dictionaries.
+"""Kafka's messages as plain data: the headers of requests, and kio's entities made from dictionaries.
 
-A handler serves every version of its API with one body: it returns a mapping with the field names of the
-newest version, and the writer of the version that was asked for takes the fields that it knows. Times are
-milliseconds and error codes are integers on our side; kio's own types begin and end here.
+Times are milliseconds and error codes are integers on our side; kio's own types begin and end here.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import struct
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_type_hints
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_writer
 
 from headrace.protocol.errors import ProtocolError
 
@@ -29,7 +25,6 @@ MAX_TAGGED_FIELDS: Final = 100
 
 _REQUEST_HEADER = struct.Struct(">hhi")
 _SHORT = struct.Struct(">h")
-_CORRELATION = struct.Struct(">i")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -95,27 +90,6 @@ def skip_tagged_fields(frame: memoryview, position: int) -> int:
         if position > len(frame):
             raise ProtocolError("a tagged field is longer than its request")
     return position
-
-
-def write_response(api_key: int, version: int, correlation_id: int, body: Mapping[str, Any]) -> bytes:
-    """The whole response frame, length prefix included, made from the fields of the newest version."""
-    buffer = io.BytesIO()
-    buffer.write(b"\0\0\0\0")
-    buffer.write(_CORRELATION.pack(correlation_id))
-    # A client reads the ApiVersions answer before it knows what the broker speaks: never tagged fields there.
-    if is_flexible(api_key, version) and api_key != API_VERSIONS:
-        buffer.write(b"\0")
-    write, schema = _writer(api_key, version)
-    write(buffer, build(schema, body))
-    frame = buffer.getbuffer()
-    _CORRELATION.pack_into(frame, 0, len(frame) - 4)
-    return bytes(frame)
-
-
-@cache
-def _writer(api_key: int, version: int) -> tuple[Callable[[io.BytesIO, Any], None], type]:
-    schema = load_response_schema(api_key, version)
-    return entity_writer(schema), schema
 
 
 def build(schema: type, body: Mapping[str, Any]) -> Any:

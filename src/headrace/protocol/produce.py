@@ -9,14 +9,16 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
+from headrace.protocol.steps import run_steps
 from headrace.protocol.wire import Cursor, pack_count, pack_string
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
 VERSIONS: Final = (3, 13)
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
+STEP_PARTITIONS: Final = 128
 
 _ACKS = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
@@ -50,40 +52,59 @@ class PartitionResult(NamedTuple):
     append_time_ms: int = -1
     start_offset: int = -1
     message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
+    """Records for which the batch was refused: their indexes, and what is wrong with each."""
 
 
 def read_produce(frame: memoryview, position: int, version: int) -> ProduceRequest:
     """The request whose body begins at `position`."""
+    return run_steps(produce_steps(frame, position, version))
+
+
+def produce_steps(frame: memoryview, position: int, version: int) -> Generator[None, None, ProduceRequest]:
+    """The same request; yields where many partitions have been read."""
     cursor = Cursor(frame, position, flexible=version >= FLEXIBLE_FROM)
     transactional_id = cursor.string()
     acks, timeout_ms = cursor.take(_ACKS)
-    topics = [_read_topic(cursor, version) for _ in range(cursor.count())]
+    topics = []
+    for _ in range(cursor.count()):
+        topic = cursor.uuid() if version >= TOPIC_IDS_FROM else (cursor.string() or "")
+        partitions: list[tuple[int, memoryview | None]] = []
+        for number in range(1, cursor.count() + 1):
+            (index,) = cursor.take(_INDEX)
+            partitions.append((index, cursor.blob()))
+            cursor.tags()
+            if not number % STEP_PARTITIONS:
+                yield
+        cursor.tags()
+        topics.append(TopicData(topic, partitions))
+        if not len(topics) % STEP_PARTITIONS:
+            yield
     cursor.tags()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
-
-
-def _read_topic(cursor: Cursor, version: int) -> TopicData:
-    topic = cursor.uuid() if version >= TOPIC_IDS_FROM else (cursor.string() or "")
-    partitions = []
-    for _ in range(cursor.count()):
-        (index,) = cursor.take(_INDEX)
-        partitions.append((index, cursor.blob()))
-        cursor.tags()
-    cursor.tags()
-    return TopicData(topic, partitions)
 
 
 def pack_produce_response(
     version: int, correlation_id: int, topics: Sequence[tuple[str | UUID, Sequence[PartitionResult]]]
 ) -> bytes:
     """The whole answer, length prefix included."""
+    return run_steps(produce_response_steps(version, correlation_id, topics))
+
+
+def produce_response_steps(
+    version: int, correlation_id: int, topics: Sequence[tuple[str | UUID, Sequence[PartitionResult]]]
+) -> Generator[None, None, bytes]:
+    """The same answer; yields where many partitions have been written."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     parts = [_INDEX.pack(correlation_id), tags, pack_count(len(topics), flexible=flexible)]
     for topic, results in topics:
         parts.append(topic.bytes if isinstance(topic, UUID) else pack_string(topic, flexible=flexible))
         parts.append(pack_count(len(results), flexible=flexible))
-        parts += [_pack_result(result, version, flexible=flexible) for result in results]
+        for number, result in enumerate(results, 1):
+            parts.append(_pack_result(result, version, flexible=flexible))
+            if not number % STEP_PARTITIONS:
+                yield
         parts.append(tags)
     parts += [_THROTTLE, tags]
     body = b"".join(parts)
@@ -91,11 +112,14 @@ def pack_produce_response(
 
 
 def _pack_result(result: PartitionResult, version: int, *, flexible: bool) -> bytes:
-    index, error_code, base_offset, append_time_ms, start_offset, message = result
+    index, error_code, base_offset, append_time_ms, start_offset, message, record_errors = result
     if version < 5:
         return _RESULT_WITHOUT_START.pack(index, error_code, base_offset, append_time_ms)
     packed = _RESULT.pack(index, error_code, base_offset, append_time_ms, start_offset)
     if version < 8:
         return packed
-    no_record_errors = pack_count(0, flexible=flexible)
-    return packed + no_record_errors + pack_string(message, flexible=flexible) + (b"\0" if flexible else b"")
+    tags = b"\0" if flexible else b""
+    parts = [packed, pack_count(len(record_errors), flexible=flexible)]
+    for position, reason in record_errors:
+        parts += (_INDEX.pack(position), pack_string(reason, flexible=flexible), tags)
+    return b"".join((*parts, pack_string(message, flexible=flexible), tags))

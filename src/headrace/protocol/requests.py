@@ -20,12 +20,15 @@ from headrace.protocol.messages import is_tuple, nested_schema
 from headrace.protocol.wire import BOOLEAN, INT8, INT16, INT32, INT64, Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from headrace.protocol.messages import RequestHeader
 
     Read = Callable[[Cursor], Any]
+    Steps = Callable[[Cursor], Generator[None, None, Any]]
 
+STEP_ITEMS: Final = 32
+"""Items of an array that are read in one step."""
 NONE_TYPE: Final = type(None)
 
 
@@ -38,10 +41,68 @@ def read_request(frame: memoryview, header: RequestHeader) -> Any:
     try:
         return _entity_reader(schema)(Cursor(frame, header.body, flexible=schema.__flexible__))
     except (ProtocolError, struct.error) as fault:
-        # A number that the frame has no bytes for is struct's error: one check less for each of them.
-        raise ProtocolError(
-            f"unreadable request of API {header.api_key} v{header.version}: {fault}"
-        ) from fault
+        raise _unreadable(header, fault) from fault
+
+
+def request_steps(frame: memoryview, header: RequestHeader) -> Generator[None, None, Any]:
+    """The same entity; yields between two steps of the work, for requests with many items."""
+    schema = load_request_schema(header.api_key, header.version)
+    cursor = Cursor(frame, header.body, flexible=schema.__flexible__)
+    steps = _entity_steps(schema)
+    try:
+        return _entity_reader(schema)(cursor) if steps is None else (yield from steps(cursor))
+    except (ProtocolError, struct.error) as fault:
+        raise _unreadable(header, fault) from fault
+
+
+def _unreadable(header: RequestHeader, fault: Exception) -> ProtocolError:
+    # A number that the frame has no bytes for is struct's error: one check less for each of them.
+    return ProtocolError(f"unreadable request of API {header.api_key} v{header.version}: {fault}")
+
+
+@cache
+def _entity_steps(schema: type) -> Steps | None:
+    """The reader of an entity in steps; None for one without arrays, which is one step."""
+    hints = get_type_hints(schema)
+    readers = tuple(
+        (f.name, _field_reader(f, hints[f.name]), _field_steps(f, hints[f.name]))
+        for f in dataclasses.fields(schema)
+        if "tag" not in f.metadata
+    )
+    if all(steps is None for _, _, steps in readers):
+        return None
+
+    def read(cursor: Cursor) -> Generator[None, None, Any]:
+        values = {}
+        for name, read_field, steps in readers:
+            values[name] = read_field(cursor) if steps is None else (yield from steps(cursor))
+        cursor.tags()
+        return schema(**values)
+
+    return read
+
+
+def _field_steps(field: dataclasses.Field[Any], hint: Any) -> Steps | None:
+    if not is_tuple(hint):
+        return None
+    item, nested = _item_reader(field, hint), nested_schema(hint)
+    item_steps = _entity_steps(nested) if nested else None
+    is_nullable = NONE_TYPE in get_args(hint)
+
+    def read(cursor: Cursor) -> Generator[None, None, tuple[Any, ...] | None]:
+        count = cursor.count()
+        if count < 0:
+            if not is_nullable:
+                raise ProtocolError(f"{field.name} is null")
+            return None
+        items = []
+        for number in range(1, count + 1):
+            items.append(item(cursor) if item_steps is None else (yield from item_steps(cursor)))
+            if not number % STEP_ITEMS:
+                yield
+        return tuple(items)
+
+    return read
 
 
 @cache
@@ -61,15 +122,23 @@ def _entity_reader(schema: type) -> Read:
 
 def _field_reader(field: dataclasses.Field[Any], hint: Any) -> Read:
     is_nullable = NONE_TYPE in get_args(hint)
+    if is_tuple(hint):
+        array = _array_reader(_item_reader(field, hint))
+        return array if is_nullable else _required(array, field.name)
+    nested = nested_schema(hint)
+    if nested:
+        return _optional(_entity_reader(nested)) if is_nullable else _entity_reader(nested)
+    kafka_type = field.metadata.get("kafka_type", "")
+    read = _READERS[kafka_type]
+    return read if is_nullable or kafka_type not in _NULLABLE else _required(read, field.name)
+
+
+def _item_reader(field: dataclasses.Field[Any], hint: Any) -> Read:
+    """The reader of one item of an array; no item may be null."""
     nested = nested_schema(hint)
     kafka_type = field.metadata.get("kafka_type", "")
     read = _entity_reader(nested) if nested else _READERS[kafka_type]
-    if is_tuple(hint):
-        items = _required(read, f"an item of {field.name}") if kafka_type in _NULLABLE else read
-        return _array_reader(items) if is_nullable else _required(_array_reader(items), field.name)
-    if nested:
-        return _optional(read) if is_nullable else read
-    return read if is_nullable or kafka_type not in _NULLABLE else _required(read, field.name)
+    return _required(read, f"an item of {field.name}") if kafka_type in _NULLABLE else read
 
 
 def _array_reader(item: Read) -> Read:

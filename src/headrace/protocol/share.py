@@ -1,7 +1,7 @@
 """ShareFetch (key 78) and ShareAcknowledge (key 79), versions 1–2: how members of share groups take records.
 
 Both carry acknowledgements, and both are asked for all the time: they are read and packed by hand. Version 2
-adds the renewal of locks, and a strict limit of records.
+adds the renewal of locks, and a strict limit of records. A release may carry a delay, as a tagged field.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.protocol.wire import INT8, INT32, Cursor, pack_count, pack_string, pack_unsigned_varint
+from headrace.protocol.wire import INT8, INT32, INT64, Cursor, pack_count, pack_string, pack_unsigned_varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,6 +30,11 @@ _SHORT = struct.Struct(">h")
 _HEAD = struct.Struct(">ibih")
 NO_TAGS: Final = b"\0"
 
+_DELAY_TAG: Final = pack_unsigned_varint(1) + pack_unsigned_varint(20_000) + pack_unsigned_varint(INT64.size)
+"""One tagged field of a range of acknowledgements, with a number that Apache Kafka does not use: the delay of
+a release, as an int64 of milliseconds. Brokers that do not know a tagged field pass over it."""
+MAX_DELAY_MS: Final = 366 * 24 * 3600 * 1000
+
 
 class AcknowledgedRange(NamedTuple):
     """What a member says of records in a row; one word for all of them, or one for each."""
@@ -37,6 +42,8 @@ class AcknowledgedRange(NamedTuple):
     first: int
     last: int
     types: tuple[int, ...]
+    delay_ms: int = 0
+    """For how long records that are released are not delivered again."""
 
 
 class SharePartitionRequest(NamedTuple):
@@ -160,8 +167,23 @@ def _join_neighbours(cursor: Cursor, one: AcknowledgedRange, most: int) -> tuple
 def _read_range(cursor: Cursor) -> AcknowledgedRange:
     first, last = cursor.take(_RANGE)
     types = tuple(cursor.view(max(cursor.count(), 0)))
-    cursor.tags()
-    return AcknowledgedRange(first, last, types)
+    return AcknowledgedRange(first, last, types, _read_delay(cursor))
+
+
+def _read_delay(cursor: Cursor) -> int:
+    """The delay in the tagged fields of a range, or 0; other fields are passed over."""
+    start = cursor.position
+    if cursor.frame[start : start + len(_DELAY_TAG)] != _DELAY_TAG:
+        cursor.tags()
+        return 0
+    cursor.position += len(_DELAY_TAG)
+    (delay_ms,) = cursor.take(INT64)
+    return min(max(delay_ms, 0), MAX_DELAY_MS)
+
+
+def pack_delay(delay_ms: int) -> bytes:
+    """The tagged fields of a range of records that are not to be delivered again for so long."""
+    return _DELAY_TAG + INT64.pack(min(delay_ms, MAX_DELAY_MS)) if delay_ms > 0 else NO_TAGS
 
 
 def pack_share_fetch(

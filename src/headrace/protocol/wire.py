@@ -19,7 +19,7 @@ INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
-MAX_ITEMS: Final = 100_000
+MAX_ITEMS: Final = 12_000
 """Items of all arrays in one request. Each becomes an object many times the size of its bytes, and while they
 are read nobody else is served, so that the size of the frame alone is no limit."""
 

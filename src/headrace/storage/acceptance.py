@@ -1,20 +1,35 @@
-"""Which batches of clients a topic takes: decided before anything is stored."""
+"""Which batches of clients a topic takes: decided before anything is stored.
+
+The header is held against the bytes: the checksum, and whether so many records can be in so few bytes. The
+records themselves are not opened, except where a compacted topic needs their keys: a walk over them in Python
+would cost more than all the rest of an append. Every reader finds the ends of records by itself and stops
+where they make no sense.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.protocol.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, check_batch, read_header
 from headrace.protocol.compression import CODECS, ZSTD
-from headrace.protocol.records import first_record_without_key
-from headrace.storage.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
+from headrace.protocol.records import most_records, records_without_key
+from headrace.storage.errors import InvalidRecord, InvalidTimestamp, RecordsWithoutKey, RecordTooLarge
 
 if TYPE_CHECKING:
     from headrace.storage.config import TopicConfig
 
 
-def accept_batch(batch: memoryview, config: TopicConfig, now_ms: int) -> BatchHeader:
-    """The header of a batch that may be stored; any other is refused with the reason."""
+MOST_NAMED: Final = 1_000
+"""Records without keys that are named to their producer: an answer is not to be larger than its request."""
+
+
+def accept_batch(
+    batch: memoryview, config: TopicConfig, now_ms: int, *, has_keys: bool = False
+) -> BatchHeader:
+    """The header of a batch that may be stored; any other is refused with the reason.
+
+    `has_keys` says that `check_keys` has passed the batch already.
+    """
     if len(batch) < HEADER_BYTES:
         raise InvalidRecord(f"a record batch of {len(batch)} bytes: its header alone takes {HEADER_BYTES}")
     header = read_header(batch)
@@ -26,6 +41,10 @@ def accept_batch(batch: memoryview, config: TopicConfig, now_ms: int) -> BatchHe
     check_batch(batch, header)
     if header.count < 1 or header.count != header.last_offset_delta + 1:
         raise InvalidRecord(f"a batch of {header.count} records that spans {header.last_offset_delta + 1}")
+    if header.count > most_records(header.codec, len(batch) - HEADER_BYTES):
+        raise InvalidRecord(
+            f"{len(batch)} bytes cannot hold the {header.count} records that the batch counts"
+        )
     # Most batches have none: this runs for each of them.
     if header.attributes:
         _check_attributes(header)
@@ -33,11 +52,19 @@ def accept_batch(batch: memoryview, config: TopicConfig, now_ms: int) -> BatchHe
         raise InvalidRecord("a batch of a producer without a sequence: it could be written twice unnoticed")
     if config.message_timestamp_type == "CreateTime":
         _check_time(header, config, now_ms)
-    if config.is_compacted:
-        position = first_record_without_key(batch)
-        if position is not None:
-            raise InvalidRecord(f"record {position} has no key, and the topic is compacted: give it one")
+    if config.is_compacted and not has_keys:
+        check_keys(batch)
     return header
+
+
+def check_keys(batch: memoryview) -> None:
+    """Pass when every record has a key, as compacted topics want it, or raise `RecordsWithoutKey`."""
+    keyless = records_without_key(batch, most=MOST_NAMED)
+    if keyless:
+        raise RecordsWithoutKey(
+            f"record {keyless[0]} of the batch has no key, and the topic is compacted: give it one",
+            indexes=tuple(keyless),
+        )
 
 
 def _check_attributes(header: BatchHeader) -> None:

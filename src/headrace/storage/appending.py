@@ -58,14 +58,20 @@ class AppendingLog(ABC):
         """The end has moved: let readers see as much as they may."""
 
     def append(
-        self, batch: memoryview, now_ms: int, admit: Callable[[BatchHeader], None] | None = None
+        self,
+        batch: memoryview,
+        now_ms: int,
+        admit: Callable[[BatchHeader], None] | None = None,
+        *,
+        has_keys: bool = False,
     ) -> Appended:
         """Store one batch of a client and say at which offset, or refuse it with the reason.
 
         `batch` must be writable: its offset and, if the topic wants it, the broker's time go into its header.
         `admit` has the last word on a batch that is good and new: what it raises refuses the batch.
+        `has_keys` says that the keys which a compacted topic wants have been looked for already.
         """
-        header = accept_batch(batch, self.config, now_ms)
+        header = accept_batch(batch, self.config, now_ms, has_keys=has_keys)
         if header.producer_id >= 0:
             duplicate = self.producers.check(header)
             if duplicate is not None:

@@ -27,9 +27,9 @@ def _ratio(text: str) -> float:
 
 
 def _policies(text: str) -> frozenset[str]:
-    policies = frozenset(part.strip() for part in text.split(","))
-    if not policies or not policies <= {"delete", "compact"}:
-        raise ValueError("it must be delete, compact, or compact,delete")
+    policies = frozenset(part.strip() for part in text.split(",")) if text.strip() else frozenset()
+    if not policies <= {"delete", "compact"}:
+        raise ValueError("it must be delete, compact, compact,delete, or empty to keep every record")
     return policies
 
 
@@ -44,16 +44,27 @@ def _bound(text: str) -> int:
     return value
 
 
-def _compression(text: str) -> str:
-    if text != "producer":
-        raise ValueError("batches are stored as their producer compressed them: set compression.type on it")
-    return text
+def _gzip_level(text: str) -> int:
+    value = int(text)
+    if value != -1 and not 1 <= value <= 9:
+        raise ValueError("it must be between 1 and 9, or -1 for the default")
+    return value
+
+
+def _no_remote_storage(text: str) -> bool:
+    if boolean(text):
+        raise ValueError("this broker has no tiered storage: leave it out, or set it to false")
+    return False
 
 
 _SMALLEST_SEGMENT: Final = 2**20
 _SIZE = integer(0, INT_MAX)
 _DURATION = integer(0, LONG_MAX)
 _LIMIT = integer(-1, LONG_MAX)
+
+_NO_RECOMPRESSION: Final = "Accepted; batches are stored as their producer compressed them."
+_NO_REMOTE_STORAGE: Final = "Accepted; the broker has no tiered storage."
+_NO_REPLICATION: Final = "Accepted; one node replicates nothing."
 
 OPTIONS: Final[Mapping[str, Option]] = {
     each.name: each
@@ -63,13 +74,23 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "list",
             "delete",
             _policies,
-            "What becomes of old records: delete, compact or both.",
+            "How old records are removed: delete, compact, both, or empty to keep every record.",
         ),
-        option("compression.type", "string", "producer", _compression, "Always as the producer chose."),
+        option("compression.gzip.level", "int", -1, _gzip_level, _NO_RECOMPRESSION),
+        option("compression.lz4.level", "int", 9, integer(1, 17), _NO_RECOMPRESSION),
+        option(
+            "compression.type",
+            "string",
+            "producer",
+            one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+            _NO_RECOMPRESSION,
+        ),
+        option("compression.zstd.level", "int", 3, integer(-131_072, 22), _NO_RECOMPRESSION),
         option("delete.retention.ms", "long", DAY_MS, _DURATION, "How long compaction keeps a tombstone."),
         option(
             "file.delete.delay.ms", "long", 60_000, _DURATION, "Accepted; a reader keeps its file by itself."
         ),
+        option("follower.replication.throttled.replicas", "list", "", _names, _NO_REPLICATION),
         option("flush.messages", "long", LONG_MAX, integer(1, LONG_MAX), "Accepted; --flush decides."),
         option("flush.ms", "long", LONG_MAX, _DURATION, "Accepted; --flush decides."),
         option(
@@ -80,6 +101,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "Whether what all share groups have accepted is deleted.",
         ),
         option("index.interval.bytes", "int", 4096, _SIZE, "Bytes of log between two index entries."),
+        option("leader.replication.throttled.replicas", "list", "", _names, _NO_REPLICATION),
+        option("local.retention.bytes", "long", -2, integer(-2, LONG_MAX), _NO_REMOTE_STORAGE),
+        option("local.retention.ms", "long", -2, integer(-2, LONG_MAX), _NO_REMOTE_STORAGE),
         option(
             "max.compaction.lag.ms",
             "long",
@@ -113,6 +137,15 @@ OPTIONS: Final[Mapping[str, Option]] = {
         option("min.compaction.lag.ms", "long", 0, _DURATION, "How long a record is safe from compaction."),
         option("min.insync.replicas", "int", 1, integer(1, INT_MAX), "Accepted; one node has one replica."),
         option("preallocate", "boolean", "false", boolean, "Accepted; files grow as they are written."),
+        option("remote.log.copy.disable", "boolean", "false", boolean, _NO_REMOTE_STORAGE),
+        option("remote.log.delete.on.disable", "boolean", "false", boolean, _NO_REMOTE_STORAGE),
+        option(
+            "remote.storage.enable",
+            "boolean",
+            "false",
+            _no_remote_storage,
+            "Always false: the broker has no tiered storage.",
+        ),
         option("retention.bytes", "long", -1, _LIMIT, "Bytes kept in a partition; -1 for all."),
         option("retention.ms", "long", 7 * DAY_MS, _LIMIT, "How long records are kept; -1 for ever."),
         option("segment.bytes", "int", 2**30, integer(1024, INT_MAX), "When a new segment file is begun."),
@@ -225,7 +258,8 @@ class TopicConfig:
 
     def text(self, name: str) -> str:
         """A setting as text: as it was given, or its default in this topic."""
-        return self.overrides.get(name) or default_texts(self.overrides).get(name, OPTIONS[name].default)
+        known = {**default_texts(self.overrides), **self.overrides}
+        return known.get(name, OPTIONS[name].default)
 
 
 def default_texts(overrides: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,11 @@ def _check_memory(config: TopicConfig) -> None:
         raise InvalidConfig(
             "a topic in memory is not compacted: leave out cleanup.policy, or use headrace.storage=disk"
         )
+    if not config.is_deleted:
+        raise InvalidConfig(
+            "a topic in memory deletes its oldest records: leave out cleanup.policy, or use "
+            "headrace.storage=disk"
+        )
     if config.retention_bytes < 1:
         raise InvalidConfig(
             "a topic in memory has a bound: give retention.bytes a positive number, or leave it out for the "

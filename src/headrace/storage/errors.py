@@ -11,6 +11,15 @@ class InvalidRecord(StorageError):
     """A batch that this topic does not take: refused before anything is stored."""
 
 
+class RecordsWithoutKey(InvalidRecord):
+    """A batch for a compacted topic with records that have no key."""
+
+    def __init__(self, message: str, *, indexes: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.indexes = indexes
+        """Which records of the batch, counted from 0; the first of them if there are many."""
+
+
 class RecordTooLarge(StorageError):
     """A batch above the topic's `max.message.bytes`."""
 

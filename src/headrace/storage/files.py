@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,12 +25,24 @@ class LogFile:
             os.close(self.fd)
 
 
+class Writer(Protocol):
+    """A segment that holds its file open to write it."""
+
+    def let_go(self) -> None:
+        """Close the file; the next write opens it again."""
+        ...
+
+
 class FilePool:
-    """The files of closed segments that were read last, so that many segments need few descriptors."""
+    """The files that were used last, so that many segments need few descriptors.
+
+    Up to `limit` files that are read are open, and as many that are written.
+    """
 
     def __init__(self, limit: int = 256) -> None:
         self._limit = limit
         self._files: OrderedDict[Path, LogFile] = OrderedDict()
+        self._written: dict[Writer, None] = {}
         # The loop reads and the threads of the disk sync: both may look for a file at once.
         self._lock = threading.Lock()
 
@@ -45,6 +57,20 @@ class FilePool:
             else:
                 self._files.move_to_end(path)
             return file
+
+    def keep_open(self, writer: Writer) -> None:
+        """Count a file that was opened to be written; the one that was opened first may have to close."""
+        with self._lock:
+            self._written[writer] = None
+            if len(self._written) > self._limit:
+                first = next(iter(self._written))
+                del self._written[first]
+                first.let_go()
+
+    def closed(self, writer: Writer) -> None:
+        """Count a file no more."""
+        with self._lock:
+            self._written.pop(writer, None)
 
     def forget(self, path: Path) -> None:
         """Let go of a file that was deleted or replaced; readers in the middle of it keep theirs."""

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DELETED_SUFFIX: Final = ".deleted"
+OPEN_FILES: Final = 256
+"""Files that may be open to be read, and as many to be written, unless the broker says less."""
 MEMORY_BYTES: Final = 2**30
 """What all partitions in memory may hold together, unless the broker is told otherwise."""
 
@@ -53,14 +55,16 @@ class DataFolder:
         background: Callable[[Callable[[], None]], object] = run_inline,
         waits_for_sync: bool = False,
         memory_bytes: int = MEMORY_BYTES,
+        open_files: int = OPEN_FILES,
     ) -> None:
         self.path = path
         self.background = background
         self.waits_for_sync = waits_for_sync
-        self.pool = FilePool()
+        self.pool = FilePool(open_files)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
         """Those on disk; the others are in `memory`."""
-        path.mkdir(parents=True, exist_ok=True)
+        # Records are nobody else's business: other users of the machine cannot even list the folder.
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = self._take_lock()
         self._recovery_points = Checkpoint(path / "recovery-point-offset-checkpoint")
         self._start_offsets = Checkpoint(path / "log-start-offset-checkpoint")
@@ -126,8 +130,7 @@ class DataFolder:
             background=self.background,
             waits_for_sync=self.waits_for_sync,
         )
-        if is_new:
-            sync_directory(self.path)
+        opened.is_new_folder = is_new
         return opened
 
     def _take_marks(self, key: tuple[str, int]) -> tuple[int | None, Marks]:
@@ -153,8 +156,7 @@ class DataFolder:
         log = self.partitions.pop((topic, partition))
         log.is_deleted = True
         for segment in log.segments:
-            self.pool.forget(segment.path)
-            segment.close()
+            segment.delete()
         self._remove(log.directory)
 
     def discard(self, topic: str, partition: int) -> None:

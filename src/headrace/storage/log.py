@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.storage.appending import Appended
     from headrace.storage.config import TopicConfig
     from headrace.storage.producers import ProducerStates
-    from headrace.storage.timesearch import TimedOffset
+    from headrace.storage.timesearch import Search, TimedOffset
 
 Records = FileRange | MemoryRange
 """Whole batches, ready to be sent: both have a `size`, and give their bytes with `read()`."""
@@ -54,9 +54,17 @@ class Log(Protocol):
         ...
 
     def append(
-        self, batch: memoryview, now_ms: int, admit: Callable[[BatchHeader], None] | None = None
+        self,
+        batch: memoryview,
+        now_ms: int,
+        admit: Callable[[BatchHeader], None] | None = None,
+        *,
+        has_keys: bool = False,
     ) -> Appended:
-        """Store one batch of a client and say at which offset, or refuse it with the reason."""
+        """Store one batch of a client and say at which offset, or refuse it with the reason.
+
+        `has_keys` says that the keys which a compacted topic wants have been looked for already.
+        """
         ...
 
     def append_own(
@@ -90,6 +98,14 @@ class Log(Protocol):
 
     def find_latest_time(self) -> TimedOffset | None:
         """The record with the largest time; the first one of several."""
+        ...
+
+    def search_time(self, timestamp: int) -> Search:
+        """The first record that is not older than `timestamp`, found in steps: the search may take long."""
+        ...
+
+    def search_latest_time(self) -> Search:
+        """The record with the largest time, found in steps."""
         ...
 
     def size_from(self, offset: int) -> int:

@@ -16,7 +16,7 @@ from headrace.protocol.batch import read_header
 from headrace.storage.appending import AppendingLog
 from headrace.storage.errors import RecordTooLarge
 from headrace.storage.memory_batches import MemoryBatches
-from headrace.storage.timesearch import find_latest_time, find_time
+from headrace.storage.timesearch import run_search, search_latest_time, search_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.protocol.batch import BatchHeader
     from headrace.storage.config import TopicConfig
     from headrace.storage.memory_batches import MemoryRange
-    from headrace.storage.timesearch import TimedOffset
+    from headrace.storage.timesearch import Search, TimedOffset
 
 BLOCK_OFFSETS: Final = 2**24
 """Offsets that are reserved at once: one small write to the disk for so many records."""
@@ -119,11 +119,19 @@ class MemoryLog(AppendingLog):
 
     def find_time(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older than `timestamp`."""
-        return find_time([self._batches], timestamp, self.start_offset)
+        return run_search(self.search_time(timestamp))
 
     def find_latest_time(self) -> TimedOffset | None:
         """The record with the largest time; the first one of several."""
-        return find_latest_time([self._batches], self.start_offset)
+        return run_search(self.search_latest_time())
+
+    def search_time(self, timestamp: int) -> Search:
+        """The first record that is not older than `timestamp`, found in steps."""
+        return search_time([self._batches], timestamp, self.start_offset)
+
+    def search_latest_time(self) -> Search:
+        """The record with the largest time, found in steps."""
+        return search_latest_time([self._batches], self.start_offset)
 
     def size_from(self, offset: int) -> int:
         """Bytes of the batches from the one that holds `offset` to the end."""

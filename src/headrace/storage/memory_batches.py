@@ -162,7 +162,9 @@ class MemoryBatches:
 
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Place and header of each batch from the one that holds `offset` on."""
-        for index in range(self._index(offset), len(self._batches)):
+        while (index := self._index(offset)) < len(self._batches):
+            # Found again after each batch: places move when batches are forgotten meanwhile.
+            offset = self._last_offsets[index] + 1
             yield index, read_header(self._batches[index])
 
     def read(self, index: int, _size: int) -> bytes:

@@ -21,7 +21,7 @@ from headrace.storage.errors import DiskFault
 from headrace.storage.files import FilePool, replace_file, sync_directory
 from headrace.storage.retention import apply_retention
 from headrace.storage.segment import FileRange, Segment, segment_name
-from headrace.storage.timesearch import TimedOffset, find_latest_time, find_time
+from headrace.storage.timesearch import Search, TimedOffset, run_search, search_latest_time, search_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +43,11 @@ class _Rolled(NamedTuple):
     end_offset: int
     snapshot: bytes
     aborted: list[AbortedTransaction]
+
+
+def _unlink(segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        segment.unlink()
 
 
 def run_inline(job: Callable[[], None]) -> None:
@@ -76,6 +81,8 @@ class PartitionLog(AppendingLog):
         self.is_swapping = False
         """While a compacted segment takes the place of others, no file is deleted."""
         self._new_names = False
+        self.is_new_folder = False
+        """Whether the name of the folder may not survive power loss yet."""
         self._rolled: deque[_Rolled] = deque()
         self._rolled_lock = threading.Lock()
         self._sync_fault: OSError | None = None
@@ -190,6 +197,9 @@ class PartitionLog(AppendingLog):
         for segment, end in zip(segments, [*ends, None], strict=True):
             if end is None or end > self.recovery_point:
                 self._sync_segment(segment)
+        if self.is_new_folder:
+            self.is_new_folder = False
+            sync_directory(self.directory.parent)
         if self._new_names:
             self._new_names = False
             sync_directory(self.directory)
@@ -200,6 +210,8 @@ class PartitionLog(AppendingLog):
 
     def close(self) -> None:
         """Leave the log so that the next start needs no scan."""
+        if self.end_offset == 0:
+            return  # nothing was ever written, and each file would cost a sync
         self.sync()
         self.synced(self.end_offset)
         self.close_rolled()
@@ -229,10 +241,18 @@ class PartitionLog(AppendingLog):
 
     def trim(self) -> None:
         """Delete the segments that lie before the start of the log, unless files are being swapped."""
-        while (
-            not self.is_swapping and self.segments[1:] and self.segments[1].base_offset <= self.start_offset
-        ):
-            self.segments.pop(0).delete()
+        if self.is_swapping:
+            return
+        kept = next(
+            (i for i, follower in enumerate(self.segments[1:]) if follower.base_offset > self.start_offset),
+            len(self.segments) - 1,
+        )
+        gone, self.segments[:kept] = self.segments[:kept], []
+        for segment in gone:
+            segment.delete()
+        if gone:
+            # There may be thousands of files.
+            self.background(lambda: _unlink(gone))
 
     def replace_segments(self, replaced: Sequence[int]) -> None:
         """Read a cleaned segment, which has the name of the first of those that it replaced."""
@@ -292,11 +312,19 @@ class PartitionLog(AppendingLog):
 
     def find_time(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older than `timestamp`."""
-        return find_time(self.segments, timestamp, self.start_offset)
+        return run_search(self.search_time(timestamp))
 
     def find_latest_time(self) -> TimedOffset | None:
         """The record with the largest time; the first one of several."""
-        return find_latest_time(self.segments, self.start_offset)
+        return run_search(self.search_latest_time())
+
+    def search_time(self, timestamp: int) -> Search:
+        """The first record that is not older than `timestamp`, found in steps."""
+        return search_time(self.segments, timestamp, self.start_offset)
+
+    def search_latest_time(self) -> Search:
+        """The record with the largest time, found in steps."""
+        return search_latest_time(self.segments, self.start_offset)
 
     def size_from(self, offset: int) -> int:
         """Bytes of the batches from the one that holds `offset` to the end."""

@@ -182,6 +182,7 @@ def _drop_after(partition: PartitionLog, position: int) -> None:
     for segment in partition.segments[position + 1 :]:
         log.warning("%s follows a torn segment and is deleted", segment.path)
         segment.delete()
+        segment.unlink()
     del partition.segments[position + 1 :]
 
 
@@ -191,7 +192,9 @@ def _find_start(partition: PartitionLog, start_offset: int) -> None:
         # DeleteRecords had moved the start into the part that was torn: nothing that is left may be read.
         log.warning("%s begins anew at offset %d, where it was cut to", partition.directory, start_offset)
         while partition.segments:
-            partition.segments.pop().delete()
+            last = partition.segments.pop()
+            last.delete()
+            last.unlink()
     if partition.segments:
         partition.start_offset = max(start_offset, partition.segments[0].base_offset)
         partition.active.activate()

@@ -1,8 +1,8 @@
 """One segment of a partition: a `.log` file of batches, and its indexes.
 
-The last segment of a partition is active: its file is open for writing and its indexes grow in memory. A
-closed segment is only names until somebody reads it. Positions are bytes in the log file; all of them are
-boundaries of batches.
+The last segment of a partition is active: its indexes grow in memory. A file is open only while it is used:
+those that were written or read last stay open, as many as the pool allows. Positions are bytes in the log
+file; all of them are boundaries of batches.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Segment:
         self._unindexed_bytes = 0
 
     def activate(self) -> None:
-        """Open the segment for writing; one that holds batches goes on with the indexes that it has."""
+        """Let the segment be written; one that holds batches goes on with the indexes that it has."""
         try:
-            self._active_file = LogFile(self.path, os.O_RDWR | os.O_CREAT)
+            LogFile(self.path, os.O_RDWR | os.O_CREAT)  # closed again at once
         except OSError as fault:
             raise DiskFault(f"{self.path} could not be made: {fault.strerror}; free some space") from fault
         if self.size == 0:
@@ -141,7 +141,7 @@ class Segment:
 
     def append(self, batch: bytes | bytearray | memoryview) -> int:
         """Write one placed batch at the end; gives its position. A failed write leaves nothing behind."""
-        position, file = self.size, self.file
+        position, file = self.size, self._active_file or self._open_for_writing()
         try:
             written = os.pwrite(file.fd, batch, position)
             if written != len(batch):
@@ -151,6 +151,18 @@ class Segment:
             raise DiskFault(f"{self.path} could not be written: {fault.strerror}; free some space") from fault
         self.size = position + written
         return position
+
+    def _open_for_writing(self) -> LogFile:
+        try:
+            file = self._active_file = LogFile(self.path, os.O_RDWR)
+        except OSError as fault:
+            raise DiskFault(f"{self.path} could not be opened: {fault.strerror}") from fault
+        self._pool.keep_open(self)
+        return file
+
+    def let_go(self) -> None:
+        """Close the file: others were written later, and there are only so many descriptors."""
+        self._active_file = None
 
     def note(self, header: BatchHeader, position: int, last_offset: int, interval_bytes: int) -> None:
         """Index the batch at `position` once `interval_bytes` have passed since the last entry."""
@@ -255,6 +267,7 @@ class Segment:
     def close(self) -> None:
         """Close the segment for writing; readers open it again by name."""
         self._active_file = None
+        self._pool.closed(self)
 
     def sync(self) -> None:
         """Make the log file survive power loss."""
@@ -298,9 +311,12 @@ class Segment:
         return os.pread(file.fd, size, position)
 
     def delete(self) -> None:
-        """Remove the files; a reader in the middle of the log file is not disturbed."""
+        """Forget the segment; its files stay until `unlink`."""
         self.is_deleted = True
-        self._active_file = None
+        self.close()
         self._pool.forget(self.path)
+
+    def unlink(self) -> None:
+        """Remove the files; a reader in the middle of the log file is not disturbed."""
         for suffix in SUFFIXES:
             self.path.with_suffix(suffix).unlink(missing_ok=True)

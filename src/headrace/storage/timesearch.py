@@ -1,11 +1,19 @@
-"""Finding records by their time, in runs of batches whose times need not be in order."""
+"""Finding records by their time, in runs of batches whose times need not be in order.
+
+Headers are what producers wrote: a batch may claim a time that none of its records has, so that a search can
+take long. It is a generator: it yields None wherever it may pause, and a function wherever a batch is to be
+opened, whose result it is to be sent; decompression is best done outside of the event loop.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from headrace.protocol.compression import NONE
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.records import find_record
+from headrace.protocol.records import open_records, record_times
 from headrace.storage.index import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -13,12 +21,21 @@ if TYPE_CHECKING:
 
     from headrace.protocol.batch import BatchHeader
 
+STEP_BATCHES: Final = 16
+STEP_RECORDS: Final = 256
+CLAIMS: Final = 256
+"""Batches with the largest times that are tried before the others are looked at again."""
+
 
 class TimedOffset(NamedTuple):
     """A record found by its time."""
 
     offset: int
     timestamp: int
+
+
+Job = Callable[[], bytes | bytearray | memoryview]
+Search = Generator["Job | None", "bytes | bytearray | memoryview | None", "TimedOffset | None"]
 
 
 class TimedBatches(Protocol):
@@ -41,67 +58,154 @@ class TimedBatches(Protocol):
         ...
 
 
-def find_time(runs: Sequence[TimedBatches], timestamp: int, start_offset: int) -> TimedOffset | None:
+class Claim(NamedTuple):
+    """A batch that claims to hold a late record; the latest claim sorts first, the earlier batch of two."""
+
+    negated_timestamp: int
+    base_offset: int
+    position: int
+    header: BatchHeader
+
+
+def run_search(search: Search) -> TimedOffset | None:
+    """The result of a search that is done all at once."""
+    try:
+        job = next(search)
+        while True:
+            try:
+                opened = None if job is None else job()
+            except CorruptBatch as fault:
+                job = search.throw(fault)
+            else:
+                job = search.send(opened)
+    except StopIteration as end:
+        found: TimedOffset | None = end.value
+        return found
+
+
+def search_time(runs: Sequence[TimedBatches], timestamp: int, start_offset: int) -> Search:
     """The first record from `start_offset` on that is not older than `timestamp`."""
-    for run in runs:
+    for run in tuple(runs):
         if run.load_max_timestamp() >= timestamp:
-            found = _find_in(run, timestamp, start_offset)
+            found = yield from _search_in(run, timestamp, start_offset)
             if found is not None:
                 return found
     return None
 
 
-def find_latest_time(runs: Sequence[TimedBatches], start_offset: int) -> TimedOffset | None:
+def search_latest_time(runs: Sequence[TimedBatches], start_offset: int) -> Search:
     """The record from `start_offset` on with the largest time; the first one of several."""
     latest: TimedOffset | None = None
-    for run in runs:
+    for run in tuple(runs):
         known = NO_TIMESTAMP if latest is None else latest.timestamp
         if run.load_max_timestamp() > known:
-            latest = _find_latest_in(run, known, start_offset) or latest
+            latest = (yield from _search_latest_in(run, known, start_offset)) or latest
     return latest
 
 
-def _find_latest_in(run: TimedBatches, known: int, start_offset: int) -> TimedOffset | None:
+def _search_latest_in(run: TimedBatches, known: int, start_offset: int) -> Search:
     """The first record with the largest time of the run, if that is later than `known`."""
-    batches = [
-        (position, header)
-        for position, header in run.headers_from(start_offset)
-        if not header.is_control and header.last_offset >= start_offset and header.max_timestamp > known
-    ]
     latest: TimedOffset | None = None
-    for position, header in sorted(batches, key=lambda one: (-one[1].max_timestamp, one[1].base_offset)):
-        if latest is not None and header.max_timestamp <= latest.timestamp:
-            break
-        # The record that had the time may lie before the start, or compaction removed it: then another has.
-        batch, timestamp = run.read(position, header.size), known
-        if (found := _find_in_batch(batch, header, header.max_timestamp, start_offset)) is not None:
-            latest = found
-            continue
-        while (later := _find_in_batch(batch, header, timestamp + 1, start_offset)) is not None:
-            latest, timestamp = later, later.timestamp
-    return latest
+    tried: tuple[int, int] | None = None
+    while True:
+        claims = yield from _largest_claims(run, known, start_offset, tried)
+        for claim in claims:
+            if -claim.negated_timestamp <= known:
+                return latest
+            # The record that had the time may lie before the start, or compaction removed it: another has it.
+            times = yield from _open(run, claim.position, claim.header)
+            found = yield from _latest(times, claim.header, start_offset)
+            if found is not None and found.timestamp > known:
+                latest, known = found, found.timestamp
+        if len(claims) < CLAIMS:
+            return latest
+        tried = claims[-1][:2]
 
 
-def _find_in(run: TimedBatches, timestamp: int, start_offset: int) -> TimedOffset | None:
+def _largest_claims(
+    run: TimedBatches, known: int, start_offset: int, tried: tuple[int, int] | None
+) -> Generator[Job | None, object, list[Claim]]:
+    """The batches that claim the largest times above `known`, of those that come after `tried`."""
+    claims: list[Claim] = []
+    for number, (position, header) in enumerate(run.headers_from(start_offset), 1):
+        if not header.is_control and header.last_offset >= start_offset and header.max_timestamp > known:
+            claim = Claim(-header.max_timestamp, header.base_offset, position, header)
+            if tried is None or claim[:2] > tried:
+                claims.append(claim)
+        if len(claims) >= 2 * CLAIMS:
+            claims = sorted(claims)[:CLAIMS]
+        if not number % STEP_BATCHES:
+            yield None
+    return sorted(claims)[:CLAIMS]
+
+
+def _search_in(run: TimedBatches, timestamp: int, start_offset: int) -> Search:
     start = max(run.offset_before(timestamp), start_offset)
-    for position, header in run.headers_from(start):
+    for number, (position, header) in enumerate(run.headers_from(start), 1):
+        if not number % STEP_BATCHES:
+            yield None
         if header.max_timestamp < timestamp or header.last_offset < start:
             continue
         if header.is_control:
             # The end of a transaction is no record, and has the time of now whatever its records have.
             continue
-        found = _find_in_batch(run.read(position, header.size), header, timestamp, start_offset)
+        times = yield from _open(run, position, header)
+        found = yield from _first(times, header, timestamp, start_offset)
         if found is not None:
             return found
     return None
 
 
-def _find_in_batch(
-    batch: bytes, header: BatchHeader, timestamp: int, start_offset: int
-) -> TimedOffset | None:
+def _open(
+    run: TimedBatches, position: int, header: BatchHeader
+) -> Generator[Job | None, bytes | bytearray | memoryview | None, Iterator[tuple[int, int]] | None]:
+    """Offset and time of each record of a batch; None for one that cannot be opened."""
+    job = partial(open_records, run.read(position, header.size), header)
     try:
-        found = find_record(batch, timestamp, start_offset)
+        section = job() if header.codec == NONE else (yield job)
     except CorruptBatch:
-        # Its producer wrote nonsense under a good checksum. The header still says when, and readers go on.
-        return TimedOffset(max(header.base_offset, start_offset), header.max_timestamp)
-    return None if found is None else TimedOffset(*found)
+        return None
+    assert section is not None
+    return record_times(section, header)
+
+
+def _first(
+    times: Iterator[tuple[int, int]] | None, header: BatchHeader, timestamp: int, start_offset: int
+) -> Search:
+    """The first record that is not older than `timestamp`."""
+    try:
+        for number, (offset, time) in enumerate(_checked(times), 1):
+            if time >= timestamp and offset >= start_offset:
+                return TimedOffset(offset, time)
+            if not number % STEP_RECORDS:
+                yield None
+    except CorruptBatch:
+        return _claimed(header, start_offset)
+    return None
+
+
+def _latest(times: Iterator[tuple[int, int]] | None, header: BatchHeader, start_offset: int) -> Search:
+    """The first record with the largest time."""
+    latest: TimedOffset | None = None
+    try:
+        for number, (offset, time) in enumerate(_checked(times), 1):
+            if offset >= start_offset and (latest is None or time > latest.timestamp):
+                latest = TimedOffset(offset, time)
+                if time == header.max_timestamp:
+                    return latest
+            if not number % STEP_RECORDS:
+                yield None
+    except CorruptBatch:
+        return _claimed(header, start_offset)
+    return latest
+
+
+def _checked(times: Iterator[tuple[int, int]] | None) -> Iterator[tuple[int, int]]:
+    if times is None:
+        raise CorruptBatch("the records cannot be opened")
+    return times
+
+
+def _claimed(header: BatchHeader, start_offset: int) -> TimedOffset:
+    # Its producer wrote nonsense under a good checksum. The header still says when, and readers go on.
+    return TimedOffset(max(header.base_offset, start_offset), header.max_timestamp)

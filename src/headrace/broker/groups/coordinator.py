@@ -23,7 +23,7 @@ from headrace.broker.statelog import StateRecord
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.broker.clock import Clock
     from headrace.broker.groups.description import GroupDescription
@@ -166,6 +166,9 @@ class Groups:
     def list(self) -> list[GroupDescription]:
         """All groups, by name."""
         return [describe(group) for _, group in sorted(self._groups.items())]
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
 
     def delete(self, group_id: str) -> ErrorCode:
         """Delete a group without members, and its offsets."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.broker.groups.fields import FieldReader, FieldWriter
-from headrace.errors import HeadraceError
+from headrace.broker.statelog import UnknownRecord
 
 OFFSET_KEY: Final = 1
 """Keys of version 0 and 1 are offsets."""
@@ -29,10 +29,6 @@ _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
 _GROUP_PREFIX: Final = _I16.pack(GROUP_KEY)
 _OFFSET_PREFIX: Final = _I16.pack(3)
-
-
-class UnknownRecord(HeadraceError):
-    """A value of `__consumer_offsets` in a version that this broker does not know."""
 
 
 class OffsetKey(NamedTuple):

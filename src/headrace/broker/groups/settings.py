@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError
+from headrace.storage.options import Option, integer, option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class InvalidGroupSettings(HeadraceError):
@@ -61,3 +66,28 @@ _LOWEST = {
     "offsets_retention_ms": 1,
     "offsets_retention_check_interval_ms": 1,
 }
+
+_CONSUMER: Final = "Accepted; groups of the consumer protocol (KIP-848) are not served."
+_STREAMS: Final = "Accepted; groups of the streams protocol (KIP-1071) are not served."
+_SESSION_MS: Final = integer(45_000, 60_000)
+_HEARTBEAT_MS: Final = integer(5_000, 15_000)
+_ASSIGNMENT_MS: Final = integer(0, 15_000)
+
+UNSERVED_OPTIONS: Final[Mapping[str, Option]] = {
+    each.name: each
+    for each in (
+        option("consumer.assignment.interval.ms", "int", 1_000, _ASSIGNMENT_MS, _CONSUMER),
+        option("consumer.heartbeat.interval.ms", "int", 5_000, _HEARTBEAT_MS, _CONSUMER),
+        option("consumer.session.timeout.ms", "int", 45_000, _SESSION_MS, _CONSUMER),
+        option("streams.assignment.interval.ms", "int", 1_000, _ASSIGNMENT_MS, _STREAMS),
+        option("streams.heartbeat.interval.ms", "int", 5_000, _HEARTBEAT_MS, _STREAMS),
+        option("streams.initial.rebalance.delay.ms", "int", 3_000, integer(0), _STREAMS),
+        option("streams.num.standby.replicas", "int", 0, integer(0, 2), _STREAMS),
+        option("streams.session.timeout.ms", "int", 45_000, _SESSION_MS, _STREAMS),
+    )
+}
+"""Settings of groups whose protocols are not served, with the defaults and bounds of Apache Kafka 4.3.
+
+They are kept and described, so that tools which set them for every group go on. Classic consumer groups have
+no settings of their own, as in Apache Kafka: their members bring them along.
+"""

@@ -38,20 +38,22 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             request.v3_and_below_transactional_id,
             Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
             _partitions(request.v3_and_below_topics),
-            context.version,
+            context,
         )
+        await context.turn.pause()
         return {"results_by_topic_v3_and_below": _by_topic(codes)}
-    results = [await _answer(broker, transaction, context.version) for transaction in request.transactions]
+    results = [await _answer(broker, transaction, context) for transaction in request.transactions]
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
 
-async def _answer(broker: Broker, transaction: Any, version: int) -> Mapping[str, Any]:
+async def _answer(broker: Broker, transaction: Any, context: RequestContext) -> Mapping[str, Any]:
     producer = Producer(transaction.producer_id, transaction.producer_epoch)
     partitions = _partitions(transaction.topics)
     if transaction.verify_only:
-        codes = _verify(broker, transaction.transactional_id, producer, partitions, version)
+        codes = await _verify(broker, transaction.transactional_id, producer, partitions, context)
     else:
-        codes = await _add(broker, transaction.transactional_id, producer, partitions, version)
+        codes = await _add(broker, transaction.transactional_id, producer, partitions, context)
+    await context.turn.pause()
     return {"transactional_id": transaction.transactional_id, "topic_results": _by_topic(codes)}
 
 
@@ -64,9 +66,10 @@ async def _add(
     transactional_id: str,
     producer: Producer,
     partitions: list[TopicPartition],
-    version: int,
+    context: RequestContext,
 ) -> Codes:
-    missing = _missing(broker, partitions)
+    version = context.version
+    missing = await _missing(broker, partitions, context)
     if missing:
         return missing
     try:
@@ -77,17 +80,18 @@ async def _add(
     return dict.fromkeys(partitions, ErrorCode.none)
 
 
-def _verify(
+async def _verify(
     broker: Broker,
     transactional_id: str,
     producer: Producer,
     partitions: list[TopicPartition],
-    version: int,
+    context: RequestContext,
 ) -> Codes:
-    codes: Codes = _missing(broker, partitions)
+    version = context.version
+    codes: Codes = await _missing(broker, partitions, context)
     if codes:
         return codes
-    for partition in partitions:
+    async for partition in context.turn.over(partitions):
         try:
             broker.transactions.check_partition(transactional_id, producer, partition)
             codes[partition] = ErrorCode.none
@@ -96,16 +100,16 @@ def _verify(
     return codes
 
 
-def _missing(broker: Broker, partitions: list[TopicPartition]) -> Codes:
+async def _missing(broker: Broker, partitions: list[TopicPartition], context: RequestContext) -> Codes:
     """A code for every partition when one of them does not exist; nothing when they all do."""
-    known = {partition for partition in partitions if _exists(broker, partition)}
+    known = {partition async for partition in context.turn.over(partitions) if _exists(broker, partition)}
     if len(known) == len(set(partitions)):
         return {}
     return {
         partition: ErrorCode.operation_not_attempted
         if partition in known
         else ErrorCode.unknown_topic_or_partition
-        for partition in partitions
+        async for partition in context.turn.over(partitions)
     }
 
 

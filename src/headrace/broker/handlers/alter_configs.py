@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,20 +27,34 @@ Changed = Callable[[Options, Mapping[str, str], Any], Mapping[str, str]]
 """What the settings become, from those that there are, those that were given, and what is asked."""
 
 
-async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """Replace the settings of each topic."""
 
     def replaced(_options: Options, _configs: Mapping[str, str], resource: Any) -> Mapping[str, str]:
         return {config.name: config.value for config in resource.configs if config.value is not None}
 
-    return await alter_resources(broker, request, replaced)
+    return await alter_resources(broker, request, context, replaced)
 
 
-async def alter_resources(broker: Broker, request: Any, changed: Changed) -> Mapping[str, Any]:
-    """Give each topic and group of the request the settings that `changed` makes for it, or say why not."""
+async def alter_resources(
+    broker: Broker, request: Any, context: RequestContext, changed: Changed
+) -> Mapping[str, Any]:
+    """Give each topic and group of the request the settings that `changed` makes for it, or say why not.
+
+    Each resource, and each setting of a resource, may be named once.
+    """
     responses = []
-    for resource in request.resources:
-        code, message = _alter(broker, resource, changed, validate_only=request.validate_only)
+    code: int
+    message: str | None
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    async for resource in context.turn.over(once.values()):
+        if times[resource.resource_type, resource.resource_name] > 1:
+            code, message = ErrorCode.invalid_request, "the request names the resource twice"
+        elif len({config.name for config in resource.configs}) < len(resource.configs):
+            code, message = ErrorCode.invalid_request, "the request names a setting twice"
+        else:
+            code, message = _alter(broker, resource, changed, validate_only=request.validate_only)
         responses.append(
             {
                 "error_code": code,
@@ -62,7 +77,7 @@ def _alter(broker: Broker, resource: Any, changed: Changed, *, validate_only: bo
         return error_code(fault), str(fault)
     return (
         ErrorCode.invalid_request,
-        "only topics and share groups can be changed; the broker's settings are its arguments",
+        "only topics and groups can be changed; the broker's settings are its arguments",
     )
 
 

@@ -1,4 +1,7 @@
-"""AlterShareGroupOffsets (key 91), version 0: a share group without members begins anew at other offsets."""
+"""AlterShareGroupOffsets (key 91), version 0: a share group without members begins anew at other offsets.
+
+A group that does not exist is created, as Apache Kafka does: so a queue is placed before its first consumer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from headrace.broker.shares.share import Share
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
@@ -21,23 +24,29 @@ if TYPE_CHECKING:
 VERSIONS: Final = (0, 0)
 
 
-async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """What became of each partition."""
-    return await change_offsets(broker, request, _alter_topic)
+    return await change_offsets(broker, request, context, _alter_topic, creates=True)
 
 
-def _alter_topic(broker: Broker, group_id: str, asked: Any) -> Mapping[str, Any]:
+def _alter_topic(broker: Broker, group_id: str, asked: Any) -> Generator[None, None, Mapping[str, Any]]:
     topic = broker.topics.get(asked.topic_name)
+    partitions = []
+    for item in asked.partitions:
+        partitions.append(_alter(broker, group_id, topic, item))
+        yield
     return {
         "topic_name": asked.topic_name,
         "topic_id": None if topic is None else topic.id,
-        "partitions": [_alter(broker, group_id, topic, item) for item in asked.partitions],
+        "partitions": partitions,
     }
 
 
 def _alter(broker: Broker, group_id: str, topic: Topic | None, item: Any) -> Mapping[str, Any]:
     if topic is None or topic.partition(item.partition_index) is None:
         return _answer(item, ErrorCode.unknown_topic_or_partition, "there is no such partition")
+    if (error := broker.shares.check_idle(group_id)) is not ErrorCode.none:
+        return _answer(item, error, "the group has members: stop them first")
     share = broker.shares.open(group_id, topic.id, item.partition_index)
     if not isinstance(share, Share):
         return _answer(item, share, "the partition is not for share groups")

@@ -37,7 +37,7 @@ def handle(broker: Broker, _request: Any, context: RequestContext) -> Mapping[st
     }
 
 
-def unsupported(broker: Broker, _context: RequestContext) -> Mapping[str, Any]:
+def unsupported(broker: Broker) -> Mapping[str, Any]:
     """What a client hears that asked in a version above ours; it asks again in one that both know."""
     return {"error_code": ErrorCode.unsupported_version, "api_keys": _ranges(broker)}
 

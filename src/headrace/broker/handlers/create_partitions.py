@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -18,14 +19,22 @@ if TYPE_CHECKING:
 VERSIONS: Final = (0, 3)
 
 
-async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """Add partitions to each topic, or say why not."""
-    results = [_grow(broker, topic, validate_only=request.validate_only) for topic in request.topics]
+    times = Counter(topic.name for topic in request.topics)
+    results = []
+    async for asked in context.turn.over({topic.name: topic for topic in request.topics}.values()):
+        if times[asked.name] > 1:
+            results.append(_answer(asked, ErrorCode.invalid_request, "the request names the topic twice"))
+        else:
+            results.append(await _grow(broker, asked, context, validate_only=request.validate_only))
     await broker.flusher.durable()
     return {"results": results}
 
 
-def _grow(broker: Broker, asked: Any, *, validate_only: bool) -> Mapping[str, Any]:
+async def _grow(
+    broker: Broker, asked: Any, context: RequestContext, *, validate_only: bool
+) -> Mapping[str, Any]:
     nodes = [tuple(assignment.broker_ids) for assignment in asked.assignments or ()]
     if any(node != (broker.node_id,) for node in nodes):
         text = f"the only broker is {broker.node_id}: new partitions are assigned to it alone"
@@ -38,7 +47,7 @@ def _grow(broker: Broker, asked: Any, *, validate_only: bool) -> Mapping[str, An
             text = f"{len(nodes)} assignments for {asked.count - len(topic.partitions)} new partitions"
             return _answer(asked, ErrorCode.invalid_replica_assignment, text)
         if not validate_only:
-            broker.topics.add_partitions(asked.name, asked.count)
+            await context.turn.run(broker.topics.growth_steps(asked.name, asked.count))
     except HeadraceError as fault:
         return _answer(asked, error_code(fault), str(fault))
     return _answer(asked, 0, None)

@@ -27,21 +27,23 @@ if TYPE_CHECKING:
 VERSIONS: Final = (2, 7)
 
 
-async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """Make each topic, or say why not."""
     times = Counter(topic.name for topic in request.topics)
+    once = {topic.name: topic for topic in request.topics}
     results = []
-    for name in times:
-        asked = next(topic for topic in request.topics if topic.name == name)
-        if times[name] > 1:
+    async for asked in context.turn.over(once.values()):
+        if times[asked.name] > 1:
             results.append(_refused(asked, ErrorCode.invalid_request, "the request names the topic twice"))
         else:
-            results.append(_create(broker, asked, validate_only=request.validate_only))
+            results.append(await _create(broker, asked, context, validate_only=request.validate_only))
     await broker.flusher.durable()
     return {"topics": results}
 
 
-def _create(broker: Broker, asked: Any, *, validate_only: bool) -> Mapping[str, Any]:
+async def _create(
+    broker: Broker, asked: Any, context: RequestContext, *, validate_only: bool
+) -> Mapping[str, Any]:
     configs = {config.name: config.value for config in asked.configs if config.value is not None}
     refusal = _check_replicas(broker, asked)
     if refusal is not None:
@@ -51,7 +53,7 @@ def _create(broker: Broker, asked: Any, *, validate_only: bool) -> Mapping[str, 
         if validate_only:
             config = broker.topics.check_new(asked.name, partitions, configs)
             return _created(asked.name, None, partitions, config)
-        topic = broker.topics.create(asked.name, partitions, configs)
+        topic = await context.turn.run(broker.topics.create_steps(asked.name, partitions, configs))
     except HeadraceError as fault:
         return _refused(asked, error_code(fault), str(fault))
     return _created(topic.name, topic.id, partitions, topic.config)

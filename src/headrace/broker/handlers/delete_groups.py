@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 VERSIONS: Final = (0, 2)
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """What became of each group; a group that was named twice is answered once."""
     group_ids = list(dict.fromkeys(request.groups_names))
     try:
-        results = [_delete(broker, group_id) for group_id in group_ids]
+        results = [_delete(broker, group_id) async for group_id in context.turn.over(group_ids)]
         await broker.offsets.durable()
     except StorageError:
         results = [ErrorCode.coordinator_not_available] * len(group_ids)

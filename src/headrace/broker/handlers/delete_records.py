@@ -19,12 +19,12 @@ VERSIONS: Final = (0, 2)
 TO_THE_END: Final = -1
 
 
-async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """Move the start of each partition to the offset given."""
-    topics = [
-        {"name": topic.name, "partitions": [_delete(broker, topic.name, item) for item in topic.partitions]}
-        for topic in request.topics
-    ]
+    topics = []
+    for topic in request.topics:
+        partitions = [_delete(broker, topic.name, item) async for item in context.turn.over(topic.partitions)]
+        topics.append({"name": topic.name, "partitions": partitions})
     try:
         await broker.save_checkpoint()
     except StorageError as fault:
@@ -44,7 +44,7 @@ def _delete(broker: Broker, name: str, item: Any) -> Mapping[str, Any]:
         return _answer(item, ErrorCode.unknown_topic_or_partition)
     if topic.is_internal:
         return _answer(item, ErrorCode.invalid_topic_exception)
-    if not topic.config.is_deleted:
+    if topic.config.is_compacted and not topic.config.is_deleted:
         return _answer(item, ErrorCode.policy_violation)
     log = partition.log
     try:

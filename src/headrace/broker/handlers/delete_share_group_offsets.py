@@ -11,7 +11,7 @@ from headrace.broker.handlers.share_group_offsets import change_offsets
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 VERSIONS: Final = (0, 0)
 
 
-async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """What became of each topic."""
-    return await change_offsets(broker, request, _delete)
+    return await change_offsets(broker, request, context, _delete)
 
 
-def _delete(broker: Broker, group_id: str, asked: Any) -> Mapping[str, Any]:
+def _delete(broker: Broker, group_id: str, asked: Any) -> Generator[None, None, Mapping[str, Any]]:
     topic = broker.topics.get(asked.topic_name)
     code, message = ErrorCode.none, None
     if topic is None:
         code, message = ErrorCode.unknown_topic_or_partition, "there is no such topic"
-    else:
+    elif (code := broker.shares.check_idle(group_id)) is ErrorCode.none:
         try:
             broker.shares.forget(group_id, topic.id)
         except StorageError as fault:
             code, message = error_code(fault), str(fault)
+    yield
     return {
         "topic_name": asked.topic_name,
         "topic_id": None if topic is None else topic.id,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
-from headrace.storage.errors import StorageError
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,17 +20,22 @@ VERSIONS: Final = (1, 6)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """Remove each topic with its records and committed offsets."""
+    """Remove each topic with its records and committed offsets; one that is named twice is removed once."""
     if context.version >= 6:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
-    responses = [_delete(broker, name, topic_id) for name, topic_id in asked]
+    once = dict.fromkeys(asked)
+    responses = [
+        await _delete(broker, name, topic_id, context) async for name, topic_id in context.turn.over(once)
+    ]
     await broker.flusher.durable()
     return {"responses": responses}
 
 
-def _delete(broker: Broker, name: str | None, topic_id: UUID | None) -> Mapping[str, Any]:
+async def _delete(
+    broker: Broker, name: str | None, topic_id: UUID | None, context: RequestContext
+) -> Mapping[str, Any]:
     topic = broker.topics.get(name) if name is not None else None
     if name is None and topic_id is not None:
         topic = broker.topics.by_id(topic_id)
@@ -45,8 +50,8 @@ def _delete(broker: Broker, name: str | None, topic_id: UUID | None) -> Mapping[
         # The offsets first: those of a topic that is gone would be taken for those of its successor.
         broker.offsets.forget_topic(topic.name)
         broker.shares.forget_topic(topic.id)
-        broker.topics.delete(topic.name)
-    except StorageError as fault:
+        await context.turn.run(broker.topics.delete_steps(topic.name))
+    except HeadraceError as fault:
         return _answer(topic.name, topic.id, error_code(fault), str(fault))
     return _answer(topic.name, topic.id, 0, None)
 

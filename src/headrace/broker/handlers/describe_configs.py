@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32), versions 1–4: settings of topics and share groups, and some of the broker's.
+"""DescribeConfigs (key 32), versions 1–4: settings of topics and groups, and some of the broker's.
 
 Beyond Kafka: a topic with `headrace.overflow` also shows how full it is, as a read-only setting.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.shares.settings import GROUP_OPTIONS
+from headrace.protocol.responses import LazyArray
 from headrace.storage.config import OPTIONS, TopicConfig, default_texts
 
 if TYPE_CHECKING:
@@ -35,38 +36,40 @@ TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "li
 
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
-    """The settings of each resource."""
+    """The settings of each resource; one that the request names twice is described once."""
     synonyms = request.include_synonyms
     documented = getattr(request, "include_documentation", False)
-    results = []
-    for resource in request.resources:
+
+    def result(resource: Any) -> Mapping[str, Any]:
         code, message, configs = _describe(broker, resource)
-        results.append(
-            {
-                "error_code": code,
-                "error_message": message,
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-                "configs": [_shown(config, synonyms=synonyms, documented=documented) for config in configs],
-            }
-        )
-    return {"results": results}
+        return {
+            "error_code": code,
+            "error_message": message,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+            "configs": [_shown(config, synonyms=synonyms, documented=documented) for config in configs],
+        }
+
+    once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    return {"results": LazyArray(once.values(), result)}
 
 
 def _describe(broker: Broker, resource: Any) -> tuple[int, str | None, Iterable[Mapping[str, Any]]]:
-    wanted = resource.configuration_keys
+    wanted = set(resource.configuration_keys or ())
     if resource.resource_type == TOPIC:
         topic = broker.topics.get(resource.resource_name)
         if topic is None:
             return ErrorCode.unknown_topic_or_partition, "there is no such topic", ()
         configs = [*describe_topic_configs(topic.config), *_describe_overflow(topic)]
     elif resource.resource_type == GROUP:
+        if not resource.resource_name:
+            return ErrorCode.invalid_request, "the name of a group must not be empty", ()
         config = broker.shares.config(resource.resource_name)
         configs = _describe_options(GROUP_OPTIONS, config.overrides, {}, GROUP_SOURCE)
     elif resource.resource_type == BROKER and resource.resource_name in (str(broker.node_id), ""):
         configs = describe_broker_configs(broker)
     else:
-        return ErrorCode.invalid_request, "only topics, share groups and this broker have settings", ()
+        return ErrorCode.invalid_request, "only topics, groups and this broker have settings", ()
     return 0, None, [config for config in configs if not wanted or config["name"] in wanted]
 
 
@@ -81,7 +84,7 @@ def _describe_options(
     return [
         {
             "name": option.name,
-            "value": overrides.get(option.name) or defaults.get(option.name, option.default),
+            "value": overrides.get(option.name, defaults.get(option.name, option.default)),
             "read_only": False,
             "config_source": source if option.name in overrides else DEFAULT_SOURCE,
             "is_sensitive": False,

@@ -29,11 +29,12 @@ ALL_OPERATIONS: Final = sum(
 NOT_ASKED: Final = -(2**31)
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """Each group that was asked for, in that order."""
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """Each group that was asked for, in that order; one that is named twice is described once."""
     wants_operations = getattr(request, "include_authorized_operations", False)
     operations = ALL_OPERATIONS if wants_operations else NOT_ASKED
-    bodies = [_body(broker, group_id, context.version) for group_id in request.groups]
+    once = dict.fromkeys(request.groups)
+    bodies = [_body(broker, group_id, context.version) async for group_id in context.turn.over(once)]
     return {"groups": [{**body, "authorized_operations": operations} for body in bodies]}
 
 

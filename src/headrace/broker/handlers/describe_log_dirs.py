@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 VERSIONS: Final = (1, 5)
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """The one data folder."""
     wanted = None
     if request.topics is not None:
@@ -25,14 +25,16 @@ def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[st
     folder = {
         "error_code": 0,
         "log_dir": str(broker.config.data),
-        "topics": [_sizes(topic, None if wanted is None else wanted[topic.name]) for topic in topics],
+        "topics": [
+            await _sizes(topic, None if wanted is None else wanted[topic.name], context) for topic in topics
+        ],
         "total_bytes": disk.total,
         "usable_bytes": disk.free,
     }
     return {"error_code": 0, "results": [folder]}
 
 
-def _sizes(topic: Topic, wanted: set[int] | None) -> Mapping[str, Any]:
+async def _sizes(topic: Topic, wanted: set[int] | None, context: RequestContext) -> Mapping[str, Any]:
     return {
         "name": topic.name,
         "partitions": [
@@ -42,7 +44,7 @@ def _sizes(topic: Topic, wanted: set[int] | None) -> Mapping[str, Any]:
                 "offset_lag": 0,
                 "is_future_key": False,
             }
-            for partition in topic.partitions
+            async for partition in context.turn.over(topic.partitions)
             if not wanted or partition.index in wanted
         ],
     }

@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 VERSIONS: Final = (0, 0)
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
-    """The producers of each partition that was asked for."""
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_describe(broker, topic.name, index) for index in topic.partition_indexes],
-            }
-            for topic in request.topics
-        ]
-    }
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """The producers of each partition that was asked for; one that is named twice is described once."""
+    indexes: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        indexes.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, once in indexes.items():
+        partitions = [_describe(broker, name, index) async for index in context.turn.over(once)]
+        topics.append({"name": name, "partitions": partitions})
+    return {"topics": topics}
 
 
 def _describe(broker: Broker, topic: str, index: int) -> Mapping[str, Any]:

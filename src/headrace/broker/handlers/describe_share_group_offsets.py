@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.protocol.responses import LazyArray
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,8 +23,9 @@ NOT_BEGUN: Final = -1
 
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
-    """Each group that was asked for, in that order."""
-    return {"groups": [_describe(broker, asked) for asked in request.groups]}
+    """Each group that was asked for, in that order; one that is named twice is described once."""
+    once = {asked.group_id: asked for asked in request.groups}
+    return {"groups": LazyArray(once.values(), lambda asked: _describe(broker, asked))}
 
 
 def _describe(broker: Broker, asked: Any) -> Mapping[str, Any]:

@@ -1,4 +1,7 @@
-"""DescribeTopicPartitions (key 75), version 0: topics page by page, with a cursor to go on from."""
+"""DescribeTopicPartitions (key 75), version 0: topics page by page, with a cursor to go on from.
+
+A page has at most 2,000 partitions, as `max.request.partition.size.limit` of Apache Kafka says by default.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.handlers.metadata import describe
+from headrace.broker.handlers.metadata import describe, describe_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,21 +18,22 @@ if TYPE_CHECKING:
     from headrace.broker.request import RequestContext
 
 VERSIONS: Final = (0, 0)
+MAX_PARTITIONS: Final = 2_000
 
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
     """Up to `response_partition_limit` partitions from the cursor on."""
-    names = sorted(item.name for item in request.topics) or sorted(topic.name for topic in broker.topics)
+    names = sorted({item.name for item in request.topics}) or sorted(topic.name for topic in broker.topics)
     first_topic, first_index = "", 0
     if request.cursor is not None:
         first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
-    room = max(request.response_partition_limit, 1)
+    room = min(max(request.response_partition_limit, 1), MAX_PARTITIONS)
     topics: list[Mapping[str, Any]] = []
     for name in names:
         if name < first_topic:
             continue
         skip = first_index if name == first_topic else 0
-        if room == 0:
+        if room == 0 or len(topics) >= MAX_PARTITIONS:
             return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": skip}}
         shown = _describe(broker, name, skip, room)
         topics.append(shown)
@@ -46,6 +50,5 @@ def _describe(broker: Broker, name: str, skip: int, room: int) -> Mapping[str, A
     if topic is None:
         unknown = ErrorCode.unknown_topic_or_partition
         return {"error_code": unknown, "name": name, "topic_id": None, "partitions": ()}
-    shown = describe(broker, topic)
-    none_known = {"eligible_leader_replicas": (), "last_known_elr": ()}
-    return {**shown, "partitions": [{**p, **none_known} for p in shown["partitions"][skip : skip + room]]}
+    end = min(len(topic.partitions), skip + room)
+    return {**describe(broker, topic), "partitions": describe_partitions(broker, range(max(skip, 0), end))}

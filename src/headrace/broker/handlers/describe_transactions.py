@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 VERSIONS: Final = (0, 0)
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
-    """The state of each id that was asked for."""
-    return {"transaction_states": [_describe(broker, name) for name in request.transactional_ids]}
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """The state of each id that was asked for; one that is named twice is described once."""
+    once = dict.fromkeys(request.transactional_ids)
+    return {"transaction_states": [_describe(broker, name) async for name in context.turn.over(once)]}
 
 
 def _describe(broker: Broker, transactional_id: str) -> Mapping[str, Any]:

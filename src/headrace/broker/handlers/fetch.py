@@ -6,19 +6,27 @@ has no followers, so replica fields are read over; every other client's fetch is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.sessions import NO_SESSION, SessionRefused
 from headrace.broker.waiting import WaitingRequest
-from headrace.protocol.fetch import TOPIC_IDS_FROM, VERSIONS, FetchResponse, PartitionData, read_fetch
+from headrace.protocol.fetch import (
+    STEP_PARTITIONS,
+    TOPIC_IDS_FROM,
+    VERSIONS,
+    FetchResponse,
+    PartitionData,
+    fetch_steps,
+)
+from headrace.protocol.steps import run_steps
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Coroutine, Generator, Iterable, Iterator
 
     from headrace.broker.broker import Broker
     from headrace.broker.partition import Partition
@@ -30,6 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["VERSIONS", "handle"]
 
 
+Answers = list[object]
+
+MANY_PARTITIONS: Final = 256
+"""A fetch of more partitions is served in slices of the loop's time."""
+
+
 class Answer(NamedTuple):
     """What is known of one partition, and its records."""
 
@@ -39,17 +53,41 @@ class Answer(NamedTuple):
 
 
 def handle(
-    broker: Broker, frame: memoryview, header: RequestHeader
-) -> list[object] | asyncio.Future[list[object]]:
+    broker: Broker, frame: memoryview, header: RequestHeader, peer: object = None
+) -> Answers | asyncio.Future[Answers] | Coroutine[Any, Any, Answers | asyncio.Future[Answers]]:
     """The records that are there, or a future of them when the client rather waits."""
-    request = read_fetch(frame, header.body, header.version)
+    steps = fetch_steps(frame, header.body, header.version)
     try:
-        session = broker.sessions.resolve(request) if header.version >= 7 else None
+        next(steps)
+    except StopIteration as end:
+        return _serve(broker, end.value, header, peer)
+    return _serve_many(broker, steps, header, peer)
+
+
+async def _serve_many(
+    broker: Broker, steps: Generator[None, None, FetchRequest], header: RequestHeader, peer: object
+) -> Answers | asyncio.Future[Answers]:
+    turn = broker.slices.turn()
+    try:
+        request = await turn.run(steps)
+    finally:
+        turn.release()
+    return _serve(broker, request, header, peer)
+
+
+def _serve(
+    broker: Broker, request: FetchRequest, header: RequestHeader, peer: object
+) -> Answers | asyncio.Future[Answers]:
+    try:
+        session = broker.sessions.resolve(request, peer) if header.version >= 7 else None
     except SessionRefused as refusal:
         response = FetchResponse(header.version, header.correlation_id)
         response.begin(refusal.code, NO_SESSION, 0)
         return response.finish()
     fetch = Fetch(broker, request, header, session)
+    if fetch.is_large:
+        # A task may be given up when its client goes away, as a long poll is.
+        return broker.loop.create_task(fetch.poll_in_slices())
     return fetch.poll() or fetch.wait()
 
 
@@ -66,15 +104,48 @@ class Fetch:
         self._header = header
         self._session = session
 
+    @property
+    def is_large(self) -> bool:
+        """Whether so many partitions are asked for that one look at them takes several slices of time."""
+        if self._session is not None:
+            return len(self._session.partitions) > MANY_PARTITIONS
+        return sum(len(topic.partitions) for topic in self._request.topics) > MANY_PARTITIONS
+
+    async def poll_in_slices(self) -> Answers:
+        """The answer, as soon as there is enough of it; the loop does other work meanwhile."""
+        clock = self._broker.clock
+        deadline_ms = clock.now_ms() + self._request.max_wait_ms
+        turn = self._broker.slices.turn()
+        try:
+            while True:
+                left_ms = deadline_ms - clock.now_ms()
+                answers = await turn.run(self._collect_steps())
+                if self._is_enough(answers, is_last=left_ms <= 0):
+                    return await turn.run(self._pack_steps(answers))
+                turn.release()
+                await self._next_news(left_ms)
+        finally:
+            turn.release()
+
+    async def _next_news(self, max_wait_ms: int) -> None:
+        """Return when there may be more to read, or the time is over."""
+        waiting = WaitingRequest(self._broker, lambda is_last=False: [is_last], max_wait_ms)
+        for key, _ in self._targets():
+            partition = self._partition(key)
+            if partition is not None:
+                waiting.watch(partition, waiting.wake)
+        await waiting.future
+
     def poll(self, *, is_last: bool = False) -> list[object] | None:
         """The answer, if there is enough of it; on the last call whatever there is."""
-        answers = self._collect()
+        answers = run_steps(self._collect_steps())
+        return run_steps(self._pack_steps(answers)) if self._is_enough(answers, is_last=is_last) else None
+
+    def _is_enough(self, answers: list[Answer], *, is_last: bool) -> bool:
         size = sum(answer.data.records_bytes for answer in answers)
         has_fault = any(answer.data.error_code for answer in answers)
         is_last = is_last or not answers or self._request.max_wait_ms <= 0 or self._broker.is_stopping
-        if is_last or has_fault or size >= self._request.min_bytes:
-            return self._pack(answers)
-        return None
+        return is_last or has_fault or size >= self._request.min_bytes
 
     def wait(self) -> asyncio.Future[list[object]]:
         """A future of the answer: complete when enough has arrived or the time is over."""
@@ -97,10 +168,12 @@ class Fetch:
         topic = self._broker.topics.find(key[0])
         return topic.partition(key[1]) if topic is not None else None
 
-    def _collect(self) -> list[Answer]:
+    def _collect_steps(self) -> Generator[None, None, list[Answer]]:
         found = 0
-        answers = []
+        answers: list[Answer] = []
         for key, wanted in self._targets():
+            if len(answers) % STEP_PARTITIONS == STEP_PARTITIONS - 1:
+                yield
             partition = self._partition(key)
             if partition is None:
                 answers.append(Answer(key, PartitionData(key[1], self._unknown()), None))
@@ -137,7 +210,7 @@ class Fetch:
         size = records.size if records is not None else 0
         return Answer(key, PartitionData(key[1], 0, high, stable, log.start_offset, aborted, size), records)
 
-    def _pack(self, answers: Iterable[Answer]) -> list[object]:
+    def _pack_steps(self, answers: Iterable[Answer]) -> Generator[None, None, Answers]:
         session = self._session
         if session is not None:
             answers = [answer for answer in answers if session.has_news(answer.key, answer.data)]
@@ -148,7 +221,9 @@ class Fetch:
         response.begin(0, NO_SESSION if session is None else session.id, len(by_topic))
         for group in by_topic.values():
             response.begin_topic(group[0].key[0], len(group))
-            for answer in group:
+            for number, answer in enumerate(group, 1):
                 response.add_partition(answer.data, answer.records)
+                if not number % STEP_PARTITIONS:
+                    yield
             response.end_topic()
         return response.finish()

@@ -29,7 +29,7 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str
     node = _coordinator(broker, getattr(request, "key_type", GROUP), context.version)
     if context.version < 4:
         return node
-    return {"coordinators": [{"key": key, **node} for key in request.coordinator_keys]}
+    return {"coordinators": [{"key": key, **node} for key in dict.fromkeys(request.coordinator_keys)]}
 
 
 def _coordinator(broker: Broker, key_type: int, version: int) -> dict[str, Any]:

@@ -19,9 +19,9 @@ VERSIONS: Final = (0, 1)
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-async def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """Change some settings of each topic and group."""
-    return await alter_resources(broker, request, _changed)
+    return await alter_resources(broker, request, context, _changed)
 
 
 def _changed(options: Mapping[str, Option], given: Mapping[str, str], resource: Any) -> Mapping[str, str]:
@@ -45,5 +45,7 @@ def _changed(options: Mapping[str, Option], given: Mapping[str, str], resource: 
 
 
 def _edit_list(current: str, value: str, *, adds: bool) -> str:
-    items = [item for item in current.split(",") if item and item not in value.split(",")]
-    return ",".join(items + value.split(",") if adds else items)
+    values = value.split(",")
+    changed = set(values)
+    items = [item for item in current.split(",") if item and item not in changed]
+    return ",".join(items + values if adds else items)

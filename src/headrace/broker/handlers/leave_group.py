@@ -21,14 +21,18 @@ if TYPE_CHECKING:
     from headrace.broker.request import RequestContext
 
 VERSIONS: Final = (0, 5)
+LEAVERS_AT_ONCE: Final = 1_000
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """What became of each member that wanted to leave."""
     if not request.group_id:
         return {"error_code": ErrorCode.invalid_group_id, "members": []}
     leavers = _leavers(request, context.version)
-    results = broker.groups.leave(request.group_id, leavers)
+    results: list[ErrorCode] = []
+    for first in range(0, len(leavers), LEAVERS_AT_ONCE):
+        results += broker.groups.leave(request.group_id, leavers[first : first + LEAVERS_AT_ONCE])
+        await context.turn.pause()
     if context.version < 3:
         return {"error_code": results[0]}
     members = [

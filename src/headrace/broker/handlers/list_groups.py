@@ -22,25 +22,25 @@ CLASSIC: Final = "classic"
 SHARE: Final = "share"
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """The groups that pass the filters, by name."""
-    states = getattr(request, "states_filter", ())
-    types = getattr(request, "types_filter", ())
+    states = _names(getattr(request, "states_filter", ()))
+    types = _names(getattr(request, "types_filter", ()))
     found = [
-        *(
-            (group.group_id, group.protocol_type, group.state.value, CLASSIC)
-            for group in broker.groups.list()
-        ),
+        *((group.id, group.protocol_type or "", group.state.value, CLASSIC) for group in broker.groups),
         *((group.id, SHARE, group.state, SHARE) for group in broker.shares.groups()),
     ]
     groups = [
         {"group_id": group_id, "protocol_type": protocol, "group_state": state, "group_type": kind}
-        for group_id, protocol, state, kind in sorted(found)
+        async for group_id, protocol, state, kind in context.turn.over(sorted(found))
         if _passes(state, states) and _passes(kind, types)
     ]
     return {"error_code": ErrorCode.none, "groups": groups}
 
 
-def _passes(value: str, wanted: Iterable[str]) -> bool:
-    names = {name.strip().lower() for name in wanted}
+def _names(wanted: Iterable[str]) -> set[str]:
+    return {name.strip().lower() for name in wanted}
+
+
+def _passes(value: str, names: set[str]) -> bool:
     return not names or value.lower() in names

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.protocol.errors import CorruptBatch
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
     from headrace.storage.log import Log
+    from headrace.storage.timesearch import TimedOffset
 
 VERSIONS: Final = (1, 11)
 
@@ -26,23 +29,23 @@ EARLIEST_LOCAL: Final = -4
 TIERED: Final = (-5, -6)
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
-    """An offset for each partition."""
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """An offset for each partition; one that the request names twice is looked up once."""
     committed = getattr(request, "isolation_level", 0) == 1
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    _look_up(broker, topic.name, item, committed=committed) for item in topic.partitions
-                ],
-            }
-            for topic in request.topics
+    topics = []
+    for topic in request.topics:
+        once = {item.partition_index: item for item in topic.partitions}
+        partitions = [
+            await _look_up(broker, topic.name, item, context, committed=committed)
+            async for item in context.turn.over(once.values())
         ]
-    }
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
 
 
-def _look_up(broker: Broker, name: str, item: Any, *, committed: bool) -> Mapping[str, Any]:
+async def _look_up(
+    broker: Broker, name: str, item: Any, context: RequestContext, *, committed: bool
+) -> Mapping[str, Any]:
     topic = broker.topics.get(name)
     partition = topic.partition(item.partition_index) if topic is not None else None
     if partition is None:
@@ -55,18 +58,47 @@ def _look_up(broker: Broker, name: str, item: Any, *, committed: bool) -> Mappin
         return _answer(item, 0, end, leader_epoch=0)
     if item.timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _answer(item, 0, log.start_offset, leader_epoch=0)
-    if item.timestamp in TIERED:
-        return _answer(item, 0)
-    return _by_time(item, log, end)
-
-
-def _by_time(item: Any, log: Log, end: int) -> Mapping[str, Any]:
     if item.timestamp != MAX_TIMESTAMP and item.timestamp < 0:
-        return _answer(item, ErrorCode.unsupported_version)
-    found = log.find_latest_time() if item.timestamp == MAX_TIMESTAMP else log.find_time(item.timestamp)
+        return _answer(item, 0 if item.timestamp in TIERED else ErrorCode.unsupported_version)
+    return await _by_time(broker, log, item, end, context)
+
+
+async def _by_time(
+    broker: Broker, log: Log, item: Any, end: int, context: RequestContext
+) -> Mapping[str, Any]:
+    try:
+        found = await _search(broker, log, item.timestamp, context)
+    except OSError:
+        # Retention deleted a file in the middle of the search: the client asks again.
+        return _answer(item, ErrorCode.kafka_storage_error)
     if found is None or found.offset >= end:
         return _answer(item, 0)
     return _answer(item, 0, found.offset, found.timestamp, leader_epoch=0)
+
+
+async def _search(broker: Broker, log: Log, timestamp: int, context: RequestContext) -> TimedOffset | None:
+    """The record that was asked for; the loop does other work between the steps.
+
+    Only one search has batches open at a time: each may take as much memory as a batch may hold.
+    """
+    search = log.search_latest_time() if timestamp == MAX_TIMESTAMP else log.search_time(timestamp)
+    try:
+        job = next(search)
+        while True:
+            if job is None:
+                await context.turn.pause()
+                job = search.send(None)
+                continue
+            async with broker.opening:
+                try:
+                    opened = await broker.in_background(job)
+                except CorruptBatch as fault:
+                    job = search.throw(fault)
+                else:
+                    job = search.send(opened)
+    except StopIteration as end:
+        found: TimedOffset | None = end.value
+        return found
 
 
 def _answer(

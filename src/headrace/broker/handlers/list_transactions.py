@@ -36,7 +36,7 @@ _REFUSED: Final = {opcodes.ASSERT, opcodes.ASSERT_NOT, opcodes.GROUPREF, opcodes
 _REPETITION_LIMIT: Final = 4
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """The transactions that the filters let through."""
     try:
         pattern = read_pattern(getattr(request, "transactional_id_pattern", None))
@@ -47,10 +47,15 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str
             "transaction_states": [],
         }
     labels = {state.label for state in State}
+    states, producers = set(request.state_filters), set(request.producer_id_filters)
+    longer_than_ms = getattr(request, "duration_filter", -1)
+    now_ms = broker.clock.now_ms()
     chosen = [
         transaction
-        for transaction in broker.transactions.list_all()
-        if _passes(transaction, request, broker.clock.now_ms())
+        async for transaction in context.turn.over(broker.transactions.list_all())
+        if (not states or transaction.state.label in states)
+        and (not producers or transaction.producer_id in producers)
+        and (longer_than_ms < 0 or now_ms - transaction.started_ms > longer_than_ms)
         and (pattern is None or pattern.fullmatch(transaction.transactional_id))
     ]
     return {
@@ -58,15 +63,6 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str
         "unknown_state_filters": [name for name in request.state_filters if name not in labels],
         "transaction_states": [_listed(transaction) for transaction in chosen],
     }
-
-
-def _passes(transaction: Transaction, request: Any, now_ms: int) -> bool:
-    if request.state_filters and transaction.state.label not in request.state_filters:
-        return False
-    if request.producer_id_filters and transaction.producer_id not in request.producer_id_filters:
-        return False
-    longer_than_ms = getattr(request, "duration_filter", -1)
-    return longer_than_ms < 0 or now_ms - transaction.started_ms > longer_than_ms
 
 
 def _listed(transaction: Transaction) -> Mapping[str, Any]:

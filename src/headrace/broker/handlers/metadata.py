@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.errors import error_code
 from headrace.broker.topics import check_name
 from headrace.errors import HeadraceError
+from headrace.protocol.responses import LazyArray
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,13 +26,16 @@ VERSIONS: Final = (0, 13)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The topics that were asked for."""
+    """The topics that were asked for; one that the request names twice is answered once."""
     wanted = request.topics
     if wanted is None or (context.version == 0 and not wanted):
-        topics = [describe(broker, topic) for topic in broker.topics]
+        topics = [describe(broker, topic) async for topic in context.turn.over(broker.topics)]
     else:
         may_create = getattr(request, "allow_auto_topic_creation", True) and broker.config.auto_create_topics
-        topics = [_find(broker, item, may_create=may_create) for item in wanted]
+        once = {(item.name, getattr(item, "topic_id", None)): item for item in wanted}
+        topics = [
+            _find(broker, item, may_create=may_create) async for item in context.turn.over(once.values())
+        ]
         await broker.flusher.durable()
     return {
         "brokers": [{"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None}],
@@ -81,9 +85,14 @@ def describe(broker: Broker, topic: Topic) -> Mapping[str, Any]:
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": topic.is_internal,
-        "partitions": [describe_partition(broker, partition.index) for partition in topic.partitions],
+        "partitions": describe_partitions(broker, range(len(topic.partitions))),
         "topic_authorized_operations": -(2**31),
     }
+
+
+def describe_partitions(broker: Broker, indexes: range) -> LazyArray:
+    """Some partitions of a topic."""
+    return LazyArray(indexes, lambda index: describe_partition(broker, index))
 
 
 def describe_partition(broker: Broker, index: int) -> Mapping[str, Any]:
@@ -97,4 +106,6 @@ def describe_partition(broker: Broker, index: int) -> Mapping[str, Any]:
         "replica_nodes": nodes,
         "isr_nodes": nodes,
         "offline_replicas": (),
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
     }

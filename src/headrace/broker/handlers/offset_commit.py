@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topic
 
 VERSIONS: Final = (2, 10)
+COMMITS_AT_ONCE: Final = 200
+"""Offsets that are written together; the loop has other work between two such batches."""
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
@@ -37,8 +39,11 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     if any(topic is not None for _, topic in topics):
         group_error = _check_group(broker, request, context.version)
     if group_error is ErrorCode.none:
-        group_error = await _commit(broker, request, topics)
-    return {"topics": [_topic_body(broker, asked, topic, group_error) for asked, topic in topics]}
+        group_error = await _commit(broker, request, topics, context)
+    bodies = []
+    for asked, topic in topics:
+        bodies.append(await _topic_body(broker, asked, topic, group_error, context))
+    return {"topics": bodies}
 
 
 def _find(broker: Broker, asked: Any) -> Topic | None:
@@ -65,24 +70,32 @@ def _check_group(broker: Broker, request: Any, version: int) -> ErrorCode:
     return error
 
 
-async def _commit(broker: Broker, request: Any, topics: list[tuple[Any, Topic | None]]) -> ErrorCode:
+async def _commit(
+    broker: Broker, request: Any, topics: list[tuple[Any, Topic | None]], context: RequestContext
+) -> ErrorCode:
     now_ms = broker.clock.now_ms()
     expires_at_ms = _expiry_ms(request, now_ms)
-    entries = {
-        (topic.name, partition.partition_index): CommittedOffset(
-            offset=partition.committed_offset,
-            leader_epoch=getattr(partition, "committed_leader_epoch", -1),
-            metadata=partition.committed_metadata or "",
-            committed_at_ms=now_ms,
-            expires_at_ms=expires_at_ms,
-        )
+    accepted = [
+        (topic, partition)
         for asked, topic in topics
         if topic is not None
         for partition in asked.partitions
         if _check_partition(broker, topic, partition) is ErrorCode.none
-    }
+    ]
     try:
-        broker.offsets.commit(request.group_id, entries)
+        for first in range(0, len(accepted), COMMITS_AT_ONCE):
+            entries = {
+                (topic.name, partition.partition_index): CommittedOffset(
+                    offset=partition.committed_offset,
+                    leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+                    metadata=partition.committed_metadata or "",
+                    committed_at_ms=now_ms,
+                    expires_at_ms=expires_at_ms,
+                )
+                for topic, partition in accepted[first : first + COMMITS_AT_ONCE]
+            }
+            broker.offsets.commit(request.group_id, entries)
+            await context.turn.pause()
         await broker.offsets.durable()
     except StorageError:
         return ErrorCode.coordinator_not_available
@@ -102,13 +115,15 @@ def _check_partition(broker: Broker, topic: Topic, partition: Any) -> ErrorCode:
     return ErrorCode.none
 
 
-def _topic_body(broker: Broker, asked: Any, topic: Topic | None, group_error: ErrorCode) -> dict[str, Any]:
+async def _topic_body(
+    broker: Broker, asked: Any, topic: Topic | None, group_error: ErrorCode, context: RequestContext
+) -> dict[str, Any]:
     partitions = [
         {
             "partition_index": partition.partition_index,
             "error_code": _result(broker, asked, topic, partition, group_error),
         }
-        for partition in asked.partitions
+        async for partition in context.turn.over(asked.partitions)
     ]
     return {
         "name": getattr(asked, "name", ""),

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from headrace.broker.request import RequestContext
 
 VERSIONS: Final = (0, 0)
+DELETES_AT_ONCE: Final = 200
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """What became of the offset of each partition."""
     if not request.group_id:
         return _refusal(ErrorCode.invalid_group_id)
@@ -31,11 +32,13 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     results = {
         (topic.name, index): _check(broker, request.group_id, topic.name, index)
         for topic in request.topics
-        for index in _indexes(topic)
+        async for index in context.turn.over(_indexes(topic))
     }
     try:
         accepted = [where for where, result in results.items() if result is ErrorCode.none]
-        broker.offsets.delete(request.group_id, accepted)
+        for first in range(0, len(accepted), DELETES_AT_ONCE):
+            broker.offsets.delete(request.group_id, accepted[first : first + DELETES_AT_ONCE])
+            await context.turn.pause()
         await broker.offsets.durable()
     except StorageError:
         return _refusal(ErrorCode.coordinator_not_available)

@@ -25,20 +25,26 @@ VERSIONS: Final = (1, 10)
 NO_OFFSET: Final = -1
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The offsets of each group that was asked for."""
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """The offsets of each group that was asked for; one that is named twice is answered once."""
     only_stable = getattr(request, "require_stable", False)
     if context.version < 8:
-        return _group_body(broker, request, context.version, only_stable=only_stable)
-    groups = [_group_body(broker, each, context.version, only_stable=only_stable) for each in request.groups]
+        return await _group_body(broker, request, context, only_stable=only_stable)
+    once = {group.group_id: group for group in request.groups}
+    groups = [await _group_body(broker, each, context, only_stable=only_stable) for each in once.values()]
     return {"groups": groups}
 
 
-def _group_body(broker: Broker, asked: Any, version: int, *, only_stable: bool) -> dict[str, Any]:
+async def _group_body(
+    broker: Broker, asked: Any, context: RequestContext, *, only_stable: bool
+) -> dict[str, Any]:
     topics = _everything(broker, asked.group_id) if asked.topics is None else _asked(broker, asked.topics)
-    bodies = (_topic_body(broker, asked.group_id, *topic, only_stable=only_stable) for topic in topics)
+    bodies = [
+        await _topic_body(broker, asked.group_id, *topic, context, only_stable=only_stable)
+        for topic in topics
+    ]
     # What is left of a topic that is gone has no id to be named by.
-    by_id = version >= 10
+    by_id = context.version >= 10
     kept = [body for body in bodies if asked.topics is not None or not by_id or body["topic_id"] is not None]
     return {"group_id": asked.group_id, "error_code": ErrorCode.none, "topics": kept}
 
@@ -63,12 +69,13 @@ def _asked(broker: Broker, topics: Iterable[Any]) -> Iterator[Asked]:
             yield None if known is None else known.name, topic.topic_id, topic.partition_indexes
 
 
-def _topic_body(
+async def _topic_body(
     broker: Broker,
     group_id: str,
     name: str | None,
     topic_id: Any,
     partitions: Iterable[int],
+    context: RequestContext,
     *,
     only_stable: bool,
 ) -> dict[str, Any]:
@@ -76,7 +83,7 @@ def _topic_body(
         _without_offset(partition, ErrorCode.unknown_topic_id)
         if name is None
         else _partition_body(broker, group_id, name, partition, only_stable=only_stable)
-        for partition in partitions
+        async for partition in context.turn.over(partitions)
     ]
     return {"name": name or "", "topic_id": topic_id, "partitions": bodies}
 

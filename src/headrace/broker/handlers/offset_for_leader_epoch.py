@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 VERSIONS: Final = (2, 4)
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """The end of each epoch that was asked about."""
-    return {
-        "topics": [
-            {"topic": topic.topic, "partitions": [_look_up(broker, topic.topic, p) for p in topic.partitions]}
-            for topic in request.topics
-        ]
-    }
+    topics = []
+    for topic in request.topics:
+        partitions = [_look_up(broker, topic.topic, p) async for p in context.turn.over(topic.partitions)]
+        topics.append({"topic": topic.topic, "partitions": partitions})
+    return {"topics": topics}
 
 
 def _look_up(broker: Broker, name: str, item: Any) -> Mapping[str, Any]:

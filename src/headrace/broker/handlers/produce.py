@@ -2,7 +2,8 @@
 
 Each partition's data is exactly one batch of format 2, stored as it came. Answers wait for the disk only with
 `flush=always`. With acks=0 there is no answer, and a failure closes the connection, as in Apache Kafka.
-Unlike there, the records inside a batch are not opened, except for keys where the topic is compacted.
+Unlike there, the records inside a batch are not opened, except for keys where the topic is compacted: a batch
+with records that have none is refused with INVALID_RECORD, and they are named (`record_errors`).
 
 A topic with `headrace.overflow` may refuse a batch at its bound (POLICY_VIOLATION, which no client repeats)
 or let it wait: then its answer comes when there was room, or REQUEST_TIMED_OUT, and nothing was stored. A
@@ -28,11 +29,15 @@ from headrace.protocol.produce import (
     TOPIC_IDS_FROM,
     VERSIONS,
     PartitionResult,
+    ProduceRequest,
     pack_produce_response,
-    read_produce,
+    produce_response_steps,
+    produce_steps,
 )
+from headrace.storage.errors import RecordsWithoutKey
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Coroutine, Generator
     from typing import Any
     from uuid import UUID
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.broker.overflow.overflow import Answer
     from headrace.broker.partition import Partition
     from headrace.broker.topics import Topic
+    from headrace.broker.turns import Turn
     from headrace.protocol.messages import RequestHeader
 
 __all__ = ["VERSIONS", "HeldAnswer", "handle"]
@@ -56,7 +62,25 @@ def handle(
     broker: Broker, frame: memoryview, header: RequestHeader
 ) -> bytes | Awaitable[bytes | None] | None:
     """Store what the request brings."""
-    return Produce(broker, frame, header).answer()
+    steps = produce_steps(frame, header.body, header.version)
+    try:
+        next(steps)
+    except StopIteration as end:
+        return Produce(broker, end.value, header).answer()
+    return _handle_many(broker, steps, header)
+
+
+async def _handle_many(
+    broker: Broker, steps: Generator[None, None, ProduceRequest], header: RequestHeader
+) -> bytes | None:
+    """Store what a request brings to many partitions, in slices of the loop's time."""
+    turn = broker.slices.turn()
+    try:
+        request = await turn.run(steps)
+    finally:
+        turn.release()
+    answer = Produce(broker, request, header).answer()
+    return answer if answer is None or isinstance(answer, bytes) else await answer
 
 
 class HeldAnswer:
@@ -75,7 +99,7 @@ class _Held(NamedTuple):
 
     results: list[PartitionResult]
     position: int
-    answer: Answer
+    answer: asyncio.Future[PartitionResult]
 
 
 class Produce:
@@ -83,23 +107,52 @@ class Produce:
 
     __slots__ = ("_broker", "_header", "_held", "_held_bytes", "_request")
 
-    def __init__(self, broker: Broker, frame: memoryview, header: RequestHeader) -> None:
+    def __init__(self, broker: Broker, request: ProduceRequest, header: RequestHeader) -> None:
         self._broker = broker
         self._header = header
-        self._request = read_produce(frame, header.body, header.version)
+        self._request = request
         self._held: list[_Held] = []
         self._held_bytes = 0
 
     def answer(self) -> bytes | Awaitable[bytes | None] | None:
         """Store what the request brings; the answer is there at once unless something must be waited for."""
-        now_ms = self._broker.clock.now_ms()
         results: Results = []
+        work = self._append_all(results)
+        turn: Turn | None = None  # most requests have one batch, and need none
+        for _ in work:
+            turn = turn or self._broker.slices.turn()
+            if turn.is_over:
+                return self._answer_in_slices(work, results, turn)
+        return self._answer_stored(results)
+
+    def _append_all(self, results: Results) -> Generator[None, None, None]:
+        """Store each batch; yields between two of them."""
+        now_ms = self._broker.clock.now_ms()
         for name, partitions in self._request.topics:
             topic = self._broker.topics.find(name)
             of_topic: list[PartitionResult] = []
             results.append((name, of_topic))
             for index, records in partitions:
+                if of_topic or len(results) > 1:
+                    yield
                 of_topic.append(self._append(topic, index, records, now_ms, of_topic))
+
+    async def _answer_in_slices(
+        self, work: Generator[None, None, None], results: Results, turn: Turn
+    ) -> bytes | None:
+        try:
+            await turn.run(work)
+            if self._held or self._request.acks == 0:
+                answer = self._answer_stored(results)
+                return answer if answer is None or isinstance(answer, bytes) else await answer
+            await self._broker.flusher.durable()
+            return await turn.run(
+                produce_response_steps(self._header.version, self._header.correlation_id, results)
+            )
+        finally:
+            turn.release()
+
+    def _answer_stored(self, results: Results) -> bytes | Awaitable[bytes | None] | None:
         if self._held:
             return HeldAnswer(self._answer_when_admitted(results), self._held_bytes)
         if self._request.acks == 0:
@@ -139,6 +192,9 @@ class Produce:
             return PartitionResult(
                 index, ErrorCode.invalid_record, message="a request without a record batch"
             )
+        if self._broker.key_checks.must_wait(partition, records):
+            self._check_keys(topic, partition, records, results)
+            return PartitionResult(index, ErrorCode.request_timed_out)
         guard = partition.guard
         try:
             if guard is not None and guard.line:
@@ -147,46 +203,84 @@ class Produce:
             return self._store(topic, partition, records, now_ms)
         except MustWait:
             assert guard is not None
-            self._hold(topic, partition, guard, records, results)
+            copy = memoryview(bytearray(records))  # the frame's memory is used again
+            self._hold(self._wait_for_room(topic, partition, guard, copy), len(records), results)
             return PartitionResult(index, ErrorCode.request_timed_out)
 
     def _hold(
+        self, answer: asyncio.Future[PartitionResult], size: int, results: list[PartitionResult]
+    ) -> None:
+        """Let the answer to the request wait for that of one batch, which comes next in `results`."""
+        self._held.append(_Held(results, len(results), answer))
+        self._held_bytes += size
+
+    def _check_keys(
+        self, topic: Topic, partition: Partition, records: memoryview, results: list[PartitionResult]
+    ) -> None:
+        copy = memoryview(bytearray(records))
+        store = partial(self._store_checked, topic, partition, copy)
+        checked = self._broker.key_checks.check(partition, copy, store)
+        self._hold(checked, len(records), results)
+
+    async def _store_checked(
+        self, topic: Topic, partition: Partition, records: memoryview, fault: HeadraceError | None
+    ) -> PartitionResult:
+        if fault is not None:
+            return _refuse(partition, fault)
+        guard = partition.guard
+        try:
+            if guard is not None and guard.line:
+                raise MustWait
+            return self._store_later(topic, partition, records, has_keys=True)
+        except MustWait:
+            assert guard is not None
+            return await self._wait_for_room(topic, partition, guard, records, has_keys=True)
+
+    def _wait_for_room(
         self,
         topic: Topic,
         partition: Partition,
         guard: Guard,
         records: memoryview,
-        results: list[PartitionResult],
-    ) -> None:
-        """Let a batch wait for room: a copy of it, for the frame's memory is used again."""
-        answer = self._broker.overflow.hold(
+        *,
+        has_keys: bool = False,
+    ) -> Answer:
+        return self._broker.overflow.hold(
             guard,
-            partial(self._store_later, topic, partition, memoryview(bytearray(records))),
+            partial(self._store_later, topic, partition, records, has_keys=has_keys),
             records=read_header(records).count,
             size=len(records),
             wait_ms=self._request.timeout_ms,
         )
-        self._held.append(_Held(results, len(results), answer))
-        self._held_bytes += len(records)
 
-    def _store_later(self, topic: Topic, partition: Partition, records: memoryview) -> PartitionResult:
+    def _store_later(
+        self, topic: Topic, partition: Partition, records: memoryview, *, has_keys: bool = False
+    ) -> PartitionResult:
         if partition.log.is_deleted:
             return PartitionResult(partition.index, self._unknown)
-        return self._store(topic, partition, records, self._broker.clock.now_ms())
+        return self._store(topic, partition, records, self._broker.clock.now_ms(), has_keys=has_keys)
 
-    def _store(self, topic: Topic, partition: Partition, records: memoryview, now_ms: int) -> PartitionResult:
+    def _store(
+        self,
+        topic: Topic,
+        partition: Partition,
+        records: memoryview,
+        now_ms: int,
+        *,
+        has_keys: bool = False,
+    ) -> PartitionResult:
         log, guard = partition.log, partition.guard
         code = self._check(topic, partition, records)
         if code:
             return PartitionResult(partition.index, code)
         try:
             base_offset, append_time_ms, _ = log.append(
-                records, now_ms, None if guard is None else guard.admit
+                records, now_ms, None if guard is None else guard.admit, has_keys=has_keys
             )
         except MustWait:
             raise
         except HeadraceError as fault:
-            return PartitionResult(partition.index, error_code(fault), message=str(fault))
+            return _refuse(partition, fault)
         self._broker.flusher.appended(partition)
         return PartitionResult(partition.index, 0, base_offset, append_time_ms, log.start_offset)
 
@@ -209,6 +303,17 @@ class Produce:
         if self._header.version >= TOPIC_IDS_FROM:
             return ErrorCode.unknown_topic_id
         return ErrorCode.unknown_topic_or_partition
+
+
+def _refuse(partition: Partition, fault: HeadraceError) -> PartitionResult:
+    record_errors: list[tuple[int, str]] = []
+    if isinstance(fault, RecordsWithoutKey):
+        place = f"{partition.topic}-{partition.index}"
+        reason = f"Compacted topic cannot accept message without key in topic partition {place}."
+        record_errors = [(index, reason) for index in fault.indexes]
+    return PartitionResult(
+        partition.index, error_code(fault), message=str(fault), record_errors=record_errors
+    )
 
 
 def _check_unanswered(results: Results) -> None:

@@ -27,11 +27,11 @@ __all__ = ["VERSIONS", "acknowledge", "handle"]
 
 
 def handle(
-    broker: Broker, frame: memoryview, header: RequestHeader, _peer: object
+    broker: Broker, frame: memoryview, header: RequestHeader, peer: object
 ) -> list[object] | Awaitable[list[object]]:
     """What became of each partition's acknowledgements."""
     request = read_share_acknowledge(frame, header.body, header.version)
-    error, results = _decide(broker, request)
+    error, results = _decide(broker, request, peer)
     lock_ms = broker.shares.config(request.group).lock_duration_ms
     answer = pack_share_acknowledge(
         header.version, header.correlation_id, error, _MESSAGES.get(error), lock_ms, results
@@ -44,11 +44,13 @@ async def _answer_when_durable(broker: Broker, answer: list[object]) -> list[obj
     return answer
 
 
-def _decide(broker: Broker, request: ShareAcknowledgeRequest) -> tuple[ErrorCode, list[ShareResult]]:
+def _decide(
+    broker: Broker, request: ShareAcknowledgeRequest, peer: object
+) -> tuple[ErrorCode, list[ShareResult]]:
     key = (request.group, request.member)
     if request.epoch == OPEN:
         return ErrorCode.invalid_share_session_epoch, []
-    session = broker.shares.sessions.go_on(key, request.epoch)
+    session = broker.shares.sessions.go_on(key, request.epoch, peer)
     if isinstance(session, ErrorCode):
         return session, []
     results = acknowledge(broker, key, request.partitions, renews=request.renews)

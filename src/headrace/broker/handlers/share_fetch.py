@@ -8,7 +8,8 @@ this side. A member that finds nothing waits in line, and is served in its turn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.shares.sessions import Place, ShareSession
+    from headrace.broker.shares.share import Share
     from headrace.broker.waiting import Answer
     from headrace.protocol.messages import RequestHeader
     from headrace.protocol.share import ShareFetchRequest
 
 __all__ = ["VERSIONS", "handle"]
+
+LOOK_AT: Final = 250
+"""Partitions that a request looks at in one turn of the event loop; the others follow in the next turns."""
 
 
 def handle(
@@ -66,7 +71,7 @@ def _session(broker: Broker, request: ShareFetchRequest, peer: object) -> ShareS
         shares.close_session(key)
         places = ((asked.topic, asked.partition) for asked in request.partitions)
         return shares.sessions.open(key, places, peer)
-    session = shares.sessions.go_on(key, request.epoch)
+    session = shares.sessions.go_on(key, request.epoch, peer)
     if not isinstance(session, ErrorCode):
         session.places.update(dict.fromkeys((asked.topic, asked.partition) for asked in request.partitions))
         for place in request.forgotten:
@@ -77,7 +82,16 @@ def _session(broker: Broker, request: ShareFetchRequest, peer: object) -> ShareS
 class ShareFetch:
     """One request, from its arrival to its answer."""
 
-    __slots__ = ("_acknowledged", "_broker", "_header", "_request", "session")
+    __slots__ = (
+        "_acknowledged",
+        "_broker",
+        "_header",
+        "_request",
+        "_unseen",
+        "_waiting",
+        "_watched",
+        "session",
+    )
 
     def __init__(self, broker: Broker, request: ShareFetchRequest, header: RequestHeader) -> None:
         self._broker = broker
@@ -85,6 +99,10 @@ class ShareFetch:
         self._header = header
         self.session: ShareSession | None = None
         self._acknowledged: dict[Place, ShareResult] = {}
+        self._unseen = 0
+        """How many partitions this round has not looked at yet."""
+        self._waiting: WaitingRequest | None = None
+        self._watched: set[Place] = set()
 
     def acknowledge(self) -> None:
         """Do what the member says of its records, before it gets others."""
@@ -112,6 +130,7 @@ class ShareFetch:
         # Whoever has been acknowledged something waits as well: the answer to that is on the disk already.
         if is_last or has_fault or size or self._acknowledged or not self.session or not self.session.places:
             return self._pack(results)
+        self._look_at_the_rest()
         return None
 
     def finish_waiting(self) -> Answer:
@@ -124,11 +143,12 @@ class ShareFetch:
             return
         records, size = request.max_records, request.max_bytes
         fair_share = self._broker.shares.fair_share(request.group)
-        for place in list(session.places):
+        for place in self._next_places(session):
             share = self._broker.shares.open(request.group, *place)
             if isinstance(share, ErrorCode):
                 yield place, ShareResult(*place, error=share)
                 continue
+            self._watch(place, share)
             if records <= 0 or size <= 0:
                 return
             try:
@@ -142,15 +162,34 @@ class ShareFetch:
                 size -= taken.size
                 yield place, ShareResult(*place, batches=taken.batches, acquired=taken.delivered)
 
+    def _next_places(self, session: ShareSession) -> tuple[Place, ...]:
+        """The partitions to look at now; of many, those that were not looked at for longest."""
+        places = tuple(islice(session.places, min(self._unseen or len(session.places), LOOK_AT)))
+        self._unseen = (self._unseen or len(session.places)) - len(places)
+        if len(session.places) > LOOK_AT:
+            for place in places:
+                session.turn(place)
+        return places
+
     def wait(self) -> asyncio.Future[Answer]:
         """A future of the answer: complete when there is something to take, or the time is over."""
-        waiting = WaitingRequest(self._broker, self.poll, self._request.max_wait_ms)
+        self._waiting = WaitingRequest(self._broker, self.poll, self._request.max_wait_ms)
         assert self.session is not None
         for place in self.session.places:
             share = self._broker.shares.get(self._request.group, *place)
             if share is not None:
-                waiting.watch(share, waiting.look)
-        return waiting.future
+                self._watch(place, share)
+        self._look_at_the_rest()
+        return self._waiting.future
+
+    def _watch(self, place: Place, share: Share) -> None:
+        if self._waiting is not None and place not in self._watched:
+            self._watched.add(place)
+            self._waiting.watch(share, self._waiting.look)
+
+    def _look_at_the_rest(self) -> None:
+        if self._unseen and self._waiting is not None:
+            self._waiting.wake()
 
     def _pack(self, results: dict[Place, ShareResult]) -> Answer:
         lock_ms = self._broker.shares.config(self._request.group).lock_duration_ms

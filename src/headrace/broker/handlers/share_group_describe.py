@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.handlers.describe_groups import ALL_OPERATIONS, NOT_ASKED
+from headrace.protocol.responses import LazyArray
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +25,12 @@ VERSIONS: Final = (1, 1)
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
     """Each group that was asked for, in that order."""
     operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    bodies = [_body(broker, group_id) for group_id in request.group_ids]
-    return {"groups": [{**body, "authorized_operations": operations} for body in bodies]}
+    once = dict.fromkeys(request.group_ids)
+    return {
+        "groups": LazyArray(
+            once, lambda group_id: {**_body(broker, group_id), "authorized_operations": operations}
+        )
+    }
 
 
 def _body(broker: Broker, group_id: str) -> dict[str, Any]:

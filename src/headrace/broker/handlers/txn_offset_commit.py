@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.groups.records import CommittedOffset
+from headrace.broker.handlers.offset_commit import COMMITS_AT_ONCE
 from headrace.broker.statelog import Producer
 from headrace.broker.transactions.transaction import ProducerFenced, TransactionBusy, TransactionFault
 from headrace.storage.errors import StorageError
@@ -34,19 +35,19 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """A code for each partition whose offset was sent."""
-    codes = _check_partitions(broker, request)
+    codes = await _check_partitions(broker, request, context)
     good = [where for where, code in codes.items() if not code]
     if good:
-        code = await _commit(broker, request, context.version, good)
+        code = await _commit(broker, request, context, good)
         codes.update(dict.fromkeys(good, code))
     return {"topics": _by_topic(codes)}
 
 
-def _check_partitions(broker: Broker, request: Any) -> Codes:
+async def _check_partitions(broker: Broker, request: Any, context: RequestContext) -> Codes:
     codes: Codes = {}
     for topic in request.topics:
         known = broker.topics.get(topic.name)
-        for sent in topic.partitions:
+        async for sent in context.turn.over(topic.partitions):
             where = (topic.name, sent.partition_index)
             if known is None or not 0 <= sent.partition_index < len(known.partitions):
                 codes[where] = ErrorCode.unknown_topic_or_partition
@@ -57,14 +58,22 @@ def _check_partitions(broker: Broker, request: Any) -> Codes:
     return codes
 
 
-async def _commit(broker: Broker, request: Any, version: int, partitions: list[tuple[str, int]]) -> ErrorCode:
+async def _commit(
+    broker: Broker, request: Any, context: RequestContext, partitions: list[tuple[str, int]]
+) -> ErrorCode:
+    version = context.version
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
         broker.transactions.check_offsets(request.transactional_id, producer, add=version >= IMPLICIT_FROM)
         code = _check_member(broker, request)
         if code:
             return code
-        broker.offsets.add_pending(producer, request.group_id, _entries(broker, request, partitions))
+        entries = list(_entries(broker, request, partitions).items())
+        for first in range(0, len(entries), COMMITS_AT_ONCE):
+            broker.offsets.add_pending(
+                producer, request.group_id, dict(entries[first : first + COMMITS_AT_ONCE])
+            )
+            await context.turn.pause()
         await broker.offsets.durable()
         await broker.transactions.durable()
     except TransactionFault as fault:

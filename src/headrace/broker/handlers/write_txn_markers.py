@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 VERSIONS: Final = (1, 2)
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """A code for each partition of each marker."""
-    return {"markers": [await _write(broker, marker) for marker in request.markers]}
+    return {"markers": [await _write(broker, marker, context) for marker in request.markers]}
 
 
-async def _write(broker: Broker, marker: Any) -> Mapping[str, Any]:
+async def _write(broker: Broker, marker: Any, context: RequestContext) -> Mapping[str, Any]:
     topics = []
     for topic in marker.topics:
         partitions = [
             {"partition_index": index, "error_code": await _abort(broker, marker, topic.name, index)}
-            for index in topic.partition_indexes
+            async for index in context.turn.over(topic.partition_indexes)
         ]
         topics.append({"name": topic.name, "partitions": partitions})
     return {"producer_id": marker.producer_id, "topics": topics}

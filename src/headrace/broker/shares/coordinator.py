@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.shares.batch_cache import BatchCache
 from headrace.broker.shares.groups import ShareGroups
 from headrace.broker.shares.open_shares import OpenShares
 from headrace.broker.shares.records import ShareKey
@@ -18,6 +19,7 @@ from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
     from uuid import UUID
 
     from headrace.broker.clock import Clock
@@ -36,7 +38,13 @@ class Shares:
     """The coordinator of share groups, and the keeper of what they have taken."""
 
     def __init__(
-        self, state: StateLog, topics: Topics, flusher: Flusher, clock: Clock, settings: ShareSettings
+        self,
+        state: StateLog,
+        topics: Topics,
+        flusher: Flusher,
+        clock: Clock,
+        settings: ShareSettings,
+        opener: Executor,
     ) -> None:
         self._store = ShareStore(state)
         self._topics = topics
@@ -48,7 +56,7 @@ class Shares:
             assign=self._assign,
             on_silence=lambda group, member: self.close_session((group, member)),
         )
-        self._open = OpenShares(self._store, topics, flusher, clock, settings)
+        self._open = OpenShares(self._store, topics, flusher, clock, settings, BatchCache(clock, opener))
 
     def watch(self, on_settled: Callable[[Share], None]) -> None:
         """Have a function called whenever a share partition may have moved on."""
@@ -109,6 +117,10 @@ class Shares:
         """The settings of a group; one that is not there yet can have some."""
         return self._groups.config(group_id)
 
+    def configured(self) -> list[str]:
+        """The groups that have settings of their own."""
+        return self._groups.configured()
+
     def configure(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace the settings of a group."""
         config = self._groups.configure(group_id, configs)
@@ -124,6 +136,10 @@ class Shares:
     def check_idle(self, group_id: str) -> ErrorCode:
         """Whether what a group has done may be changed: it must be there, and have no members."""
         return self._groups.check_idle(group_id)
+
+    def create(self, group_id: str) -> ErrorCode:
+        """Create a group without members, so that it can be placed before its first member comes."""
+        return ErrorCode.none if self._groups.create(group_id) else ErrorCode.group_max_size_reached
 
     def delete(self, group_id: str) -> ErrorCode:
         """Delete a group without members, and all that it has done."""

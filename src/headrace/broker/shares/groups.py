@@ -66,6 +66,10 @@ class ShareGroups:
         """The settings of a group; one that is not there yet can have some."""
         return self._configs.get(group_id) or ShareGroupConfig()
 
+    def configured(self) -> list[str]:
+        """The groups that have settings of their own."""
+        return [group_id for group_id, config in self._configs.items() if config.overrides]
+
     def configure(self, group_id: str, configs: Mapping[str, str]) -> ShareGroupConfig:
         """Replace the settings of a group."""
         config = ShareGroupConfig.parse(configs)
@@ -97,15 +101,22 @@ class ShareGroups:
         if group is None:
             if beat.epoch > 0:
                 return _UNKNOWN
-            if len(self._groups) >= self._settings.max_groups:
+            group = self.create(group_id)
+            if group is None:
                 return Reply(error=ErrorCode.group_max_size_reached, message="there are too many groups")
-            group = ShareGroup(group_id)
-            self._store.save_group(group_id)
-            self._adopt(group)
         expires_at_ms = self._clock.now_ms() + self.config(group_id).session_timeout_ms
         reply = group.beat(beat, expires_at_ms, self._settings.max_members, self._assign)
         self._alarms[group_id].set(group.next_deadline_ms())
         return reply
+
+    def create(self, group_id: str) -> ShareGroup | None:
+        """A new group without members; None when there are too many."""
+        if len(self._groups) >= self._settings.max_groups:
+            return None
+        group = ShareGroup(group_id)
+        self._store.save_group(group_id)
+        self._adopt(group)
+        return group
 
     def _adopt(self, group: ShareGroup) -> None:
         self._groups[group.id] = group

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class KeyOrder:
@@ -16,6 +20,11 @@ class KeyOrder:
 
     def __bool__(self) -> bool:
         return bool(self._key_of)
+
+    @property
+    def offsets(self) -> Collection[int]:
+        """The records that stand in rows."""
+        return self._key_of.keys()
 
     @property
     def waiting(self) -> int:

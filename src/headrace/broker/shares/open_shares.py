@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.broker.clock import Clock
     from headrace.broker.flusher import Flusher
     from headrace.broker.partition import Partition
+    from headrace.broker.shares.batch_cache import BatchCache
     from headrace.broker.shares.records import ShareKey
     from headrace.broker.shares.settings import ShareSettings
     from headrace.broker.shares.share_partition import SharePartition
@@ -32,12 +33,19 @@ class OpenShares:
     """All share partitions of a broker."""
 
     def __init__(
-        self, store: ShareStore, topics: Topics, flusher: Flusher, clock: Clock, settings: ShareSettings
+        self,
+        store: ShareStore,
+        topics: Topics,
+        flusher: Flusher,
+        clock: Clock,
+        settings: ShareSettings,
+        cache: BatchCache,
     ) -> None:
         self._store = store
         self._clock = clock
         self._settings = settings
-        self._burials = Burials(topics, flusher, clock)
+        self._cache = cache
+        self._burials = Burials(topics, flusher, clock, cache)
         self._shares: dict[ShareKey, Share] = {}
         self._by_place: dict[tuple[UUID, int], list[Share]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,6 +69,7 @@ class OpenShares:
             partition,
             state,
             self._clock,
+            self._cache,
             max_behind=self._settings.max_behind,
             on_time=self._look_at_time,
         )
@@ -122,7 +131,7 @@ class OpenShares:
 
     async def _bury(self, share: Share) -> None:
         try:
-            await self._burials.bury(share, lambda: self.settle([share]))
+            await self._burials.bury(share, lambda: None if share.is_closed else self.settle([share]))
         except (HeadraceError, OSError):
             log.exception("dead letters of %s could not be written: tried again soon", share.key.group)
             self._clock.call_later(self._settings.burial_retry_ms, lambda: self._retry(share))

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from headrace.broker.groups.fields import FieldReader, FieldWriter
 from headrace.broker.shares.states import Reason, Run, StoredState
+from headrace.broker.statelog import UnknownRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,6 +71,8 @@ def read_key(data: bytes) -> StoredKey:
     """What a key names."""
     reader = FieldReader(data)
     kind, group = reader.i16(), reader.string()
+    if kind not in (GROUP, CONFIG, START, CHUNK):
+        raise _unknown(f"a key of kind {kind}")
     if kind in (GROUP, CONFIG):
         return StoredKey(kind, group)
     share = ShareKey(group, UUID(bytes=reader.blob()), reader.i32())
@@ -94,8 +97,17 @@ def write_start(offset: int) -> bytes:
 
 def read_start(data: bytes) -> int:
     """Where a share partition starts."""
-    offset: int = _START.unpack(data)[1]
-    return offset
+    version, offset = _START.unpack(data)
+    if version != _VERSION:
+        raise _unknown(f"a start of version {version}")
+    return int(offset)
+
+
+def _unknown(what: str) -> UnknownRecord:
+    return UnknownRecord(
+        f"__share_group_state holds {what}, which this broker does not know: a newer broker wrote it; start "
+        "that one on this folder"
+    )
 
 
 def write_runs(runs: Iterable[Run]) -> bytes:

@@ -62,10 +62,13 @@ class ShareSessions:
         self._by_peer.setdefault(peer, set()).add(key)
         return session
 
-    def go_on(self, key: SessionKey, epoch: int) -> ShareSession | ErrorCode:
-        """The session of a request with this epoch; the next request has the next one."""
+    def go_on(self, key: SessionKey, epoch: int, peer: object) -> ShareSession | ErrorCode:
+        """The session of a request with this epoch; the next request has the next one.
+
+        It must come by the connection that opened the session: to any other it does not exist.
+        """
         session = self._sessions.get(key)
-        if session is None:
+        if session is None or session.peer is not peer:
             return ErrorCode.share_session_not_found
         if epoch != FINAL:
             if epoch != session.epoch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.groups.settings import UNSERVED_OPTIONS
 from headrace.storage.errors import InvalidConfig
 from headrace.storage.options import Option, boolean, integer, one_of, option
 
@@ -79,6 +80,13 @@ GROUP_OPTIONS: Final[Mapping[str, Option]] = {
             "How often members send heartbeats.",
         ),
         option(
+            "share.assignment.interval.ms",
+            "int",
+            1_000,
+            integer(0, 15_000),
+            "Accepted; members are assigned partitions as soon as something changes.",
+        ),
+        option(
             "share.renew.acknowledge.enable",
             "boolean",
             "true",
@@ -99,6 +107,7 @@ GROUP_OPTIONS: Final[Mapping[str, Option]] = {
             boolean,
             "Whether a record waits until the one before it with the same key is done.",
         ),
+        *UNSERVED_OPTIONS.values(),
     )
 }
 
@@ -136,17 +145,14 @@ class ShareGroupConfig:
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> ShareGroupConfig:
         """Typed settings from names and texts, or `InvalidConfig` that says what is wrong."""
-        typed = {_ATTRIBUTES[name]: _parse(name, text) for name, text in overrides.items() if _known(name)}
-        return cls(**typed, overrides=dict(overrides))
-
-
-def _known(name: str) -> bool:
-    if name not in GROUP_OPTIONS:
-        raise InvalidConfig(f"unknown group setting {name!r}; known are {', '.join(GROUP_OPTIONS)}")
-    return True
+        typed = {name: _parse(name, text) for name, text in overrides.items()}
+        known = {_ATTRIBUTES[name]: value for name, value in typed.items() if name in _ATTRIBUTES}
+        return cls(**known, overrides=dict(overrides))
 
 
 def _parse(name: str, text: str) -> Any:
+    if name not in GROUP_OPTIONS:
+        raise InvalidConfig(f"unknown group setting {name!r}; known are {', '.join(GROUP_OPTIONS)}")
     try:
         return GROUP_OPTIONS[name].parse(text)
     except ValueError as fault:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.clock import Clock
     from headrace.broker.partition import Partition
+    from headrace.broker.shares.batch_cache import BatchCache
     from headrace.broker.shares.records import ShareKey
     from headrace.broker.shares.settings import ShareGroupConfig
     from headrace.broker.shares.share_partition import Delivered, SharePartition
@@ -37,6 +38,7 @@ class Share:
         partition: Partition,
         state: SharePartition,
         clock: Clock,
+        cache: BatchCache,
         *,
         max_behind: int,
         on_time: Callable[[Share], None],
@@ -45,8 +47,11 @@ class Share:
         self.partition = partition
         self.state = state
         self.is_burying = False
+        self.is_closed = False
         self._clock = clock
-        self._reader = ShareReader(partition.log, key.group, max_behind)
+        self._cache = cache
+        self._reader = ShareReader(partition.log, key.group, max_behind, cache, self.wake)
+        self._on_time = on_time
         self._alarm = Alarm(clock, lambda: on_time(self))
         self._waiting: dict[Callable[[], None], None] = {}
         self._is_scheduled = False
@@ -59,24 +64,32 @@ class Share:
     def configure(self, config: ShareGroupConfig) -> None:
         """Go on with other settings."""
         self.state.config = config
-        self._reader.forget()
 
     def acquire(self, member: str, max_records: int, max_bytes: int) -> Acquisition:
         """Records for a member, in its hands from now on."""
         state, now_ms = self.state, self._clock.now_ms()
         wanted = min(max_records, state.room())
-        if wanted <= 0 or max_bytes <= 0:
+        if wanted <= 0 or max_bytes <= 0 or self._reader.is_opening:
             return NOTHING
-        self._reader.look(state, wanted, now_ms)
-        offsets = state.acquire(member, wanted, now_ms)
-        if not offsets:
-            self.set_alarm()
-            return NOTHING
-        found = self._reader.collect(offsets, max_bytes)
+        dead = len(state.progress.archiving)
+        self._reader.begin()
+        try:
+            self._reader.look(state, wanted, now_ms)
+            offsets = state.acquire(member, wanted, now_ms)
+            found = self._reader.collect(offsets, max_bytes)
+        finally:
+            self._reader.finish()
         state.give_back(found.left)
         state.discard(found.missing)
         self.set_alarm()
+        if len(state.progress.archiving) > dead:
+            self._clock.call_later(0, self._store_dead)
         return Acquisition(found.batches, found.size, state.delivered(found.covered))
+
+    def _store_dead(self) -> None:
+        """Have it stored that a batch cannot be read, and its letter written."""
+        if not self.is_closed:
+            self._on_time(self)
 
     def set_alarm(self) -> None:
         """Wake up when a lock runs out or a delay ends."""
@@ -89,7 +102,7 @@ class Share:
         if not self._waiting:
             self.partition.waiters.add(self.wake)
         self._waiting[look] = None
-        if self._reader.has_more(self.state):
+        if self._has_something:
             self.wake()
 
     def stop_waiting(self, look: Callable[[], None]) -> None:
@@ -117,6 +130,8 @@ class Share:
     def _has_something(self) -> bool:
         """Whether a look may be worth it: without free locks nobody gets anything, and nobody is woken."""
         state = self.state
+        if self._reader.is_opening:
+            return False
         return state.room() > 0 and (state.ready > 0 or self._reader.has_more(state))
 
     def serve_all(self) -> None:
@@ -126,6 +141,8 @@ class Share:
 
     def close(self) -> None:
         """Stop the clock, and send those who wait away."""
+        self.is_closed = True
         self._alarm.stop()
+        self._cache.let_go(self._reader)
         for look in tuple(self._waiting):
             self.stop_waiting(look)

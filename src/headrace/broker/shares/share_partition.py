@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.shares.key_order import KeyOrder
-from headrace.broker.shares.progress import Progress
+from headrace.broker.shares.progress import Progress, known_between
 from headrace.broker.shares.states import Acknowledgement, Burial, Reason
 
 if TYPE_CHECKING:
@@ -74,15 +74,20 @@ class SharePartition:
     def see(self, offset: int, now_ms: int, *, key: bytes | None = None, due_ms: int = 0) -> None:
         """Look at the next record; what lies between it and the last one seen is not there."""
         self.skip(offset - 1)
-        self.next = offset + 1
+        self.next = max(self.next, offset + 1)
         if self.progress.is_settled(offset):
             return
-        if due_ms > now_ms:
+        released_until_ms = self.progress.due.get(offset, 0)
+        if due_ms > max(now_ms, released_until_ms):
             heapq.heappush(self._delayed, (due_ms, offset, key))
+        elif released_until_ms > now_ms:
+            # It was delivered before the broker's restart: it stays the first of its key.
+            if key is None or not self.config.key_order or self._keys.join(offset, key):
+                heapq.heappush(self._delayed, (released_until_ms, offset, None))
         else:
             self._enter(offset, key)
 
-    def see_all(self, first: int, last: int, enough: int) -> None:
+    def see_all(self, first: int, last: int, enough: int, now_ms: int) -> None:
         """Look at plain records in a row until `enough` are ready."""
         stop = min(last + 1, first + enough - len(self._ready))
         if stop > first and self.progress.is_untouched(first, stop - 1):
@@ -93,7 +98,8 @@ class SharePartition:
             return
         offset = first
         while offset <= last and len(self._ready) < enough:
-            self.see(offset, 0)
+            self.see(offset, now_ms)
+            self.next = min(self.progress.done.after(self.next), last + 1)
             offset = self.next
 
     def pass_done(self) -> None:
@@ -103,9 +109,22 @@ class SharePartition:
     def skip(self, last: int) -> None:
         """Pass over what is for nobody, up to `last`: the ends of transactions, and aborted records."""
         if last >= self.next:
-            self.progress.finish(self.next, last)
+            self.progress.pass_over(self.next, last)
             self.next = last + 1
             self._advance()
+
+    def give_up_unreadable(self, last: int) -> None:
+        """Let the records that cannot be read, up to `last`, the end of their batch, be one dead letter.
+
+        The last of them stands for it: a restart may meet the batch anywhere, and its last offset shows
+        whether the letter is written.
+        """
+        self.skip(last - 1)
+        if self.config.dead_letters and not self.progress.is_settled(last):
+            self.progress.condemn(last, Burial(Reason.UNREADABLE, 0))
+        if last in self.progress.archiving:
+            self.next = last + 1  # not to be passed over: its letter is still to be written
+        self.skip(last)
 
     def _enter(self, offset: int, key: bytes | None) -> None:
         if key is None or not self.config.key_order or self._keys.join(offset, key):
@@ -149,6 +168,7 @@ class SharePartition:
             deliveries = self.progress.deliveries.get(offset)
             if deliveries is not None:
                 self._held[offset] = Hold(member, deliveries + 1, deadline_ms)
+                self.progress.deliver(offset)
         # All of them have one deadline: the last offset stands for them.
         heapq.heappush(self._deadlines, (deadline_ms, taken[-1]))
         return taken
@@ -189,21 +209,21 @@ class SharePartition:
         error = self._check(member, ranges)
         if error is not ErrorCode.none:
             return error
-        for first, last, kind in _words(ranges, self.start):
+        for first, last, kind, delay_ms in _words(ranges, self.start):
             if kind == Acknowledgement.ACCEPT:
                 for offset in range(first, last + 1):
                     del self._held[offset]
                 self._finish(first, last)
                 continue
-            for offset in range(first, last + 1):
-                if offset in self._held:
-                    self._apply(offset, kind, now_ms)
+            # A gap may be said to be of any length: what is held is not.
+            for offset in known_between(self._held, first, last):
+                self._apply(offset, kind, now_ms, delay_ms)
         self._advance()
         return ErrorCode.none
 
     def _check(self, member: str, ranges: Sequence[AcknowledgedRange]) -> ErrorCode:
         seen = -1
-        for first, last, types in ranges:
+        for first, last, types, _ in ranges:
             if not seen < first <= last or len(types) not in (1, last - first + 1):
                 return ErrorCode.invalid_request
             if not _KINDS.issuperset(types):
@@ -212,7 +232,7 @@ class SharePartition:
         if seen >= self.next:
             return ErrorCode.invalid_record_state
         held = self._held
-        for first, last, kind in _words(ranges, self.start):
+        for first, last, kind, _ in _words(ranges, self.start):
             for offset in range(first, last + 1) if kind else ():
                 hold = held.get(offset)
                 # What the log has lost meanwhile, and gaps that were never handed out, need none.
@@ -220,9 +240,9 @@ class SharePartition:
                     return ErrorCode.invalid_record_state
         return ErrorCode.none
 
-    def _apply(self, offset: int, kind: int, now_ms: int) -> None:
+    def _apply(self, offset: int, kind: int, now_ms: int, delay_ms: int) -> None:
         if kind == Acknowledgement.RELEASE:
-            self._release(offset)
+            self._release(offset, now_ms + delay_ms if delay_ms > 0 else 0)
         elif kind == Acknowledgement.REJECT:
             self._bury(offset, Reason.REJECTED)
         elif kind == Acknowledgement.RENEW:
@@ -233,14 +253,18 @@ class SharePartition:
             del self._held[offset]
             self._finish(offset, offset)
 
-    def _release(self, offset: int) -> None:
+    def _release(self, offset: int, due_ms: int = 0) -> None:
         deliveries = self._held[offset].deliveries
         if deliveries >= self.config.delivery_count_limit:
             self._bury(offset, Reason.LIMIT)
             return
         del self._held[offset]
-        self.progress.give_up(offset, deliveries)
-        heapq.heappush(self._ready, offset)
+        self.progress.give_up(offset, deliveries, due_ms)
+        if due_ms:
+            # Without its key: it is in the row of that already, and stays the first there.
+            heapq.heappush(self._delayed, (due_ms, offset, None))
+        else:
+            heapq.heappush(self._ready, offset)
 
     def _bury(self, offset: int, reason: Reason) -> None:
         hold = self._held.pop(offset)
@@ -268,7 +292,7 @@ class SharePartition:
             self._release_all(o for o, hold in self._held.items() if hold.deadline_ms <= now_ms)
         while self._delayed and self._delayed[0][0] <= now_ms:
             _, offset, key = heapq.heappop(self._delayed)
-            if offset >= self.start:
+            if offset >= self.start and not self.progress.is_settled(offset):
                 self._enter(offset, key)
 
     def release_member(self, member: str) -> None:
@@ -303,7 +327,7 @@ class SharePartition:
     def _finish(self, first: int, last: int) -> None:
         self.progress.finish(first, last)
         if self._keys:
-            for offset in range(first, last + 1):
+            for offset in known_between(self._keys.offsets, first, last):
                 self._unblock(offset)
 
     def _unblock(self, offset: int) -> None:
@@ -316,16 +340,16 @@ class SharePartition:
         self.next = max(self.next, self.start)
 
 
-def _words(ranges: Iterable[AcknowledgedRange], start: int) -> Iterator[tuple[int, int, int]]:
-    """Records from `start` on of which the same is said: first, last, and the word for them."""
-    for first, last, types in ranges:
+def _words(ranges: Iterable[AcknowledgedRange], start: int) -> Iterator[tuple[int, int, int, int]]:
+    """Records from `start` on of which the same is said: first, last, the word for them, and a delay."""
+    for first, last, types, delay_ms in ranges:
         if last < start:
             continue
         if types.count(types[0]) == len(types):
-            yield max(first, start), last, types[0]
+            yield max(first, start), last, types[0], delay_ms
         else:
             for offset in range(max(first, start), last + 1):
-                yield offset, offset, types[offset - first]
+                yield offset, offset, types[offset - first], delay_ms
 
 
 _KINDS: Final = frozenset(Acknowledgement)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Acknowledgement(enum.IntEnum):
@@ -36,6 +36,7 @@ class Reason(enum.IntEnum):
     NONE = 0
     REJECTED = 1
     LIMIT = 2
+    UNREADABLE = 3
 
     @property
     def text(self) -> str:
@@ -47,6 +48,7 @@ _TEXTS = {
     Reason.NONE: "",
     Reason.REJECTED: "Offset rejected by client.",
     Reason.LIMIT: "Offset delivery count exceeded the threshold.",
+    Reason.UNREADABLE: "Offset cannot be read.",
 }
 
 
@@ -59,6 +61,9 @@ class Burial(NamedTuple):
     """Where the topic of dead letters ended when this was decided: the letter lies there or further on."""
 
 
+NOT_HELD_BACK: Final = -1
+
+
 class Run(NamedTuple):
     """Records in a row that the log says the same of."""
 
@@ -68,3 +73,5 @@ class Run(NamedTuple):
     deliveries: int = 0
     reason: Reason = Reason.NONE
     position: int = -1
+    """Of a record on its way to the dead letters, `Burial.position`; of one that was released, until when it
+    is held back, in milliseconds since 1970."""

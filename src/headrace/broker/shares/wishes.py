@@ -13,17 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.protocol.records import decode_batch, open_records
-
 if TYPE_CHECKING:
-    from headrace.protocol.batch import BatchHeader
     from headrace.protocol.records import Record
 
 DELIVER_AT: Final = "headrace-deliver-at"
 DELAY_MS: Final = "headrace-delay-ms"
 ONLY_GROUP: Final = "headrace-group"
 MARK: Final = b"headrace-"
-"""What the names have in common: batches without these bytes need not be opened record by record."""
+"""What the names have in common: records without these bytes need not be decoded."""
 
 
 class Wish(NamedTuple):
@@ -35,18 +32,8 @@ class Wish(NamedTuple):
     is_ours: bool
 
 
-def read_wishes(batch: bytes, header: BatchHeader, group: str, *, with_keys: bool) -> list[Wish] | None:
-    """What each record of a batch asks for; None when none asks for anything, and keys do not matter."""
-    if not with_keys and not _has_mark(batch, header):
-        return None
-    return [_wish(record, group) for record in decode_batch(batch)]
-
-
-def _has_mark(batch: bytes, header: BatchHeader) -> bool:
-    return MARK in (batch if not header.codec else bytes(open_records(batch, header)))
-
-
-def _wish(record: Record, group: str) -> Wish:
+def read_wish(record: Record, group: str) -> Wish:
+    """What a record asks for."""
     due_ms, is_ours = 0, True
     for name, value in record.headers:
         if name == DELIVER_AT:

@@ -6,7 +6,7 @@ The order of the steps makes a transaction all or nothing, whatever happens in b
 2. a marker is written to each partition, and made durable;
 3. the end is appended to the state log.
 
-A crash after 1 is repaired by `start`, which writes the markers that are missing. All partitions live in this
+A crash after 1 is repaired by `start`, which writes all markers again. All partitions live in this
 process, so that readers see the outcome before the client's EndTxn is answered; Kafka answers after 1.
 
 A partition may hold an open transaction that no transactional id knows of: a batch that arrived behind its
@@ -218,7 +218,7 @@ class Transactions:
                 logger.info("Aborting the transaction of %r: it timed out", transactional_id)
                 await self._abort(transaction)
             elif transaction.is_prepared:
-                await self._finish(transaction, interrupted=True)
+                await self._finish(transaction)
         except TransactionFault as fault:
             logger.warning("The transaction of %r stays as it is for now: %s", transactional_id, fault)
 
@@ -312,17 +312,19 @@ class Transactions:
         await self._finish(fenced)
         return self._table.get(fenced.transactional_id)
 
-    async def _finish(self, prepared: Transaction, *, interrupted: bool = False) -> None:
-        """Write the markers of a decided transaction and record its end; what fails is left to the sweep."""
+    async def _finish(self, prepared: Transaction) -> None:
+        """Write the markers of a decided transaction and record its end; what fails is left to the sweep.
+
+        After an interruption every marker is written again, also where the partition has it or holds no
+        record of the transaction: the marker's epoch is what fences the old producer there.
+        """
         if prepared.transactional_id in self._finishing:
             return
         self._finishing.add(prepared.transactional_id)
         try:
             await self._table.durable()
             for partition in sorted(prepared.partitions):
-                # After an interruption, a partition without an open transaction has its marker already.
-                if not interrupted or self._has_open(partition, prepared.producer_id):
-                    self._write_marker(partition, prepared.marker, committed=prepared.is_committed)
+                self._write_marker(partition, prepared.marker, committed=prepared.is_committed)
             await self._partitions.durable()
             self._table.record(decide.complete(prepared, self._clock.now_ms()))
         except StorageError as fault:
@@ -338,9 +340,6 @@ class Transactions:
         except StaleProducerEpoch as fault:
             # Only a state log that lost its end knows less than the partition; what it holds is not ours.
             logger.warning("No marker in %s-%d: %s", *partition, fault)
-
-    def _has_open(self, partition: TopicPartition, producer_id: int) -> bool:
-        return self._partitions.exists(*partition) and self._partitions.has_open(*partition, producer_id)
 
 
 def _produce_code(fault: TransactionFault, version: int) -> ErrorCode:

@@ -34,11 +34,6 @@ class LogParticipants:
         """Whether there is such a partition."""
         return self._partition(topic, partition) is not None
 
-    def has_open(self, topic: str, partition: int, producer_id: int) -> bool:
-        """Whether the producer has an open transaction in the partition."""
-        found = self._partition(topic, partition)
-        return found is not None and found.log.producers.has_open(producer_id)
-
     def write_marker(
         self,
         topic: str,

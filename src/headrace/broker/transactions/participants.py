@@ -24,10 +24,6 @@ class Participants(Protocol):
         """Whether there is such a partition."""
         ...
 
-    def has_open(self, topic: str, partition: int, producer_id: int) -> bool:
-        """Whether the producer has an open transaction in the partition."""
-        ...
-
     def write_marker(
         self,
         topic: str,

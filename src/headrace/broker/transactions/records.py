@@ -12,6 +12,7 @@ import struct
 from itertools import groupby
 from typing import Final
 
+from headrace.broker.statelog import UnknownRecord
 from headrace.broker.transactions.transaction import State, TopicPartition, Transaction
 
 TRANSACTION_KEY: Final = 0
@@ -24,6 +25,8 @@ _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _HEAD = struct.Struct(">hqhib")  # version, producer id, epoch, timeout, state
 _TIMES = struct.Struct(">qq")  # last update, start
+
+_STATES: Final = frozenset(State)
 
 _PREVIOUS_PRODUCER_ID: Final = 0
 _NEXT_PRODUCER_ID: Final = 1
@@ -44,9 +47,12 @@ def write_key(transactional_id: str) -> bytes:
 
 
 def read_key(key: bytes) -> str | None:
-    """The transactional id of a key; None for the counter of producer ids and for keys of other kinds."""
-    if _SHORT.unpack_from(key)[0] != TRANSACTION_KEY:
+    """The transactional id of a key; None for that of the counter of producer ids."""
+    (version,) = _SHORT.unpack_from(key)
+    if version == PRODUCER_IDS_KEY:
         return None
+    if version != TRANSACTION_KEY:
+        raise _unknown(f"a key of version {version}")
     (length,) = _SHORT.unpack_from(key, 2)
     return key[4 : 4 + length].decode()
 
@@ -56,11 +62,19 @@ def write_producer_ids(next_id: int) -> tuple[bytes, bytes]:
     return _SHORT.pack(PRODUCER_IDS_KEY), _SHORT.pack(0) + _LONG.pack(next_id)
 
 
-def read_producer_ids(key: bytes, value: bytes) -> int | None:
-    """The first free producer id; None when the record is of another kind."""
-    if _SHORT.unpack_from(key)[0] != PRODUCER_IDS_KEY:
-        return None
-    return int(_LONG.unpack_from(value, 2)[0])
+def read_producer_ids(value: bytes) -> int:
+    """The first free producer id."""
+    (version,) = _SHORT.unpack_from(value)
+    if version != 0:
+        raise _unknown(f"a counter of producer ids of version {version}")
+    return int(_LONG.unpack_from(value, _SHORT.size)[0])
+
+
+def _unknown(what: str) -> UnknownRecord:
+    return UnknownRecord(
+        f"__transaction_state holds {what}, which this broker does not know: a newer broker wrote it; start "
+        "that one on this folder"
+    )
 
 
 def write_value(transaction: Transaction) -> bytes:
@@ -132,6 +146,10 @@ class _Reader:
 
     def read_transaction(self, transactional_id: str) -> Transaction:
         version, producer_id, epoch, timeout_ms, state = self._unpack(_HEAD)
+        if version not in (0, _VALUE_VERSION):
+            raise _unknown(f"a transaction of version {version}")
+        if state not in _STATES:
+            raise _unknown(f"a transaction in state {state}")
         self._compact = version > 0
         partitions = frozenset(self._read_partitions())
         updated_ms, started_ms = self._unpack(_TIMES)

@@ -132,9 +132,7 @@ class TransactionTable:
             else:
                 self._remember(read_value(transactional_id, record.value))
         elif record.value is not None:
-            next_id = read_producer_ids(record.key, record.value)
-            if next_id is not None:
-                self._ids.restore(next_id)
+            self._ids.restore(read_producer_ids(record.value))
 
 
 def check_name(transactional_id: str) -> None:
