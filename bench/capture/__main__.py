@@ -39,7 +39,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
         bootstrap = stack.enter_context(started_broker("headrace", folder / "broker"))
-        server = stack.enter_context(PostgresServer(folder / "server"))
+        server = stack.enter_context(PostgresServer(folder / "server", tcp=True))
         for number in range(options.rounds or plan.rounds):
             for system in options.systems:
                 progress.log(f"round {number + 1}: {TITLES[system]}")

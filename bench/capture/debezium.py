@@ -41,7 +41,7 @@ def properties(url: str, name: str, folder: Path) -> dict[str, str]:
         "database.hostname": parts.hostname or "",
         "database.port": str(parts.port),
         "database.user": parts.username or "",
-        "database.password": "none",
+        "database.password": parts.password or "",
         "database.dbname": parts.path.lstrip("/"),
         "topic.prefix": name,
         "slot.name": f"dbz_{name}",

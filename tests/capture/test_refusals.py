@@ -50,7 +50,7 @@ def test_a_user_without_privileges_is_told_which(database: Database) -> None:
     with pytest.raises(UnfitDatabase, match=r"GRANT SELECT ON public\.t"):
         reader.capture("t")
     database.run(f"GRANT SELECT ON t TO {database.name}_reader")
-    with pytest.raises(UnfitDatabase, match=r"CREATE PUBLICATION headrace_shop FOR TABLE public\.t"):
+    with pytest.raises(UnfitDatabase, match=r"CREATE PUBLICATION headrace_shop FOR TABLE ONLY public\.t"):
         reader.capture("t")
     database.run("CREATE PUBLICATION headrace_shop FOR TABLE t WITH (publish_via_partition_root = true)")
     database.run("INSERT INTO t VALUES (1)")
@@ -142,6 +142,62 @@ def test_a_password_is_shown_nowhere() -> None:
     )
     assert "secret" not in repr(settings) + settings.address
     assert "s3" not in repr(settings)
+
+
+def test_a_message_that_the_broker_never_takes_stops_the_capture_and_keeps_the_slot(
+    database: Database,
+) -> None:
+    database.run("CREATE TABLE outbox (id serial PRIMARY KEY, topic text, value text)")
+    database.capture(outbox="outbox")
+    for topic, value, reason in (
+        ("order events", "x", "names the topic 'order events'"),
+        ("orders", "x" * (2 << 20), "store a batch in orders/0"),
+    ):
+        database.run(f"INSERT INTO outbox (topic, value) VALUES ('{topic}', '{value}')")
+        with pytest.raises(CaptureError, match=f"{reason}.*The replication slot is kept"):
+            database.capture(outbox="outbox")
+        assert database.slot() is not None
+        assert not any("tried again" in text for text in database.told)
+        database.drop()
+        database.run("DELETE FROM outbox")
+        database.capture(outbox="outbox")
+
+
+def test_a_row_that_is_too_large_for_a_record_stops_the_capture_until_its_column_is_left_out(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.capture.writer.LARGEST_RECORD", 1 << 20)
+    database.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    database.capture("t")
+    database.run("INSERT INTO t VALUES (7, repeat('x', 1100000))", "INSERT INTO t VALUES (8, 'y')")
+    with pytest.raises(
+        CaptureError, match=r"for the topic 'shop\.public\.t', of the key '7', is larger than"
+    ):
+        database.capture("t")
+    assert database.table("shop.public.t") == {}
+    assert database.capture("t", columns=("t.id",)) == 2
+    assert database.table("shop.public.t") == {"7": {"id": 7}, "8": {"id": 8}}
+
+
+def test_a_publication_that_leaves_changes_out_is_corrected(database: Database) -> None:
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t DEFAULT",
+    )
+    database.run("CREATE PUBLICATION headrace_shop FOR TABLE t WITH (publish = 'insert')")
+    database.capture("t")
+    database.run("INSERT INTO t VALUES (1), (2)", "DELETE FROM t WHERE id = 1")
+    database.capture("t")
+    assert list(database.table("shop.public.t")) == ["2"]
+
+
+def test_a_partition_is_captured_by_the_name_of_its_table(database: Database) -> None:
+    database.run(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t DEFAULT",
+    )
+    with pytest.raises(UnfitDatabase, match=r"public\.t_1 is a partition.*name t instead"):
+        database.capture("t_1")
 
 
 def test_a_slot_that_this_broker_does_not_know_is_left_alone(database: Database) -> None:

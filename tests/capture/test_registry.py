@@ -1,15 +1,20 @@
 """Captures that are stopped, dropped, and begun anew; captures in processes of their own."""
 
+import json
 import os
 import signal
+import socket
+from dataclasses import replace
 
 import pytest
 
 from headrace.capture.capture import Capture
 from headrace.capture.errors import CaptureFailed, UnknownCapture
 from headrace.capture.process import CaptureProcess
-from headrace.capture.registry import find_capture, list_captures, status_of, stop_capture
+from headrace.capture.registry import drop_capture, find_capture, list_captures, status_of, stop_capture
 from headrace.client.cluster import Cluster
+from headrace.errors import Misuse
+from headrace.testing.postgres import PostgresServer
 from tests.capture.database import Database
 from tests.cli.terminal import wait_until
 
@@ -26,6 +31,40 @@ def test_a_capture_is_found_with_what_it_holds(database: Database) -> None:
     assert status.wal_held_bytes is not None
     with pytest.raises(UnknownCapture, match="there are: shop"):
         find_capture(database.bootstrap, "other")
+
+
+def test_the_address_that_the_topic_names_is_not_connected_to(database: Database) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.settimeout(0)
+        address = f"postgres://operator@127.0.0.1:{trap.getsockname()[1]}/shop"
+        forged = replace(find_capture(database.bootstrap, "shop"), address=address)
+        status = status_of(forged, None)
+        assert "give its address with --url" in status.problem
+        for act in (stop_capture, drop_capture):
+            with pytest.raises(Misuse, match="was not asked: give its address"):
+                act(database.bootstrap, forged, None)
+        with pytest.raises(BlockingIOError):
+            trap.accept()
+
+
+def test_a_slot_is_not_dropped_in_another_database(database: Database, postgres: PostgresServer) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    progress = find_capture(database.bootstrap, "shop")
+    with pytest.raises(Misuse, match="is not the database of the capture 'shop'"):
+        drop_capture(database.bootstrap, progress, postgres.url())
+    assert database.slot() is not None
+
+
+def test_the_name_of_the_slot_is_not_taken_from_the_topic(database: Database) -> None:
+    database.run(TABLE)
+    database.capture("t")
+    progress = find_capture(database.bootstrap, "shop")
+    document = json.loads(progress.to_bytes())
+    assert "headrace_shop" not in json.dumps(document)
+    assert progress.slot == "headrace_shop"
 
 
 def test_a_capture_is_stopped_from_elsewhere_and_goes_on_when_it_is_started_again(database: Database) -> None:

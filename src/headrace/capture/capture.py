@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from kio.schema.errors import ErrorCode
+
 from headrace.capture.errors import CaptureError, CaptureStopped, SlotTaken, SourceLost
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.progress import make_topic, read_progress
@@ -20,6 +22,25 @@ if TYPE_CHECKING:
 
 BROKER_S: Final = 15.0
 """How long a broker may be silent before the capture begins again with it."""
+PERMANENT: Final = frozenset(
+    {
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.invalid_config,
+        ErrorCode.invalid_partitions,
+        ErrorCode.invalid_record,
+        ErrorCode.invalid_replication_factor,
+        ErrorCode.invalid_timestamp,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.invalid_transaction_timeout,
+        ErrorCode.message_too_large,
+        ErrorCode.policy_violation,
+        ErrorCode.record_list_too_large,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.unsupported_version,
+    }
+)
+"""Refusals that the same request would get again."""
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 5.0
 
@@ -62,6 +83,11 @@ class Capture:
                 self._tell(str(stopped))
                 return
             except (SourceLost, BrokerUnreachable, RequestRefused, SlotTaken) as fault:
+                if isinstance(fault, RequestRefused) and fault.code in PERMANENT:
+                    raise CaptureError(
+                        f"{fault}. Trying again would not help. The replication slot is kept: remove the "
+                        "cause, and the capture goes on with this change when it is started again."
+                    ) from fault
                 if not self._reached:
                     raise
                 wait_s = FIRST_WAIT_S if self._reached > before else min(wait_s * 2, LONGEST_WAIT_S)
@@ -87,8 +113,8 @@ class Capture:
                 writer = Writer(cluster, self._bootstrap, self._settings, source.on_stored)
                 try:
                     self._capture(source, writer)
-                except (BrokerUnreachable, RequestRefused, Fenced):
-                    raise  # whoever opens the transactional id next ends what is open
+                except (BrokerUnreachable, Fenced):
+                    raise  # the next one to open the transactional id aborts what is open
                 except BaseException:
                     writer.close()
                     raise

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.capture.errors import CaptureError
+from headrace.capture.settings import slot_of
 from headrace.client.topics import NewTopic, create_topics
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class TableProgress:
     topic: str
     position: int
     """Of the snapshot: transactions that committed before it are in it."""
-    is_keyed: bool
-    """Whether its records have keys."""
+    key: tuple[str, ...]
+    """The columns that the keys of its records are made of; none where they have no keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +37,20 @@ class Progress:
 
     name: str
     address: str
-    """The database, without password."""
+    """The database, without password, for people. It is never connected to: whoever may write the topic could
+    have an operator's password sent to a server of their own."""
     system: str
     """What tells this database from a copy or another one under the same address."""
-    slot: str
     position: int
     """The end of the last transaction that is in the log; 0 while there is no slot yet."""
     time_ms: int = 0
     """The newest time of a record: later ones are not older."""
     tables: Mapping[str, TableProgress] = field(default_factory=dict)
+
+    @property
+    def slot(self) -> str:
+        """The name of the replication slot and of the publication."""
+        return slot_of(self.name)
 
     def with_table(self, name: str, table: TableProgress) -> Self:
         """The same with one more table whose snapshot is taken."""
@@ -59,7 +65,10 @@ class Progress:
         """A record's value read back."""
         try:
             document: dict[str, Any] = json.loads(value)
-            tables = {name: TableProgress(**table) for name, table in document.pop("tables").items()}
+            tables = {
+                name: TableProgress(**{**table, "key": tuple(table["key"])})
+                for name, table in document.pop("tables").items()
+            }
             return cls(**document, tables=tables)
         except (ValueError, TypeError, KeyError) as fault:
             raise CaptureError(
@@ -89,7 +98,9 @@ def read_progress(bootstrap: str) -> Known:
     names = {key.decode(): value for key, value in newest.items()}
     return Known(
         captures={
-            name: Progress.from_bytes(value) for name, value in names.items() if not name.endswith(STOP)
+            name: replace(Progress.from_bytes(value), name=name)
+            for name, value in names.items()
+            if not name.endswith(STOP)
         },
         stopped=frozenset(name.removesuffix(STOP) for name in names if name.endswith(STOP)),
     )

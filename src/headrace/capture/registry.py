@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.capture.errors import SlotTaken, SourceLost, UnknownCapture
-from headrace.capture.postgres.connection import connect
+from headrace.capture.postgres.connection import connect, explained
 from headrace.capture.postgres.lsn import write_lsn
 from headrace.capture.postgres.slot import drop_publication, drop_slot, end_reader, find_slot
 from headrace.capture.progress import STOP, TOPIC, make_topic, read_progress
+from headrace.capture.settings import redacted
 from headrace.client.cluster import Cluster
 from headrace.client.identity import new_identity
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
 from headrace.client.retry import attempts
+from headrace.errors import Misuse
 from headrace.protocol.records import NewRecord, encode_batch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import psycopg
 
     from headrace.capture.postgres.slot import SlotState
     from headrace.capture.progress import Progress
 
 PATIENCE_S: Final = 15.0
+SYSTEM: Final = "SELECT system_identifier || ':' || current_database() FROM pg_control_system()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +69,13 @@ def list_captures(bootstrap: str) -> list[Progress]:
 
 
 def status_of(progress: Progress, url: str | None) -> CaptureStatus:
-    """A capture with what its database says; `url` is for a password that is kept nowhere."""
+    """A capture with what its database says, if the operator gave its address."""
     slot: SlotState | None = None
     problem = ""
     try:
-        with connect(url or progress.address) as connection:
+        with _database(progress, url) as connection:
             slot = find_slot(connection, progress.slot)
-    except SourceLost as fault:
+    except (SourceLost, Misuse) as fault:
         problem = str(fault)
     if slot is None and not problem:
         problem = f"the slot {progress.slot} is gone"
@@ -89,7 +95,7 @@ def status_of(progress: Progress, url: str | None) -> CaptureStatus:
 
 def stop_capture(bootstrap: str, progress: Progress, url: str | None) -> bool:
     """Have a capture end cleanly, wherever it runs; whether it did run."""
-    with connect(url or progress.address) as connection:
+    with _database(progress, url) as connection:
         slot = find_slot(connection, progress.slot)
         if slot is None or slot.active_pid is None:
             return False
@@ -100,10 +106,30 @@ def stop_capture(bootstrap: str, progress: Progress, url: str | None) -> bool:
 def drop_capture(bootstrap: str, progress: Progress, url: str | None) -> None:
     """Stop a capture, drop its slot and publication, and forget how far it was; topics stay."""
     stop_capture(bootstrap, progress, url)
-    with connect(url or progress.address) as connection:
+    with _database(progress, url) as connection:
         drop_slot(connection, progress.slot)
         drop_publication(connection, progress.slot)
     forget_capture(bootstrap, progress.name)
+
+
+@contextmanager
+def _database(progress: Progress, url: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the capture's database by the address that the operator gives, and to no other one."""
+    if url is None:
+        raise Misuse(
+            f"the database of the capture {progress.name!r} ({progress.address}) was not asked: give its "
+            "address with --url, in HEADRACE_CAPTURE, or as url under [capture] in headrace.toml. The one "
+            "that the broker keeps is not connected to, because others can write it."
+        )
+    with connect(url) as connection:
+        with explained():
+            row = connection.execute(SYSTEM).fetchone()
+        if row != (progress.system,):
+            raise Misuse(
+                f"{redacted(url)} is not the database of the capture {progress.name!r}, which is "
+                f"{progress.address}: give the address of that one."
+            )
+        yield connection
 
 
 def forget_capture(bootstrap: str, name: str) -> None:

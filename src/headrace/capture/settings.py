@@ -86,14 +86,12 @@ class CaptureSettings:
     @cached_property
     def address(self) -> str:
         """The database without password and options, for people and for the list of captures."""
-        parts = urlsplit(self.url)
-        user, at, host = parts.netloc.rpartition("@")
-        return urlunsplit((parts.scheme, user.partition(":")[0] + at + host, parts.path, "", ""))
+        return redacted(self.url)
 
     @property
     def slot(self) -> str:
         """The name of the replication slot and of the publication."""
-        return f"headrace_{re.sub('[^a-z0-9_]', '_', self.name.lower())}"[:63]
+        return slot_of(self.name)
 
     @property
     def transactional_id(self) -> str:
@@ -112,6 +110,26 @@ class CaptureSettings:
     def from_dict(cls, document: dict[str, Any]) -> Self:
         """What `to_dict` gave, perhaps by way of JSON."""
         return cls(**document)
+
+
+def slot_of(name: str) -> str:
+    """The name of the replication slot and of the publication of a capture.
+
+    >>> slot_of("shop-eu")
+    'headrace_shop_eu'
+    """
+    return f"headrace_{re.sub('[^a-z0-9_]', '_', name.lower())}"[:63]
+
+
+def redacted(url: str) -> str:
+    """An address without password and options.
+
+    >>> redacted("postgres://ann:secret@db.example/shop?sslmode=require")
+    'postgres://ann@db.example/shop'
+    """
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    return urlunsplit((parts.scheme, user.partition(":")[0] + at + host, parts.path, "", ""))
 
 
 def _qualified(name: str, parts: int = 2) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.capture.batches import BatchBuilder, encode_headers
+from headrace.capture.errors import CaptureError
 from headrace.capture.placement import partition_of
 from headrace.capture.progress import STOP, TOPIC
 from headrace.capture.reading import live_keys
@@ -109,6 +110,7 @@ class Writer:
         builder = self._builder(place)
         builder.append(key, value, timestamp_ms, encode_headers(headers))
         if builder.size >= BATCH_BYTES:
+            _check_size(topic, key, value)
             self._send(place, builder)
 
     def live_keys(self, topic: str) -> set[bytes]:
@@ -152,6 +154,7 @@ class Writer:
     ) -> None:
         builder.append(key, value, timestamp_ms)
         if builder.size >= BATCH_BYTES:
+            _check_size(place.topic, key, value)
             self._send(place, builder)
 
     def _store(self, progress: Progress) -> None:
@@ -193,3 +196,14 @@ class Writer:
     def _make_topic(self, topic: NewTopic) -> None:
         self._untouched |= create_topics(self._cluster, [topic])
         self._partitions[topic.name] = len(self._cluster.topics([topic.name])[topic.name].partitions)
+
+
+def _check_size(topic: str, key: bytes | None, value: bytes | None) -> None:
+    """Stop before a record that no broker takes: one that is larger than a request ends the connection."""
+    if value is not None and len(value) > LARGEST_RECORD:
+        named = "" if key is None else f", of the key {key[:80].decode(errors='replace')!r},"
+        raise CaptureError(
+            f"a record of {len(value):,} bytes for the topic {topic!r}{named} is larger than "
+            f"{LARGEST_RECORD:,} bytes, the most that a topic takes. The replication slot is kept: leave the "
+            "large column out with --columns, and the capture goes on with this change at its next start."
+        )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TABLES: Final = """
 SELECT c.oid::bigint, n.nspname, c.relname, c.relreplident::text,
        has_table_privilege(c.oid, 'SELECT'), greatest(c.reltuples, 0)::bigint,
-       pg_has_role(c.relowner, 'USAGE')
+       c.relkind = 'p'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'
@@ -32,6 +32,10 @@ LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisreplident
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
 """
+ROOTS: Final = """
+SELECT n.nspname || '.' || c.relname, pg_partition_root(c.oid)::regclass::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relispartition
+"""
 TYPE: Final = """
 SELECT typtype::text, typbasetype::bigint, typelem::bigint, typlen, typdelim::text FROM pg_type WHERE oid = %s
 """
@@ -45,7 +49,7 @@ class Table:
     """As the log would describe it."""
     primary_key: tuple[str, ...]
     may_select: bool
-    is_owned: bool
+    is_partitioned: bool
     rows: int
     """About how many, as of the last ANALYZE."""
 
@@ -70,6 +74,10 @@ class Catalog:
             for pattern in patterns
         }
 
+    def partition_roots(self) -> dict[str, str]:
+        """The partitioned table that each partition belongs to."""
+        return dict(self._connection.execute(ROOTS).fetchall())
+
     def primary_key(self, oid: int) -> tuple[str, ...]:
         """The columns of a table's primary key as it is now; none where there is none, or no such table."""
         return tuple(name for name, _, is_key, _ in self._connection.execute(COLUMNS, [oid]) if is_key)
@@ -92,7 +100,7 @@ class Catalog:
         return text
 
     def _table(self, row: tuple[Any, ...]) -> Table:
-        oid, schema, table, identity, may_select, rows, is_owned = row
+        oid, schema, table, identity, may_select, rows, is_partitioned = row
         found = self._connection.execute(COLUMNS, [oid]).fetchall()
         columns = tuple(
             Column(name, type_oid, {"d": in_primary, "i": in_index, "f": True}.get(identity, False))
@@ -102,6 +110,6 @@ class Catalog:
             relation=RelationMessage(oid, schema, table, identity, columns),
             primary_key=tuple(name for name, _, in_primary, _ in found if in_primary),
             may_select=may_select,
-            is_owned=is_owned,
+            is_partitioned=is_partitioned,
             rows=rows,
         )

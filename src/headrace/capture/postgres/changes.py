@@ -15,10 +15,12 @@ from headrace.capture.postgres.pgoutput import (
     read_truncated,
     read_tuple,
 )
-from headrace.capture.postgres.relation import Relation, Transaction, key_of
+from headrace.capture.postgres.relation import Relation, Transaction, hidden_columns, key_of
 
 if TYPE_CHECKING:
-    from headrace.capture.postgres.catalog import Catalog
+    from collections.abc import Sequence
+
+    from headrace.capture.postgres.catalog import Catalog, Table
     from headrace.capture.postgres.pgoutput import RelationMessage
     from headrace.capture.progress import Progress
     from headrace.capture.settings import CaptureSettings
@@ -41,7 +43,7 @@ class Changes:
         settings: CaptureSettings,
         database: str,
         progress: Progress,
-        oids: dict[int, str],
+        tables: Sequence[Table],
         sink: Sink,
     ) -> None:
         self._catalog = catalog
@@ -49,7 +51,10 @@ class Changes:
         self._database = database
         self._tables = progress.tables
         self._start = progress.position
-        self._oids = oids
+        self._oids = {table.relation.oid: table.name for table in tables}
+        self._hidden = {
+            table.name: len(hidden_columns(table.name, table.relation, settings)) for table in tables
+        }
         self._sink = sink
         self._relations: dict[bytes, Relation | Outbox | None] = {}
         self._at = Transaction(0, 0, 0, progress.time_ms, 0)
@@ -118,13 +123,9 @@ class Changes:
         if name not in self._tables:
             return None
         key = key_of(message, lambda: self._catalog.primary_key(message.oid))
-        if bool(key) != self._tables[name].is_keyed and name != self._settings.outbox:
-            raise CaptureError(
-                f"{name} has {'got' if key else 'lost'} what its rows are told apart by (its primary key, or "
-                f"its replica identity), and the records in {self._tables[name].topic!r} have "
-                f"{'none' if key else 'keys'}. Undo that; or leave the table out once, delete its topic, and "
-                "name it again: it gets a new snapshot."
-            )
+        if name != self._settings.outbox:
+            self._check_key(name, message, key)
+            self._check_hidden(name, message)
         return make_relation(
             message,
             name,
@@ -136,6 +137,31 @@ class Changes:
             database=self._database,
             sink=self._sink,
         )
+
+    def _check_key(self, name: str, message: RelationMessage, key: tuple[str, ...]) -> None:
+        """Stop where the keys of the topic's records would no longer be those of the table's rows."""
+        known = self._tables[name].key
+        names = {column.name for column in message.columns}
+        # The key of one column is its text, whatever the column is called.
+        is_renamed = len(known) == len(key) == 1 and known[0] not in names
+        if key == known or is_renamed:
+            return
+        raise CaptureError(
+            f"the key of {name} (its primary key, or its replica identity) has changed from "
+            f"({', '.join(known) or 'none'}) to ({', '.join(key) or 'none'}), and the records in "
+            f"{self._tables[name].topic!r} have the old one. Undo that; or leave the table out once, delete "
+            "its topic, and name the table again: it gets a new snapshot."
+        )
+
+    def _check_hidden(self, name: str, message: RelationMessage) -> None:
+        """Stop where a column that is hidden has another name now: its values would be seen."""
+        expected = self._hidden.get(name, 0)
+        if len(hidden_columns(name, message, self._settings)) < expected:
+            raise CaptureError(
+                f"a masked or hashed column of {name} was renamed or dropped. So that no value of it becomes "
+                "visible, the capture stops before this change: keep its old name in --mask or --hash, add "
+                "the new one, and start the capture again."
+            )
 
 
 def make_relation(
@@ -155,6 +181,7 @@ def make_relation(
         return Outbox(message, since=since, sink=sink)
     return Relation(
         message,
+        table=name,
         key=key,
         topic=topic,
         since=since,

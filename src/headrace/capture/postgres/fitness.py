@@ -8,6 +8,8 @@ from headrace.capture.errors import UnfitDatabase
 from headrace.capture.postgres.relation import key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import psycopg
 
     from headrace.capture.postgres.catalog import Catalog, Table
@@ -52,6 +54,10 @@ def chosen_tables(catalog: Catalog, settings: CaptureSettings) -> list[Table]:
     patterns = tuple(dict.fromkeys((*settings.tables, *([settings.outbox] if settings.outbox else []))))
     found = catalog.tables(patterns)
     for pattern, tables in found.items():
+        if not tables and (root := catalog.partition_roots().get(pattern)):
+            raise UnfitDatabase(
+                f"{pattern} is a partition, whose rows are captured as rows of {root}: name {root} instead."
+            )
         if not tables:
             raise UnfitDatabase(
                 f"there is no table {pattern} in the database: check its schema and spelling, which is case-"
@@ -79,6 +85,18 @@ def _check_table(table: Table, *, is_outbox: bool) -> None:
         )
 
 
+def check_hidden(new_tables: list[Table], captured: Collection[str], settings: CaptureSettings) -> None:
+    """Refuse the name of a column to hide that is in no table of which a snapshot is to be taken.
+
+    In a table that is captured already it may be the name of a column before it was renamed or dropped: the
+    log may still have changes of that time.
+    """
+    columns = {f"{table.name}.{column.name}" for table in new_tables for column in table.relation.columns}
+    for name in (*settings.mask, *settings.hash):
+        if name not in columns and name.rpartition(".")[0] not in captured:
+            raise UnfitDatabase(f"there is no column {name} in the tables that are captured.")
+
+
 def _check_columns(tables: list[Table], settings: CaptureSettings) -> None:
     columns = {f"{table.name}.{column.name}" for table in tables for column in table.relation.columns}
     keys = {
@@ -86,7 +104,7 @@ def _check_columns(tables: list[Table], settings: CaptureSettings) -> None:
         for table in tables
         for name in key_of(table.relation, lambda t=table: t.primary_key)  # type: ignore[misc]  # a default binds the loop's variable
     }
-    for name in (*settings.columns, *settings.mask, *settings.hash):
+    for name in settings.columns:
         if name not in columns:
             raise UnfitDatabase(f"there is no column {name} in the tables that are captured.")
     for name in (*settings.mask, *settings.hash):

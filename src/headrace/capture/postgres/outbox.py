@@ -9,6 +9,7 @@ that commits. Only inserts count: rows may be deleted at once, even in the trans
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 from headrace.capture.errors import CaptureError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.capture.source import Sink
 
 BYTEA: Final = 17
+TOPIC: Final = re.compile("[A-Za-z0-9._-]{1,249}")
 VALUES: Final = ("value", "payload")
 
 
@@ -64,12 +66,15 @@ class Outbox:
 
     def _send(self, values: Tuple, time_ms: int) -> None:
         topic = self._field(values, "topic")
-        if not topic:
+        name = "" if topic is None else topic.decode()
+        if not TOPIC.fullmatch(name) or name in (".", ".."):
             raise CaptureError(
-                f"a row of the outbox {self._name} names no topic: its column `topic` is empty."
+                f"a row of the outbox {self._name} names the topic {name!r}, and a topic's name is letters, "
+                "digits, dots, dashes and underscores, 249 at most. The replication slot is kept. To leave "
+                "the row out, delete it, drop the capture (`headrace capture drop`), and start it again."
             )
         self._sink.send(
-            topic.decode(),
+            name,
             self._field(values, "key"),
             self._field(values, self._value),
             time_ms,

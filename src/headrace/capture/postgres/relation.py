@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from headrace.capture.envelope import NOTHING, Envelopes
+from headrace.capture.errors import CaptureError
 from headrace.capture.postgres.kinds import Columns, RowKinds
 from headrace.capture.postgres.pgoutput import UNCHANGED, RelationMessage, Unchanged
 from headrace.capture.postgres.values import octets, text
@@ -46,6 +47,7 @@ class Relation:
         self,
         message: RelationMessage,
         *,
+        table: str,
         key: Sequence[str],
         topic: str,
         since: int,
@@ -54,6 +56,7 @@ class Relation:
         database: str,
         sink: Sink,
     ) -> None:
+        # `table` is the name that the settings know: a table that was renamed since is masked as before.
         self.topic = topic
         self.since = since
         """Transactions that committed before this are in the snapshot."""
@@ -64,13 +67,14 @@ class Relation:
             name=settings.name, database=database, schema=message.schema, table=message.table
         )
         names = [column.name for column in message.columns]
+        self._sent_with_old = [self._is_full or column.is_key for column in message.columns]
         converters = [catalog.converter(column.type_oid) for column in message.columns]
         self._key = RowKey([names.index(name) for name in key], names, converters)
         shaped = [
-            _shaped(f"{message.schema}.{message.table}.{name}", converter, settings)
+            _shaped(f"{table}.{name}", converter, settings)
             for name, converter in zip(names, converters, strict=True)
         ]
-        chosen = _chosen(message, key, settings)
+        chosen = _chosen(table, names, key, settings)
         self._row = Row([index for index in range(len(names)) if names[index] in chosen], names, shaped)
         known = [index for index, column in enumerate(message.columns) if column.is_key]
         self._identity = Row([index for index in known if names[index] in chosen], names, shaped)
@@ -99,9 +103,15 @@ class Relation:
         self._write(self._key.of(values), b"c", NOTHING, self._row.of(values), lsn, at)
 
     def update(self, old: Tuple | None, values: Tuple, lsn: int, at: Transaction) -> None:
-        """Write that a row has changed; where its key has, that one is gone and another one new."""
-        if old is not None and self._is_full:
-            values = [old[index] if value is UNCHANGED else value for index, value in enumerate(values)]
+        """Write that a row has changed; where its key has, that one is gone and another one new.
+
+        A large value that did not change is not sent again; a part of the key is sent with the old row then.
+        """
+        if old is not None:
+            values = [
+                before if value is UNCHANGED and is_sent else value
+                for value, before, is_sent in zip(values, old, self._sent_with_old, strict=True)
+            ]
         if self._kinds is not None:
             self._kinds.learn(values)
         key = self._key.of(values)
@@ -190,8 +200,21 @@ class RowKey:
         """The key; None where the table has none."""
         if self._single is not None:
             value = values[self._single]
-            return value if self._plain is None or not isinstance(value, bytes) else self._plain(value)  # type: ignore[return-value]  # keys are never unchanged
-        return self._document.of(values) if self.indexes else None
+            if isinstance(value, Unchanged):
+                raise _no_key()
+            return value if value is None or self._plain is None else self._plain(value)
+        if not self.indexes:
+            return None
+        if UNCHANGED in [values[index] for index in self.indexes]:
+            raise _no_key()
+        return self._document.of(values)
+
+
+def _no_key() -> CaptureError:
+    return CaptureError(
+        "PostgreSQL did not send the key of a row that was updated, as versions before 14.2 do with keys "
+        "that are stored out of line: install a newer minor version, drop the capture, and start it again."
+    )
 
 
 def _plain(convert: Convert | None) -> Convert | None:
@@ -225,11 +248,16 @@ def _shaped(name: str, convert: Convert | None, settings: CaptureSettings) -> Co
     return convert
 
 
-def _chosen(message: RelationMessage, key: Sequence[str], settings: CaptureSettings) -> set[str]:
+def _chosen(table: str, names: Sequence[str], key: Sequence[str], settings: CaptureSettings) -> set[str]:
     """The names of the columns that are captured; those of the key always are."""
-    table = f"{message.schema}.{message.table}."
-    chosen = {name.removeprefix(table) for name in settings.columns if name.startswith(table)}
-    return chosen | set(key) if chosen else {column.name for column in message.columns}
+    chosen = {name.removeprefix(f"{table}.") for name in settings.columns if name.startswith(f"{table}.")}
+    return (chosen | set(key)) & set(names) if chosen else set(names)
+
+
+def hidden_columns(table: str, message: RelationMessage, settings: CaptureSettings) -> list[str]:
+    """The columns of a table that are masked or hashed."""
+    hidden = {*settings.mask, *settings.hash}
+    return [column.name for column in message.columns if f"{table}.{column.name}" in hidden]
 
 
 def key_of(message: RelationMessage, primary_key: Callable[[], Sequence[str]]) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from headrace.capture.errors import SlotTaken, UnfitDatabase
 from headrace.capture.postgres.connection import explained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
+
+    from headrace.capture.postgres.catalog import Table
 
 SLOT: Final = """
 SELECT active_pid, coalesce(wal_status, ''),
@@ -20,6 +22,12 @@ SELECT active_pid, coalesce(wal_status, ''),
        coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0)::bigint
 FROM pg_replication_slots WHERE slot_name = %s
 """
+PUBLICATION: Final = """
+SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot FROM pg_publication
+WHERE pubname = %s
+"""
+OPTIONS: Final = sql.SQL("publish = 'insert, update, delete, truncate', publish_via_partition_root = true")
+"""Changes to partitions are changes to the table that they belong to: it has one topic."""
 PUBLISHED: Final = "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s"
 
 
@@ -64,31 +72,48 @@ def end_reader(connection: psycopg.Connection[Any], pid: int) -> None:
         connection.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
-def publish(connection: psycopg.Connection[Any], name: str, tables: Iterable[str]) -> None:
-    """See to it that the publication has these tables, and is there."""
-    wanted = set(tables)
+def publish(connection: psycopg.Connection[Any], name: str, tables: Sequence[Table]) -> None:
+    """Create the publication of these tables, or change the one that exists into it."""
+    wanted = {table.name for table in tables}
     with explained():
-        found = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [name]).fetchone()
+        found = connection.execute(PUBLICATION, [name]).fetchone()
         published = {row[0] for row in connection.execute(PUBLISHED, [name])}
-    if found is not None and wanted == published:
+    is_whole = found is not None and found[0]
+    if is_whole and wanted == published:
         return
-    listed = sql.SQL(", ").join(sql.Identifier(*table.split(".", 1)) for table in sorted(wanted))
-    command = (
-        sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
-        if found is None
-        else sql.SQL("ALTER PUBLICATION {} SET TABLE {}")
-    )
     try:
-        with explained():
-            connection.execute(command.format(sql.Identifier(name), listed))
+        with explained(), connection.transaction():
+            for command in _commands(name, tables, is_new=found is None):
+                connection.execute(command)
     except psycopg.errors.InsufficientPrivilege as fault:
-        if found is not None and wanted <= published:
-            return  # made by somebody who may, for more tables than we were asked for
-        listing = ", ".join(sorted(wanted))
+        if is_whole and wanted <= published:
+            return  # created by a user with the privilege, for more tables than these
+        listing = ", ".join(
+            sorted(f"{'' if table.is_partitioned else 'ONLY '}{table.name}" for table in tables)
+        )
+        again = "" if found is None else f"DROP PUBLICATION {name}; "
         raise UnfitDatabase(
             f"this user may not publish the tables ({str(fault).strip()}). Have the owner of the tables run: "
-            f"CREATE PUBLICATION {name} FOR TABLE {listing} WITH (publish_via_partition_root = true);"
+            f"{again}CREATE PUBLICATION {name} FOR TABLE {listing} WITH (publish_via_partition_root = true);"
         ) from fault
+
+
+def _commands(name: str, tables: Sequence[Table], *, is_new: bool) -> list[sql.Composed]:
+    # ONLY: a table that inherits from one of these is published if it is named itself.
+    listed = sql.SQL(", ").join(
+        sql.SQL("{}{}").format(
+            sql.SQL("" if table.is_partitioned else "ONLY "),
+            sql.Identifier(table.relation.schema, table.relation.table),
+        )
+        for table in sorted(tables, key=lambda table: table.name)
+    )
+    publication = sql.Identifier(name)
+    if is_new:
+        return [sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(publication, listed, OPTIONS)]
+    return [
+        sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(publication, listed),
+        sql.SQL("ALTER PUBLICATION {} SET ({})").format(publication, OPTIONS),
+    ]
 
 
 def drop_publication(connection: psycopg.Connection[Any], name: str) -> None:

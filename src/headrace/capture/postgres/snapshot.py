@@ -78,14 +78,16 @@ class Snapshot:
             at = Transaction(self._position, self._time_ms, 0, self._time_ms, self._time_ms)
             for key in sorted(stale):
                 relation.forget(key, self._position, at)
-        done = TableProgress(topic=topic, position=self._position, is_keyed=bool(key_of_table(table)))
+        done = TableProgress(topic=topic, position=self._position, key=key_of_table(table))
         sink.table_done(table.name, done)
         report(table.name, rows, rows)
 
     def _rows(self, table: Table, stopped: Callable[[], bool]) -> Any:
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.relation.columns)
-        command = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT").format(
-            columns, sql.Identifier(table.relation.schema, table.relation.table)
+        # Rows of tables that inherit from this one are rows of those tables, in the stream of changes too.
+        only = sql.SQL("" if table.is_partitioned else "ONLY ")
+        command = sql.SQL("COPY (SELECT {} FROM {}{}) TO STDOUT").format(
+            columns, only, sql.Identifier(table.relation.schema, table.relation.table)
         )
         pgconn: Any = self._connection.pgconn
         with explained():

@@ -10,7 +10,7 @@ from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, TooFarBeh
 from headrace.capture.postgres.catalog import Catalog
 from headrace.capture.postgres.changes import Changes
 from headrace.capture.postgres.connection import ReplicationConnection, connect, explained
-from headrace.capture.postgres.fitness import check_server, chosen_tables
+from headrace.capture.postgres.fitness import check_hidden, check_server, chosen_tables
 from headrace.capture.postgres.follower import Follower
 from headrace.capture.postgres.lsn import read_lsn, write_lsn
 from headrace.capture.postgres.slot import drop_slot, find_slot, publish
@@ -81,17 +81,18 @@ class PostgresSource:
                 f"the name {settings.name!r} belongs to a capture of another database ({known.address}). "
                 f"Give this one another --name, or forget that one: `headrace capture drop {settings.name}`."
             )
-        names = [table.name for table in self._tables]
+        captured = (
+            [] if known is None else [table.name for table in self._tables if table.name in known.tables]
+        )
+        check_hidden([table for table in self._tables if table.name not in captured], captured, settings)
         if known is None:
             self._check_no_slot()
-            known = Progress(
-                name=settings.name, address=settings.address, system=system, slot=settings.slot, position=0
-            )
+            known = Progress(name=settings.name, address=settings.address, system=system, position=0)
         elif known.position:
             self._check_slot(known)
-        publish(self._connection, settings.slot, names)
+        publish(self._connection, settings.slot, self._tables)
         # One that is left out from now on will need a new snapshot when it comes back.
-        return replace(known, tables={name: known.tables[name] for name in names if name in known.tables})
+        return replace(known, tables={name: known.tables[name] for name in captured})
 
     def begin(self, progress: Progress) -> Progress:
         """Where to begin: from now on the database keeps its log for us."""
@@ -140,13 +141,12 @@ class PostgresSource:
         """Write all changes after the progress, until stopped; with `once`, until those of now are there."""
         replication = self._replication
         assert replication is not None
-        oids = {table.relation.oid: table.name for table in self._tables}
         changes = Changes(
             catalog=self._catalog,
             settings=self._settings,
             database=self._database,
             progress=progress,
-            oids=oids,
+            tables=self._tables,
             sink=sink,
         )
         self._stored = progress.position

@@ -27,6 +27,7 @@ SETTINGS: Final = {
     "IntervalStyle": "iso_8601",
     "bytea_output": "hex",
     "extra_float_digits": "1",
+    "lc_monetary": "C",
     "client_encoding": "UTF8",
 }
 """What a connection has to ask for, so that values look as they are expected here."""
@@ -73,6 +74,15 @@ def zoned_moment(value: bytes) -> bytes:
     return b'"%b"' % value if found is None else b'"%bT%bZ"' % found.groups()
 
 
+def money(value: bytes) -> bytes:
+    """An amount of money as an exact number, without the sign of a currency.
+
+    >>> money(b"-$1,234.50")
+    b'"-1234.50"'
+    """
+    return b'"%b"' % value.translate(None, b"$,")
+
+
 def octets(value: bytes) -> bytes:
     r"""Bytes as base64.
 
@@ -91,6 +101,7 @@ BUILT_IN: Final[dict[int, Convert | None]] = {
     23: None,  # int4
     26: None,  # oid
     700: fraction,
+    790: money,
     701: fraction,
     1082: text,  # date
     1083: text,  # time
