@@ -50,7 +50,7 @@ def test_one_key_is_never_in_two_hands(address: str, new_queue: NewQueue, send: 
     second.accept()
     impatient = queue(topic, group="ordered", broker=address, idle_s=IDLE_S)
     assert list(impatient) == []  # a2 waits behind a1
-    first.release()
+    first.release(delay=0)
     third = next(one)
     assert (third.value, third.deliveries) == (b"a1", 2)
     assert next(one).value == b"a2"

@@ -13,6 +13,7 @@ from headrace.client.share_messages import (
     ACKNOWLEDGE,
     FETCH,
     VERSION,
+    Said,
     pack_acknowledge,
     pack_fetch,
     read_acknowledged,
@@ -43,12 +44,12 @@ class Leader:
         self._member = member
         self._epoch = OPEN
         self._places: frozenset[Place] = frozenset()
-        self._done: dict[Place, dict[int, int]] = {}
+        self._done: dict[Place, dict[int, Said]] = {}
         self._unread: deque[int] = deque()
 
-    def say(self, place: Place, offset: int, kind: int) -> None:
+    def say(self, place: Place, offset: int, kind: int, delay_ms: int = 0) -> None:
         """Keep what is to be said of a message for the next request."""
-        self._done.setdefault(place, {})[offset] = kind
+        self._done.setdefault(place, {})[offset] = Said(kind, delay_ms)
 
     def acknowledge(self) -> None:
         """Send what was said; the answer is read with the next messages."""

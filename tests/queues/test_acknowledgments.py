@@ -1,0 +1,53 @@
+"""Acknowledgments go out in batches, and none is kept back while its worker is busy with the next message."""
+
+from collections import Counter
+
+import pytest
+
+from headrace import queue
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection
+from headrace.client.share_groups import share_progress
+from headrace.client.share_messages import ACKNOWLEDGE, FETCH
+from tests.broker.processes import wait_until
+from tests.queues.conftest import NewQueue, Send
+
+IDLE_S = 0.7
+
+
+def left_over(address: str, group: str) -> int:
+    with Cluster.of(address) as cluster:
+        return sum(part.lag for part in share_progress(cluster, group))
+
+
+def test_messages_that_came_together_are_acknowledged_together(
+    address: str, new_queue: NewQueue, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_queue()
+    send(topic, *(b"%d" % number for number in range(500)))
+    requests = Counter[int]()
+    post = Connection.post
+
+    def count(self: Connection, api_key: int, version: int, body: list[bytes]) -> int:
+        requests[api_key] += 1
+        return post(self, api_key, version, body)
+
+    monkeypatch.setattr(Connection, "post", count)
+    taken = list(queue(topic, group="batch", broker=address, idle_s=IDLE_S, prefetch=100))
+    assert len(taken) == 500
+    assert left_over(address, "batch") == 0
+    assert requests[FETCH] >= 5
+    assert requests[ACKNOWLEDGE] < 50  # the last word, and what a slow machine takes more than 0.1 s for
+
+
+def test_a_message_is_acknowledged_while_its_worker_is_busy_with_the_next(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b"1", b"2", b"3")
+    messages = iter(queue(topic, group="busy", broker=address, prefetch=3))
+    next(messages)
+    next(messages)  # the first is accepted, and the body of the second does not end
+    wait_until(lambda: left_over(address, "busy") == 2, "the first message to be acknowledged")
+    messages.close()  # type: ignore[attr-defined]  # a generator
+    assert len(list(queue(topic, group="busy", broker=address, idle_s=IDLE_S))) == 2

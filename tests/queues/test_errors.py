@@ -1,0 +1,176 @@
+"""Workers that fail: back-off, exceptions that do not end the loop, topics that do not exist."""
+
+import logging
+import time
+from datetime import timedelta
+
+import pytest
+
+from headrace import queue
+from headrace.client.errors import UnknownTopic
+from headrace.errors import Misuse
+from headrace.queues import Message
+from tests.queues.conftest import NewQueue, Send
+
+IDLE_S = 0.7
+
+
+class Boom(Exception):
+    """What a worker does not expect."""
+
+
+def test_a_released_message_is_delivered_again_after_its_delay(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b"busy")
+    released_at = 0.0
+    waited: list[float] = []
+    for message in queue(topic, group="g", broker=address, idle_s=2.0):
+        if message.deliveries == 1:
+            message.release(delay=timedelta(seconds=1))
+            released_at = time.time()
+        else:
+            waited.append(time.time() - released_at)
+    assert len(waited) == 1
+    assert waited[0] >= 0.99
+
+
+def test_a_released_message_holds_up_no_other(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"hard", b"easy", b"easier")
+    values = []
+    for message in queue(topic, group="g", broker=address, idle_s=2.0, backoff_s=0.5):
+        values.append(message.value)
+        if message.value == b"hard" and message.deliveries < 2:
+            message.release()
+    assert values == [b"hard", b"easy", b"easier", b"hard"]
+
+
+def test_the_backoff_grows_with_each_delivery() -> None:
+    default = queue("orders", group="g")
+    assert [default.backoff(deliveries) for deliveries in (1, 2, 3, 4)] == [1, 2, 4, 8]
+    assert default.backoff(10_000) == 300
+
+
+def test_a_message_that_always_fails_is_retried_with_a_growing_delay_and_then_a_dead_letter(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b"poison")
+    at: list[float] = []
+    settings = {"share.delivery.count.limit": "3"}
+    worker = queue(topic, group="g", broker=address, idle_s=1.5, backoff_s=0.2, settings=settings)
+    for message in worker:
+        at.append(time.time())
+        message.release()
+    assert len(at) == 3
+    assert (at[1] - at[0] >= 0.19, at[2] - at[1] >= 0.39) == (True, True)
+    (letter,) = queue(f"{topic}.g.dead", group="clerk", broker=address, idle_s=IDLE_S)
+    assert letter.value == b"poison"
+
+
+def test_a_delay_in_the_past_is_refused() -> None:
+    message = Message(
+        topic="t",
+        partition=0,
+        offset=0,
+        key=None,
+        value=None,
+        headers=(),
+        timestamp_ms=0,
+        deliveries=1,
+        place=None,  # type: ignore[arg-type]  # it belongs to no queue
+        _renew=lambda _: None,
+    )
+    for delay in (-1, timedelta(seconds=-1), float("nan")):
+        with pytest.raises(Misuse):
+            message.release(delay=delay)
+
+
+@pytest.mark.parametrize("on_error", ["release", "reject"])
+def test_a_loop_goes_on_after_an_exception(
+    address: str, new_queue: NewQueue, send: Send, caplog: pytest.LogCaptureFixture, on_error: str
+) -> None:
+    topic = new_queue()
+    send(topic, b"bad", b"good")
+    seen = []
+    worker = queue(
+        topic,
+        group="g",
+        broker=address,
+        idle_s=1.0,
+        on_error=on_error,  # type: ignore[arg-type]  # one of the three
+        backoff_s=0.1,
+    )
+    with caplog.at_level(logging.ERROR, "headrace.queues"):
+        for message in worker:
+            with message:
+                seen.append((message.value, message.deliveries))
+                if message.value == b"bad" and message.deliveries == 1:
+                    raise Boom
+    if on_error == "release":
+        assert sorted(seen) == [(b"bad", 1), (b"bad", 2), (b"good", 1)]
+    else:
+        assert sorted(seen) == [(b"bad", 1), (b"good", 1)]
+        assert len(list(queue(f"{topic}.g.dead", group="clerk", broker=address, idle_s=IDLE_S))) == 1
+    (record,) = caplog.records
+    assert f"{topic} partition 0 offset 0 failed at delivery 1" in record.getMessage()
+
+
+def test_an_exception_leaves_the_loop_unless_it_is_to_be_handled(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b"bad")
+
+    def work() -> None:
+        for message in queue(topic, group="g", broker=address, backoff_s=0.1):
+            with message:
+                raise Boom
+
+    with pytest.raises(Boom):
+        work()
+    assert [m.deliveries for m in queue(topic, group="g", broker=address, idle_s=IDLE_S)] == [2]
+
+
+async def test_an_async_loop_goes_on_after_an_exception(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b"bad", b"good")
+    seen = []
+    async for message in queue(topic, group="g", broker=address, idle_s=1.0, on_error="reject"):
+        with message:
+            seen.append(message.value)
+            if message.value == b"bad":
+                raise Boom
+    assert seen == [b"bad", b"good"]
+
+
+def test_a_topic_that_does_not_exist_is_an_error(address: str) -> None:
+    with pytest.raises(UnknownTopic, match="'no-such-topic' does not exist"):
+        list(queue("no-such-topic", group="g", broker=address, idle_s=0.3))
+
+
+def test_a_topic_may_come_a_little_later_than_its_worker(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    late = f"{topic}-late"
+    values = []
+    send(topic, b"first")
+    for message in queue(topic, late, group="g", broker=address, idle_s=10.0):
+        values.append(message.value)
+        if message.value == b"first":
+            send(late, b"second")
+        else:
+            break
+    assert values == [b"first", b"second"]
+
+
+def test_arguments_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(Misuse, match="on_error"):
+        queue("t", group="g", on_error="ignore")  # type: ignore[arg-type]  # that is what is refused
+    with pytest.raises(Misuse, match="backoff_s"):
+        queue("t", group="g", backoff_s=-1)
