@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, Fenced
@@ -16,8 +17,10 @@ from headrace.events import desk as desk_module
 from headrace.events.aggregate import Aggregate, aggregate_form
 from headrace.events.command import Answer, Command, Reach
 from headrace.events.desk import Desk, Letter
+from headrace.events.errors import BadEvent
 from headrace.events.history import read_history, rebuild
 from headrace.events.log import extents, read_records
+from headrace.events.recorded import write_event
 from headrace.events.topics import StoreTopics, open_topics
 from headrace.testing import EmbeddedBroker
 from tests.events.cart import Added, Cart
@@ -255,3 +258,42 @@ def test_a_failure_is_not_remembered(place: Place) -> None:
 def test_history_tells_when_events_are_missing(place: Place) -> None:
     place.open().handle([add("a"), add("a")])
     assert [each.version for each in read_history(place.cluster, place.topics, "a")] == [1, 2]
+
+
+def forge(place: Place, key: str, version: int) -> None:
+    """Store an event as a handler would that decides on a state that is not the newest."""
+    command = add(key, command_id=f"forged{next(_numbers)}").command
+    event = Added(product="tea", quantity=1)
+    record = write_event(
+        place.topics.store, "Cart", command, version, 0, event, b'{"product":"tea","quantity":1}'
+    )
+    producer = Producer({"bootstrap.servers": place.bootstrap})
+    producer.produce(
+        place.topics.events, key=record.key, value=record.value, headers=list(record.headers), partition=0
+    )
+    assert producer.flush(20) == 0
+
+
+SECOND = "has a second event of version 2, of command 'forged"
+
+
+def test_a_second_event_of_a_version_is_an_error(place: Place) -> None:
+    place.open().handle([add("a"), add("a")])
+    forge(place, "a", 2)
+    with pytest.raises(BadEvent, match=SECOND):
+        place.load("a")
+    with pytest.raises(BadEvent, match=SECOND):
+        place.open()
+
+
+@pytest.mark.parametrize("events", [2, 3], ids=["the last event", "an earlier event"])
+def test_a_second_event_of_a_version_that_a_snapshot_has_is_an_error(place: Place, events: int) -> None:
+    desk = place.open(snapshot_events=1)
+    for _ in range(events):
+        desk.handle([add("a")])
+    desk.handle([add("b")])  # with it goes the snapshot of the last event of "a"
+    desk.handle([add("b")])
+    assert place.open(snapshot_events=1).replayed <= 2
+    forge(place, "a", 2)
+    with pytest.raises(BadEvent, match=SECOND):
+        place.open()

@@ -87,6 +87,18 @@ def test_older_versions_are_brought_up_to_the_current_one(
     assert [(row.cents, row.currency, row.type_version) for row in rows] == [(100, "EUR", 1), (200, "USD", 2)]
 
 
+def test_an_older_class_does_not_read_newer_events(spark: SparkSession, event_broker: EmbeddedBroker) -> None:
+    name = f"s{uuid.uuid4().hex[:8]}"
+    with EventStore(name, broker=event_broker.bootstrap, partitions=1) as store:
+        store.execute(priced(2), "p", "price", cents=100)
+    older = priced(1)
+    (event,) = {form.kind for form in _events(older)}
+    for columns in (None, ["id"], ["cents"]):
+        with pytest.raises(Exception, match=r"an event Priced of version 2 is in the log.*up to version 1"):
+            store.df(older, event, columns=columns, spark=spark).collect()
+    assert store.df(older, spark=spark).count() == 1
+
+
 def _events(kind: type[Aggregate]):
     from headrace.events.aggregate import aggregate_form
 

@@ -19,7 +19,7 @@ from tests.events.cart import Cart
 def send(store: EventStore, number: int) -> Future[Answer]:
     arguments = {"product": "tea", "quantity": 1}
     command = Command(aggregate_id="c", name="add", arguments=arguments, command_id=f"n{number}")
-    return store._dispatches[Cart].submit(command)
+    return store._dispatches[Cart].submit(command, 20)
 
 
 def await_end(store: EventStore, topic: str, end: int) -> None:

@@ -8,11 +8,12 @@ import psycopg
 import pytest
 
 from headrace.errors import Misuse
-from headrace.events import EventStore, Projection
+from headrace.events import EventStore, Projection, Unanswered, projection_run
 from headrace.events.postgres import PostgresSchema
 from headrace.events.projection_file import FilePlace
 from headrace.events.projection_place import Place
 from headrace.events.projection_run import Follower
+from headrace.testing.postgres import PostgresServer
 from tests.events.cart import Added, Cart, Removed
 
 
@@ -124,3 +125,24 @@ def test_a_schema_that_cannot_be_is_refused_without_the_password() -> None:
         PostgresSchema("carts", url="postgresql://u:secret@h:port:99/d?x")
     assert "secret" not in str(refused.value)
     assert PostgresSchema("carts", url="postgresql://u:secret@h/d").name == "the schema 'carts' of h/d"
+
+
+def test_a_projection_goes_on_when_its_database_is_back(
+    store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projection_run, "LONGEST_PAUSE_S", 0.5)
+    with PostgresServer(tmp_path) as server:
+        kept = Demand(PostgresSchema("demand", url=server.url()))
+        store.project(kept)
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=kept)
+        server.kill()
+        store.execute(Cart, "c", "add", product="tea", quantity=2)
+        with pytest.raises(Unanswered, match="does not show it after"):
+            store.execute(Cart, "c", "add", product="tea", quantity=4, wait_for=kept, timeout_s=1)
+        server.start()
+        store.execute(Cart, "c", "add", product="tea", quantity=8, wait_for=kept)
+        assert demand(kept) == {"tea": 15}
+        server.restart()
+        store.execute(Cart, "c", "add", product="tea", quantity=16, wait_for=kept)
+        assert demand(kept) == {"tea": 31}
+        store.close()

@@ -5,11 +5,15 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 
+from headrace.client.errors import BrokerUnreachable
 from headrace.errors import Misuse
 from headrace.events import (
     Aggregate,
@@ -23,11 +27,15 @@ from headrace.events import (
 )
 from headrace.events.differences import ABSENT
 from headrace.events.errors import BadEvent
+from headrace.events.store import TIMEOUT_S
 from headrace.events.topics import murmur2
+from headrace.testing import BrokerProcess
+from headrace.testing.postgres import free_port
 from tests.broker.processes import wait_until
 from tests.events.cart import Added, Cart, CartCreated, Removed
 
 New = Callable[..., EventStore]
+HALF_OF_THE_USUAL_S = TIMEOUT_S / 2
 
 
 def filled(store: EventStore, key: str = "cart-17") -> None:
@@ -293,6 +301,78 @@ def test_misuse_is_told_before_anything_is_sent(store: EventStore) -> None:
         store.load(Cart, "c")
     with pytest.raises(Misuse, match="name of a store"):
         EventStore("a shop", broker=store.broker)
+
+
+WRONG_CALLS = [
+    ((Cart, "c", "add", "tea", 2), r"Cart\.add\(product: str, quantity: int\): give its parameters by name"),
+    ((Cart, "c"), r"name a command of Cart \(add, add_all, check_out, create, remove\)"),
+    ((Cart, "c", 5), "name a command of Cart"),
+    (("Cart", "c", "add"), "'Cart' is not a class of aggregates"),
+    ((), "None is not a class of aggregates"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG_CALLS, ids=[str(len(call)) for call, _ in WRONG_CALLS])
+async def test_a_wrong_call_is_told_the_command_and_its_parameters(
+    store: EventStore, call: tuple[Any, ...], message: str
+) -> None:
+    execute: Any = store.execute
+    with pytest.raises(Misuse, match=message):
+        execute(*call)
+    execute_async: Any = store.execute_async
+    with pytest.raises(Misuse, match=message):
+        await execute_async(*call)
+
+
+def test_parameters_that_a_command_does_not_have_are_named(store: EventStore) -> None:
+    with pytest.raises(Misuse, match=r"Cart\.add\(product: str, quantity: int\): .*'amount'"):
+        store.execute(Cart, "c", "add", product="tea", quantity=1, amount=1)
+    with pytest.raises(Misuse, match=r"Cart\.add\(product: str, quantity: int\): .*'quantity'"):
+        store.execute(Cart, "c", "add", product="tea")
+
+
+async def test_a_closed_store_executes_nothing_and_can_still_be_read(new_store: New, tmp_path: Path) -> None:
+    store = new_store()
+    store.execute(Cart, "c", "create")
+    store.close()
+    with pytest.raises(Misuse, match="is closed"):
+        store.execute(Cart, "c", "create")
+    with pytest.raises(Misuse, match="is closed"):
+        await store.execute_async(Cart, "c", "create")
+    with pytest.raises(Misuse, match="is closed"):
+        store.handle(Cart)
+    assert store.load(Cart, "c").version == 1
+    store.close()
+
+
+def test_a_timeout_holds_when_the_broker_was_never_there() -> None:
+    with EventStore("shop", broker=f"127.0.0.1:{free_port()}") as store:
+        begin = time.monotonic()
+        with pytest.raises(BrokerUnreachable):
+            store.execute(Cart, "c", "create", timeout_s=0.3)
+        assert time.monotonic() - begin < HALF_OF_THE_USUAL_S
+
+
+@pytest.mark.parametrize("handles", [True, False])
+async def test_a_timeout_holds_when_the_broker_has_gone(tmp_path: Path, handles: bool) -> None:
+    with BrokerProcess(tmp_path / "data") as kafka, ExitStack() as stack:
+        owner = stack.enter_context(EventStore("shop", broker=kafka.bootstrap, partitions=1))
+        owner.execute(Cart, "c", "create")
+        store = owner
+        if not handles:
+            store = stack.enter_context(EventStore("shop", broker=kafka.bootstrap, handles=False))
+            store.execute(Cart, "c", "add", product="tea", quantity=1)
+            replies = store._dispatches[Cart]._replies
+            wait_until(lambda: not replies.is_reading, "the answers to be read no longer")
+        kafka.kill()
+        for _ in range(2):
+            begin = time.monotonic()
+            with pytest.raises((Unanswered, BrokerUnreachable)):
+                store.execute(Cart, "c", "create", timeout_s=0.3)
+            with pytest.raises((Unanswered, BrokerUnreachable)):
+                await store.execute_async(Cart, "c", "create", timeout_s=0.3)
+            assert time.monotonic() - begin < HALF_OF_THE_USUAL_S
+        kafka.start()
 
 
 def test_keys_are_placed_as_the_java_client_does() -> None:

@@ -67,13 +67,16 @@ class CommandForm:
                 f"{self.name} has a parameter {min(clash)!r}, which `execute` needs itself: rename it."
             )
 
+    def __str__(self) -> str:
+        return f"{self.name}{self._signature}"
+
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as JSON has them, or `Misuse` when they are not those of the command."""
         try:
             self._check(tuple(arguments))
             return {name: self._forms[name].write(value) for name, value in arguments.items()}
         except (TypeError, ValueError) as fault:
-            raise Misuse(f"{self.name}{self._signature}: {fault}") from None
+            raise Misuse(f"{self}: {fault}") from None
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a command that was sent."""
@@ -81,7 +84,7 @@ class CommandForm:
             self._check(tuple(arguments))
             return {name: read_with(self._forms[name], value) for name, value in arguments.items()}
         except (TypeError, ValueError) as fault:
-            raise Misuse(f"{self.name}{self._signature}: {fault}") from None
+            raise Misuse(f"{self}: {fault}") from None
 
     def _check(self, names: tuple[str, ...]) -> None:
         """Pass when the command takes these; a signature is asked once about the same names."""

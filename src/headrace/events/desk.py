@@ -130,7 +130,7 @@ class Desk:
         answer = decision.answer
         records: list[NewRecord] = []
         if decision.events:
-            fault = self._apply(aggregate, decision.events)
+            fault = self._apply(aggregate, decision.events, command)
             if fault is None:
                 records = list(self._records(command, answer, decision.events))
             else:
@@ -138,7 +138,7 @@ class Desk:
         self._remembered.add(answer)
         return Draft(answer, records, is_told=letter.offset is None and bool(records))
 
-    def _apply(self, aggregate: Aggregate, events: Sequence[Written]) -> Exception | None:
+    def _apply(self, aggregate: Aggregate, events: Sequence[Written], command: Command) -> Exception | None:
         """The fault of an applier, if one failed: the aggregate is spoilt then."""
         try:
             for event, _ in events:
@@ -151,7 +151,7 @@ class Desk:
         except Exception as fault:  # noqa: BLE001  a user's code: its fault is the answer
             return fault
         self._fresh.setdefault(aggregate.id, []).extend(event for event, _ in events)
-        self._shelf.changed(aggregate.id, self._end)
+        self._shelf.changed(aggregate.id, self._end, command.command_id)
         return None
 
     def _restored(self, key: str) -> Aggregate:
@@ -211,8 +211,11 @@ class Desk:
         if state is None or len(state) > LARGEST_SNAPSHOT_BYTES:
             self._shelf.give_up(key)
             return None
-        self._shelf.covered(key)
-        headers = (("form", self._form.snapshots.encode()), ("version", b"%d" % aggregate.version))
+        headers = (
+            ("form", self._form.snapshots.encode()),
+            ("version", b"%d" % aggregate.version),
+            ("command", self._shelf.covered(key).encode()),
+        )
         return NewRecord(key.encode(), state, self._time_ms, headers)
 
     def _write(self, parts: dict[TopicPartition, list[NewRecord]]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Producer
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
 
     from headrace.events.aggregate import AggregateForm
     from headrace.events.command import Answer, Command
+    from headrace.events.handler import Handler
     from headrace.events.limits import Limits
 
 FLUSH_S: Final = 5.0
+RESEND_S: Final = 30.0
+"""How long a handler that ends waits for the broker to send on what it did not answer."""
 _SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
 
 
@@ -40,9 +44,17 @@ class Dispatch:
     """Takes the commands of one class of aggregates to their handlers; for any number of threads."""
 
     def __init__(
-        self, broker: str, store: str, form: AggregateForm, limits: Limits, *, partitions: int, handles: bool
+        self,
+        broker: str,
+        store: str,
+        form: AggregateForm,
+        limits: Limits,
+        *,
+        partitions: int,
+        handles: bool,
+        timeout_s: float,
     ) -> None:
-        with Cluster.of(broker) as cluster:
+        with Cluster.of(broker, timeout_s=timeout_s) as cluster:
             self.topics = open_topics(cluster, store, form.name, partitions)
         self._replies = Replies(broker, self.topics)
         self._producer = Producer(
@@ -59,23 +71,32 @@ class Dispatch:
             self.topics,
             form,
             limits,
-            send=self._send,
+            send=partial(self._send, timeout_s=RESEND_S),
             answered=self._replies.answered,
             turns=threading.Semaphore(WRITES),
             opened=_ignore,
         )
         self._ownership = Ownership(duty) if handles else None
 
-    def submit(self, command: Command) -> Future[Answer]:
-        """The answer to a command, once it is there."""
+    def submit(self, command: Command, timeout_s: float) -> Future[Answer]:
+        """The answer to a command, once it is there; `timeout_s` is for a broker that must be asked first."""
         waiting: Future[Answer] = Future()
-        partition = self.topics.partition_of(command.aggregate_id)
-        handler = None if self._ownership is None else self._ownership.handler(partition)
+        handler = self._handler(command.aggregate_id)
         if handler is not None and handler.fault is not None:
             raise handler.fault
         if handler is None or not handler.offer(Post(Letter(command), waiting)):
-            self._send(command, waiting)
+            self._send(command, waiting, timeout_s=timeout_s)
         return waiting
+
+    def submits_at_once(self, aggregate_id: str) -> bool:
+        """Whether `submit` has no need to wait for the broker."""
+        handler = self._handler(aggregate_id)
+        return self._replies.is_reading or (handler is not None and handler.is_open)
+
+    def _handler(self, aggregate_id: str) -> Handler | None:
+        if self._ownership is None:
+            return None
+        return self._ownership.handler(self.topics.partition_of(aggregate_id))
 
     def handled(self) -> set[int]:
         """The partitions that this process handles now."""
@@ -92,8 +113,8 @@ class Dispatch:
         self._producer.flush(FLUSH_S)
         self._replies.close()
 
-    def _send(self, command: Command, waiting: Future[Answer]) -> None:
-        self._replies.expect(command.key, waiting)
+    def _send(self, command: Command, waiting: Future[Answer], *, timeout_s: float) -> None:
+        self._replies.expect(command.key, waiting, timeout_s)
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None and not waiting.done():

@@ -94,10 +94,7 @@ class EventForm:
     def upcast(self, fields: dict[str, Any], version: int) -> dict[str, Any]:
         """The fields of an older version as those of the current one."""
         if version > self.version:
-            raise UnknownEvent(
-                f"an event {self.name} of version {version} is in the log, and this program knows it up to "
-                f"version {self.version}: a newer program wrote it. Update this one."
-            )
+            raise UnknownEvent(f"an event {self.name} of version {version}{newer_event(self.version)}")
         for number in range(version, self.version):
             # From the class itself, so that it is a plain function there, with or without @staticmethod.
             fields = getattr(self.kind, f"upcast_{number}")(fields)
@@ -120,6 +117,14 @@ class EventForm:
         if field.default_factory is not dataclasses.MISSING:
             made = field.default_factory()
         return self.fields[name].write(made)
+
+
+def newer_event(known: int) -> str:
+    """What is wrong with an event whose version is above the one that is known, and what to do."""
+    return (
+        f" is in the log, and this program knows it up to version {known}: a newer program wrote it. "
+        "Update this one."
+    )
 
 
 def event_form(kind: type[Event]) -> EventForm:

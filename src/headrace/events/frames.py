@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
 from headrace.events.aggregate import aggregate_form
-from headrace.events.event import event_form
+from headrace.events.event import event_form, newer_event
 from headrace.events.topics import events_topic
 
 if TYPE_CHECKING:
@@ -108,8 +108,20 @@ def _parsed_by_source(reader: Reader, form: EventForm, chosen: Sequence[str]) ->
     wanted = {name: field for name, field in form.fields.items() if name in chosen}
     if wanted:
         reader = reader.options(valueFormat="json", valueSchema=columns_of(wanted))
-    rows = _load(reader, chosen, has_values=bool(wanted))
+    needed = list(dict.fromkeys([*(name for name in chosen if name in _SOURCES), "type_version"]))
+    rows = _load(reader, needed, has_values=bool(wanted)).where(_is_known_version(form))
     return rows.select(*_about(chosen), *[f"value.`{name}`" for name in wanted]).select(*chosen)
+
+
+def _is_known_version(form: EventForm) -> Column:
+    """Whether an event is of a version that the class knows; one of a newer version ends the query."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    version = F.col("ce_dataversion")
+    newer = F.concat(
+        F.lit(f"an event {form.name} of version "), version.cast("string"), F.lit(newer_event(form.version))
+    )
+    return F.when(version <= form.version, F.lit(True)).otherwise(F.raise_error(newer).cast("boolean"))
 
 
 def _parsed_by_spark(reader: Reader, form: EventForm, chosen: Sequence[str]) -> DataFrame:

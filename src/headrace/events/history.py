@@ -63,10 +63,10 @@ def rebuild(
     return aggregate
 
 
-def advance(form: AggregateForm, aggregate: Aggregate, recorded: Recorded) -> bool:
-    """Apply an event of the log, unless the aggregate has it already; one that is missing is an error."""
+def advance(form: AggregateForm, aggregate: Aggregate, recorded: Recorded) -> None:
+    """Apply the next event of an aggregate; a gap, or a second event of a version, is `BadEvent`."""
     if recorded.version <= aggregate.version:
-        return False
+        raise second_event(recorded)
     if recorded.version != aggregate.version + 1:
         raise BadEvent(
             f"{form.name} {aggregate.id!r} has no event of version {aggregate.version + 1}, and one of "
@@ -74,7 +74,15 @@ def advance(form: AggregateForm, aggregate: Aggregate, recorded: Recorded) -> bo
             "events were deleted, or something else than an event store wrote to the topic."
         )
     form.apply(aggregate, recorded.event(form))
-    return True
+
+
+def second_event(recorded: Recorded) -> BadEvent:
+    """The error for an event of a version that the aggregate already has from another command."""
+    return BadEvent(
+        f"{recorded.aggregate} {recorded.id!r} has a second event of version {recorded.version}, of command "
+        f"{recorded.command_id!r} (offset {recorded.offset} of partition {recorded.partition}): two commands "
+        "were decided on the same state, or something else than an event store wrote to the topic."
+    )
 
 
 def is_beyond(recorded: Recorded, version: int | None, as_of: datetime | None) -> bool:

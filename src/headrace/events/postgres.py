@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 LONGEST_NAME: Final = 55
 """PostgreSQL cuts names after 63 bytes, and a rebuild has a longer one."""
+_TEMPORARY_CLASSES: Final = frozenset({"08", "40", "53"})
+"""Connection exceptions, rollbacks by conflict, and missing resources such as disk or connections."""
+_TEMPORARY_STATES: Final = frozenset({"57P01", "57P02", "57P03", "25006"})
+"""The server stops, crashed or starts; or it is a standby that takes no writes yet."""
 _MAKE: Final = sql.SQL(
     "CREATE TABLE {} (topic text, partition int, next_offset bigint, PRIMARY KEY (topic, partition))"
 ).format(sql.Identifier(PROGRESS))
@@ -84,6 +88,15 @@ class PostgresSchema:
         with closing(self.open(tables)) as opened, opened.transaction():
             opened.db.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(old))
             opened.db.execute(sql.SQL("ALTER SCHEMA {} RENAME TO {}").format(new, old))
+
+    def is_temporary(self, fault: BaseException) -> bool:
+        """Whether the connection was lost, or the server says that it cannot serve at the moment."""
+        if not isinstance(fault, psycopg.Error):
+            return False
+        state = fault.sqlstate
+        if state is None:  # libpq's own: no connection, or one that ended
+            return isinstance(fault, psycopg.OperationalError)
+        return state[:2] in _TEMPORARY_CLASSES or state in _TEMPORARY_STATES
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self._url, autocommit=True, application_name="headrace events")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.events.projection_place import Place
 
 BUSY_MS: Final = 30_000
+_TEMPORARY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
 _MAKE: Final = (
     f"CREATE TABLE IF NOT EXISTS {PROGRESS} (topic TEXT, partition INT, next_offset INT, "
     "PRIMARY KEY (topic, partition)) WITHOUT ROWID"
@@ -54,6 +55,10 @@ class FilePlace:
         with closing(self.open(tables)) as file:
             file.replace_by(fresh.path)
         Path(fresh.path).unlink()
+
+    def is_temporary(self, fault: BaseException) -> bool:
+        """Whether another process holds the file, or the disk is full."""
+        return isinstance(fault, sqlite3.Error) and getattr(fault, "sqlite_errorcode", 0) in _TEMPORARY
 
 
 class ProjectionFile:

@@ -64,3 +64,7 @@ class Place(Protocol):
     def become(self, fresh: Place, tables: str) -> None:
         """Have what is in `fresh`, tables and progress, instead of what is here; `fresh` is gone then."""
         ...
+
+    def is_temporary(self, fault: BaseException) -> bool:
+        """Whether a fault of the database may pass: it is away, starting, full, or was in conflict."""
+        ...

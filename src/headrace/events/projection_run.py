@@ -31,6 +31,9 @@ AT_ONCE: Final = 2_000
 """Events in one transaction."""
 POLL_S: Final = 0.1
 LOOK_S: Final = 0.002
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 10.0
+"""Between two tries to reach a database that is away."""
 _SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class Follower:
     def __init__(self, broker: str, store: str, projection: Projection, place: Place | None = None) -> None:
         self._projection = projection
         self._store = store
+        self._place = place
         self._tables = projection.open(place)
         self._names = {events_topic(store, name): name for name in projection.forms}
         with Cluster.of(broker) as cluster:
@@ -83,6 +87,12 @@ class Follower:
             self._begin()
             return 0
         return applied
+
+    def reopen(self) -> None:
+        """Open the tables again after the database was away, and go on where they say."""
+        self._tables.close()
+        self._tables = self._projection.open(self._place)
+        self._begin()
 
     def close(self) -> None:
         """Let go of the log and of the tables."""
@@ -160,13 +170,32 @@ class Running:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
-                self._follower.step()
+            self._follow()
         except Exception as fault:  # a supervisor: it says why, and whoever waits is told too
             logger.exception("the projection %s stopped", type(self.projection).__name__)
             self.fault = fault
         finally:
             self._follower.close()
+
+    def _follow(self) -> None:
+        """Apply events until it is time to stop; while the database is away, try again with back-off."""
+        pause_s, must_open = 0.0, False
+        while not self._stopping.wait(pause_s):
+            try:
+                if must_open:
+                    self._follower.reopen()
+                self._follower.step()
+                pause_s, must_open = 0.0, False
+            except Exception as fault:
+                if not self.projection.place.is_temporary(fault):
+                    raise
+                pause_s, must_open = min(max(2 * pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S), True
+                logger.warning(
+                    "the projection %s tries again in %g s: %s",
+                    type(self.projection).__name__,
+                    pause_s,
+                    fault,
+                )
 
 
 def wait(
@@ -174,17 +203,39 @@ def wait(
 ) -> None:
     """Return when a projection has all events of a partition up to `end`, as `data_end` gives it."""
     deadline = time.monotonic() + timeout_s
-    with closing(projection.open()) as opened:
-        while opened.positions().get(place, 0) < end:
-            if running is not None and running.fault is not None:
-                raise HeadraceError(f"the projection stopped: {running.fault}") from running.fault
-            if time.monotonic() > deadline:
-                raise Unanswered(
-                    f"the command is executed, and {projection.place.name} does not show it after "
-                    f"{timeout_s:g} s: is the projection running (store.project)?",
-                    command_id="",
-                )
-            time.sleep(LOOK_S)
+    while not _shows(
+        projection, place, end, lambda: _check_waiting(projection, deadline, timeout_s, running)
+    ):
+        time.sleep(min(FIRST_PAUSE_S, max(deadline - time.monotonic(), 0)))
+
+
+def _shows(projection: Projection, place: TopicPartition, end: int, check: Callable[[], None]) -> bool:
+    """True once the projection has the events; False when its database went away meanwhile."""
+    check()
+    try:
+        with closing(projection.open()) as opened:
+            while opened.positions().get(place, 0) < end:
+                check()
+                time.sleep(LOOK_S)
+    except Exception as fault:
+        if projection.place.is_temporary(fault):
+            return False
+        raise
+    return True
+
+
+def _check_waiting(
+    projection: Projection, deadline: float, timeout_s: float, running: Running | None
+) -> None:
+    """Pass while there is time, and the projection has not stopped for good."""
+    if running is not None and running.fault is not None:
+        raise HeadraceError(f"the projection stopped: {running.fault}") from running.fault
+    if time.monotonic() > deadline:
+        raise Unanswered(
+            f"the command is executed, and {projection.place.name} does not show it after "
+            f"{timeout_s:g} s: is the projection running (store.project), and its database there?",
+            command_id="",
+        )
 
 
 def rebuild_projection(

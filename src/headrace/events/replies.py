@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.client.cluster import Cluster
+from headrace.client.errors import BrokerUnreachable
 from headrace.events.command import Answer, hand_over
 from headrace.events.log import ends
+from headrace.events.submitted import remaining_s
 from headrace.events.topics import places
 
 if TYPE_CHECKING:
@@ -40,16 +42,36 @@ class Replies:
         self._topics = topics
         self._waiting: dict[tuple[str, str], list[Future[Answer]]] = {}
         self._lock = threading.Lock()
+        self._beginning = threading.Lock()
+        """Held while the broker is asked where the topic ends; `_lock` is not, for handlers wait for it."""
         self._is_reading = False
         self._starts: queue.SimpleQueue[Mapping[Place, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def expect(self, key: tuple[str, str], waiting: Future[Answer]) -> None:
+    @property
+    def is_reading(self) -> bool:
+        """Whether `expect` returns at once."""
+        return self._is_reading
+
+    def expect(self, key: tuple[str, str], waiting: Future[Answer], timeout_s: float) -> None:
         """Have `waiting` get the answer to the command of that key, which is not sent yet."""
+        if self._register(key, waiting):
+            return
+        deadline = time.monotonic() + timeout_s
+        if not self._beginning.acquire(timeout=timeout_s):
+            raise BrokerUnreachable(f"the broker at {self._broker} did not answer within {timeout_s:g} s")
+        try:
+            while not self._register(key, waiting):  # reading may end again before this is registered
+                self._begin(remaining_s(deadline))
+        finally:
+            self._beginning.release()
+
+    def _register(self, key: tuple[str, str], waiting: Future[Answer]) -> bool:
+        """Whether the topic is being read, so that `waiting` will get its answer."""
         with self._lock:
-            if not self._is_reading:
-                self._begin()
-            self._waiting.setdefault(key, []).append(waiting)
+            if self._is_reading:
+                self._waiting.setdefault(key, []).append(waiting)
+            return self._is_reading
 
     def forget(self, key: tuple[str, str], waiting: Future[Answer]) -> None:
         """Nobody waits for this answer any more."""
@@ -73,11 +95,12 @@ class Replies:
         if self._thread is not None:
             self._thread.join()
 
-    def _begin(self) -> None:
+    def _begin(self, timeout_s: float) -> None:
         """Read from where the topic ends now: the command is sent after that, and its answer lies behind."""
-        with Cluster.of(self._broker) as cluster:
-            self._starts.put(ends(cluster, places(self._topics.answers, self._topics.partitions)))
+        with Cluster.of(self._broker, timeout_s=timeout_s) as cluster:
+            starts = ends(cluster, places(self._topics.answers, self._topics.partitions))
         self._is_reading = True
+        self._starts.put(starts)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._topics.answers, daemon=True)
             self._thread.start()

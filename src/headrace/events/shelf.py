@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.events.errors import Unkeepable
 from headrace.events.state import read_state, write_state
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.events.aggregate import Aggregate, AggregateForm
+
+_PUT_AWAY: Final = (
+    "INSERT INTO kept VALUES (?, ?, ?, NULL) "
+    "ON CONFLICT (id) DO UPDATE SET version = excluded.version, state = excluded.state"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +35,11 @@ class Shelf:
         self._near: OrderedDict[str, Aggregate] = OrderedDict()
         # Without a name SQLite keeps it in a file that nobody sees and that does not outlive the process.
         self._far = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._far.execute("CREATE TABLE kept (id TEXT PRIMARY KEY, version INT, state BLOB) WITHOUT ROWID")
+        self._far.execute(
+            "CREATE TABLE kept (id TEXT PRIMARY KEY, version INT, state BLOB, command TEXT) WITHOUT ROWID"
+        )
         self._is_far_empty = True
-        self._uncovered: OrderedDict[str, int] = OrderedDict()
+        self._uncovered: OrderedDict[str, tuple[int, str]] = OrderedDict()
         self._given_up: dict[str, int] = {}
         self._warned = False
 
@@ -49,10 +56,10 @@ class Shelf:
         """Have this aggregate in the place of what was there under its id."""
         self._near[aggregate.id] = aggregate
 
-    def fill(self, snapshots: Iterable[tuple[str, int, bytes]]) -> None:
-        """Take ids, versions and states as they were written."""
+    def fill(self, snapshots: Iterable[tuple[str, int, bytes, str]]) -> None:
+        """Take ids, versions, states and last commands as they were written."""
         self._far.execute("BEGIN")
-        self._far.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", snapshots)
+        self._far.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", snapshots)
         self._far.execute("COMMIT")
         self._is_far_empty = self._far.execute("SELECT 1 FROM kept LIMIT 1").fetchone() is None
 
@@ -65,9 +72,7 @@ class Shelf:
                 self._near[key] = aggregate
             else:
                 self._is_far_empty = False
-                self._far.execute(
-                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (key, aggregate.version, state)
-                )
+                self._far.execute(_PUT_AWAY, (key, aggregate.version, state))
 
     def state_of(self, aggregate: Aggregate) -> bytes | None:
         """The state of an aggregate for a snapshot; nothing, and a warning, where it cannot be kept."""
@@ -79,31 +84,42 @@ class Shelf:
             self._warned = True
             return None
 
-    def changed(self, key: str, offset: int) -> None:
-        """Note that the aggregate has an event at or after `offset`."""
+    def snapshot_command(self, key: str) -> str | None:
+        """The command of the last event in the snapshot of an aggregate."""
+        row = self._far.execute("SELECT command FROM kept WHERE id = ?", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def changed(self, key: str, offset: int, command_id: str) -> None:
+        """Note that the aggregate has an event of this command at or after `offset`."""
         if key not in self._given_up:
-            self._uncovered.setdefault(key, offset)
+            first, _ = self._uncovered.get(key, (offset, ""))
+            self._uncovered[key] = first, command_id
+
+    def is_changed(self, key: str) -> bool:
+        """Whether the aggregate has an event that no snapshot covers."""
+        return key in self._uncovered
 
     def due(self, before: int, most: int) -> list[str]:
         """Ids of aggregates that have had no snapshot since an event before that offset."""
         due: list[str] = []
-        for key, offset in self._uncovered.items():
+        for key, (offset, _) in self._uncovered.items():
             if offset >= before or len(due) == most:
                 break
             due.append(key)
         return due
 
-    def covered(self, key: str) -> None:
-        """Note that there is a snapshot of the aggregate as it is."""
-        del self._uncovered[key]
+    def covered(self, key: str) -> str:
+        """Note that there is a snapshot of the aggregate as it is; the command of its last event."""
+        return self._uncovered.pop(key)[1]
 
     def give_up(self, key: str) -> None:
         """Note that there will be no snapshot of the aggregate: its events have to be replayed."""
-        self._given_up[key] = self._uncovered.pop(key)
+        self._given_up[key] = self._uncovered.pop(key)[0]
 
     def through(self, end: int) -> int:
         """The offset before which every event is in a snapshot; `end` is where the log ends."""
-        return min([next(iter(self._uncovered.values()), end), *self._given_up.values()])
+        first, _ = next(iter(self._uncovered.values()), (end, ""))
+        return min([first, *self._given_up.values()])
 
     def close(self) -> None:
         """Let go of the file."""

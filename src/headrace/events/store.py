@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
+import time
 import uuid
 import weakref
 from concurrent.futures import TimeoutError as TimedOut
@@ -12,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from headrace.client.cluster import Cluster
+from headrace.client.errors import BrokerUnreachable
 from headrace.client.partition import TopicPartition
 from headrace.errors import Misuse
 from headrace.events.aggregate import Aggregate, aggregate_form
@@ -23,7 +25,7 @@ from headrace.events.limits import Limits
 from headrace.events.log import data_end, ends
 from headrace.events.progress import progress_bar
 from headrace.events.projection_run import Running, rebuild_projection, wait
-from headrace.events.submitted import Submitted, called_like
+from headrace.events.submitted import Submitted, called_like, remaining_s
 from headrace.events.topics import PARTITIONS, find_topics, open_topics
 from headrace.settings import Settings
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 USUAL_BROKER: Final = "127.0.0.1:9092"
 TIMEOUT_S: Final = 30.0
+_USAGE: Final = 'store.execute(Cart, "cart-17", "add", product="tea").'
 
 Kind = TypeVar("Kind", bound=Aggregate)
 
@@ -75,6 +78,7 @@ class EventStore:
         self._dispatches: dict[type[Aggregate], Dispatch] = {}
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()
+        self._is_closed = False
         # A program that ends without `close` would leave its partitions without a handler for six seconds.
         self._at_exit = partial(_close, weakref.ref(self))
         atexit.register(self._at_exit)
@@ -104,6 +108,7 @@ class EventStore:
         timeout_s: float = TIMEOUT_S,
         **arguments: Any,
     ) -> Submitted:
+        deadline = time.monotonic() + timeout_s
         form = aggregate_form(kind)
         name = command if isinstance(command, str) else command.__name__
         letter = Command(
@@ -116,14 +121,15 @@ class EventStore:
             correlation=correlation,
             causation=causation,
         )
-        dispatch = self._dispatch(kind)
+        dispatch = self._dispatch(kind, timeout_s)
         return Submitted(
             command=letter,
-            answer=dispatch.submit(letter),
+            answer=dispatch.submit(letter, remaining_s(deadline)),
             dispatch=dispatch,
             aggregate=form.name,
             wait_for=wait_for,
             timeout_s=timeout_s,
+            deadline=deadline,
         )
 
     @called_like(_submit)
@@ -133,11 +139,12 @@ class EventStore:
         When it returns, the events of the command are stored. With `expected_version` the command is rejected
         (`VersionConflict`) unless the aggregate is at that version. A command that is repeated under its
         `command_id` gets the answer that it had, and has no second effect. `Unanswered` leaves open whether
-        the command was executed. With `wait_for` it returns when that projection shows the events.
+        the command was executed, `BrokerUnreachable` says that it was not sent. With `wait_for` it returns
+        when that projection shows the events. Nothing takes longer than `timeout_s`.
         """
-        submitted = self._submit(*call, **options)
+        submitted = self._submit(*_checked_call(call), **options)
         try:
-            version = submitted.answer.result(submitted.timeout_s).result()
+            version = submitted.answer.result(submitted.remaining_s).result()
         except TimedOut:
             raise submitted.give_up() from None
         self._wait(submitted)
@@ -146,11 +153,14 @@ class EventStore:
     @called_like(_submit)
     async def execute_async(self, *call: Any, **options: Any) -> int:
         """The same as `execute`, to be awaited."""
-        if call and call[0] not in self._dispatches:
-            await asyncio.to_thread(self._dispatch, call[0])
-        submitted = self._submit(*call, **options)
+        kind, key, _ = checked = _checked_call(call)
+        dispatch = self._dispatches.get(kind)
+        if dispatch is not None and dispatch.submits_at_once(key):
+            submitted = self._submit(*checked, **options)
+        else:
+            submitted = await asyncio.to_thread(self._submit, *checked, **options)
         try:
-            answer = await asyncio.wait_for(asyncio.wrap_future(submitted.answer), submitted.timeout_s)
+            answer = await asyncio.wait_for(asyncio.wrap_future(submitted.answer), submitted.remaining_s)
         except TimeoutError:
             raise submitted.give_up() from None
         version = answer.result()
@@ -190,6 +200,7 @@ class EventStore:
         """Keep these projections, in threads of this process, until the store is closed."""
         for projection in projections:
             with self._lock:
+                self._check_open()
                 if projection.place.name not in self._running:
                     self._open_topics(projection)
                     self._running[projection.place.name] = Running(self.broker, self.name, projection)
@@ -234,9 +245,13 @@ class EventStore:
         return event_frame(spark or _spark(), self.broker, self.name, kind, event, columns, streaming=True)
 
     def close(self) -> None:
-        """Finish what is being decided, and hand partitions over to other processes at once."""
+        """Finish what is being decided, and hand partitions over to other processes at once.
+
+        A closed store executes nothing and keeps no projections; what is in the log can still be read.
+        """
         atexit.unregister(self._at_exit)
         with self._lock:
+            self._is_closed = True
             dispatches, self._dispatches = self._dispatches, {}
             running, self._running = self._running, {}
         for each in running.values():
@@ -252,11 +267,15 @@ class EventStore:
     ) -> None:
         self.close()
 
-    def _dispatch(self, kind: type[Aggregate]) -> Dispatch:
+    def _dispatch(self, kind: type[Aggregate], timeout_s: float = TIMEOUT_S) -> Dispatch:
         found = self._dispatches.get(kind)
         if found is not None:
             return found
-        with self._lock:
+        deadline = time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=timeout_s):
+            raise BrokerUnreachable(f"the broker at {self.broker} did not answer within {timeout_s:g} s")
+        try:
+            self._check_open()
             if kind not in self._dispatches:
                 self._dispatches[kind] = Dispatch(
                     self.broker,
@@ -265,8 +284,15 @@ class EventStore:
                     self._limits,
                     partitions=self._partitions,
                     handles=self._handles,
+                    timeout_s=remaining_s(deadline),
                 )
             return self._dispatches[kind]
+        finally:
+            self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Misuse(f"the event store {self.name!r} is closed: open it again with EventStore(…).")
 
     def _open_topics(self, projection: Projection) -> None:
         with Cluster.of(self.broker) as cluster:
@@ -279,9 +305,9 @@ class EventStore:
         if projection is None:
             return
         place = TopicPartition(topics.events, topics.partition_of(submitted.command.aggregate_id))
-        with Cluster.of(self.broker) as cluster:
+        with Cluster.of(self.broker, timeout_s=submitted.remaining_s) as cluster:
             end = data_end(cluster, place, ends(cluster, [place])[place])
-        wait(projection, place, end, submitted.timeout_s, self._running.get(projection.place.name))
+        wait(projection, place, end, submitted.remaining_s, self._running.get(projection.place.name))
 
 
 def _close(store: weakref.ref[EventStore]) -> None:
@@ -302,6 +328,21 @@ def _checked_name(name: str) -> str:
     if not name or not all(letter.isalnum() or letter in "-_." for letter in name) or not name.isascii():
         raise Misuse(f"{name!r} is no name of a store: use letters, digits, '-', '_' and '.'.")
     return name
+
+
+def _checked_call(call: tuple[Any, ...]) -> tuple[type[Aggregate], str, str | Callable[..., Any]]:
+    """Class, id and command, or `Misuse` that says how the command is called."""
+    kind = call[0] if call else None
+    if not (isinstance(kind, type) and issubclass(kind, Aggregate)):
+        raise Misuse(f"{kind!r} is not a class of aggregates: {_USAGE}")
+    if len(call) < 3 or not (isinstance(call[2], str) or callable(call[2])):
+        known = ", ".join(sorted(aggregate_form(kind).commands))
+        raise Misuse(f"name a command of {kind.__name__} ({known}): {_USAGE}")
+    if len(call) > 3:
+        name = call[2] if isinstance(call[2], str) else call[2].__name__
+        command = aggregate_form(kind).command(name)
+        raise Misuse(f"{command}: give its parameters by name, as in {_USAGE}")
+    return kind, call[1], call[2]
 
 
 def _checked_id(key: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -30,6 +31,13 @@ class Submitted:
     aggregate: str
     wait_for: Projection | None
     timeout_s: float
+    deadline: float
+    """On the clock of `time.monotonic`."""
+
+    @property
+    def remaining_s(self) -> float:
+        """How long the caller still waits."""
+        return remaining_s(self.deadline)
 
     def give_up(self) -> Unanswered:
         """The error of a command whose answer did not come in time; nobody waits for it any more."""
@@ -41,6 +49,11 @@ class Submitted:
             f"executed is not known; executing it again with command_id={command.command_id!r} does it once.",
             command_id=command.command_id,
         )
+
+
+def remaining_s(deadline: float) -> float:
+    """The time up to a deadline of `time.monotonic`; never nothing, which sockets take for "do not wait"."""
+    return max(deadline - time.monotonic(), 0.01)
 
 
 def called_like(model: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:

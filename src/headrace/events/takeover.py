@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.client.partition import TopicPartition
 from headrace.events.command import Answer, Reach
-from headrace.events.history import advance
+from headrace.events.history import advance, second_event
 from headrace.events.log import extents, read_records
 from headrace.events.recorded import read_event, to_ms
 from headrace.events.remembered import Remembered
@@ -64,15 +64,17 @@ def restore(
     reach = _remember(cluster, places[1], (first, answers[1]), remembered)
     start = _read_snapshots(cluster, places[2], snapshots, form, shelf)
     time_ms, replayed = 0, 0
+    replay = _Replay(form, shelf)
     untold: dict[tuple[str, str], Answer] = {}
     for recorded in _read_events(cluster, places[0], (max(start, events[0]), events[1]), form.name):
         time_ms = to_ms(recorded.time)
-        replayed += _replay(form, shelf, recorded)
+        replayed += replay.apply(recorded)
         if recorded.offset >= reach.events:
             answer = _answer_of(recorded)
             untold[answer.key] = answer
         if not replayed % 1000:
             shelf.trim()
+    replay.check_end()
     for answer in untold.values():
         remembered.add(answer)
     return Restored(
@@ -92,7 +94,7 @@ def _read_snapshots(
     """From which event on there is more than the snapshots say; the shelf has the snapshots."""
     marks: list[Record] = []
 
-    def rows() -> Iterator[tuple[str, int, bytes]]:
+    def rows() -> Iterator[tuple[str, int, bytes, str]]:
         for record in read_records(cluster, place, *extent):
             if record.key == MARK:
                 marks[:] = [record]
@@ -101,7 +103,8 @@ def _read_snapshots(
                 and record.value is not None
                 and (fields := dict(record.headers))["form"] == current
             ):
-                yield record.key.decode(), int(fields["version"] or b""), record.value
+                command = (fields["command"] or b"").decode()
+                yield record.key.decode(), int(fields["version"] or b""), record.value, command
 
     current = form.snapshots.encode()
     shelf.fill(rows())
@@ -124,12 +127,42 @@ def _read_events(
         )
 
 
-def _replay(form: AggregateForm, shelf: Shelf, recorded: Recorded) -> bool:
-    """Whether the shelf did not have the event yet; it has now."""
-    is_new = advance(form, shelf.get(recorded.id), recorded)
-    if is_new:
-        shelf.changed(recorded.id, recorded.offset)
-    return is_new
+class _Replay:
+    """Applies the events of a partition to aggregates of which some come from snapshots.
+
+    A snapshot may be newer than events that are read: those are skipped, and must lead up to the event that
+    the snapshot ends with. Anything else is a second event of some version, and `BadEvent`.
+    """
+
+    def __init__(self, form: AggregateForm, shelf: Shelf) -> None:
+        self._form = form
+        self._shelf = shelf
+        self._skipped: dict[str, Recorded] = {}
+        """By aggregate, the last event that was skipped, until the one that its snapshot ends with."""
+
+    def apply(self, recorded: Recorded) -> bool:
+        """Whether the aggregate did not have the event yet; it has now."""
+        aggregate = self._shelf.get(recorded.id)
+        if recorded.version <= aggregate.version and not self._shelf.is_changed(recorded.id):
+            self._skip(recorded, aggregate.version)
+            return False
+        advance(self._form, aggregate, recorded)
+        self._shelf.changed(recorded.id, recorded.offset, recorded.command_id)
+        return True
+
+    def check_end(self) -> None:
+        """Pass when no event is left that its aggregate's snapshot does not have."""
+        for recorded in self._skipped.values():
+            raise second_event(recorded)
+
+    def _skip(self, recorded: Recorded, version: int) -> None:
+        last = self._skipped.pop(recorded.id, None)
+        if last is not None and recorded.version != last.version + 1:
+            raise second_event(recorded)
+        if recorded.version < version:
+            self._skipped[recorded.id] = recorded
+        elif recorded.command_id != self._shelf.snapshot_command(recorded.id):
+            raise second_event(recorded)
 
 
 def _answer_of(recorded: Recorded) -> Answer:
