@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.folders import LocalFolder
 from headrace.sinks.search import search
 from headrace.sinks.sink import Place
 
@@ -18,7 +19,9 @@ SINK = search("numbers", key="id", text=["name"])
 
 
 def place(folder: Path) -> Place:
-    return Place(job="shop.numbers", generation=1, schema=SCHEMA, folder=folder / "shop" / "numbers" / "own")
+    return Place(
+        job="shop.numbers", generation=1, schema=SCHEMA, folder=LocalFolder(folder / "own"), state=folder
+    )
 
 
 def main(folder: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.folders import LocalFolder
 from headrace.sinks.delivery import Delivery
 from headrace.sinks.email import email
 from headrace.sinks.sink import Place
@@ -20,7 +21,13 @@ def main(url: str, folder: str) -> None:
         if url.startswith("http")
         else email("ann@example.com", sender="shop@example.com", subject="{id}", body="{id}", smtp=url)
     )
-    place = Place(job="shop.alerts", generation=1, schema=ROWS.schema, folder=Path(folder))
+    place = Place(
+        job="shop.alerts",
+        generation=1,
+        schema=ROWS.schema,
+        folder=LocalFolder(Path(folder)),
+        state=Path(folder),
+    )
     delivery = Delivery(sink, place, tell=print, pause=lambda seconds: bool(time.sleep(seconds)))
     assert delivery.deliver(0, ROWS) == []
     delivery.close()

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import sqlite
+from headrace.folders import LocalFolder
 from headrace.sinks.delivery import Delivery, DeliveryStopped, wait_s
 from headrace.sinks.errors import Refused, Unavailable
 from headrace.sinks.journal import generation_of
@@ -144,9 +145,10 @@ def test_waits_grow_and_have_a_limit() -> None:
 
 
 def test_a_series_of_batches_keeps_its_number_and_the_next_one_has_a_higher(tmp_path: Path) -> None:
-    first = generation_of(tmp_path / "outputs-1")
-    assert generation_of(tmp_path / "outputs-1") == first
-    assert generation_of(tmp_path / "outputs-2") >= first > 1_700_000_000_000
+    outputs = [LocalFolder(tmp_path / f"outputs-{number}") for number in (1, 2)]
+    first = generation_of(outputs[0])
+    assert generation_of(outputs[0]) == first
+    assert generation_of(outputs[1]) >= first > 1_700_000_000_000
 
 
 def test_a_file_that_another_process_writes_is_unavailable(

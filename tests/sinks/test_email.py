@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import Misuse
+from headrace.folders import LocalFolder
 from headrace.sinks.email import EmailSink, email
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.rate import Rate, read_rate
@@ -35,7 +36,7 @@ SHOP = {"sender": "The shop <shop@example.com>", "subject": "Order {id}"}
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(job="shop.mails", generation=1, schema=SCHEMA, folder=tmp_path)
+    return Place(job="shop.mails", generation=1, schema=SCHEMA, folder=LocalFolder(tmp_path), state=tmp_path)
 
 
 def order(number: int, customer: str | None = ANN, product: str = "tea") -> dict[str, Any]:

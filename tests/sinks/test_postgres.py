@@ -141,6 +141,167 @@ def test_rows_that_the_table_does_not_take_are_named_and_nothing_is_written(
     assert asked(database, "SELECT count(*) FROM stock") == [(40,)]
 
 
+UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+
+
+@pytest.mark.parametrize(
+    ("column", "keys", "kind"),
+    [
+        ("double precision", [0.0, -0.0], pa.float64()),
+        ("double precision", [float("nan"), -float("nan")], pa.float64()),
+        ("real", [0.0, -0.0], pa.float32()),
+        ("uuid", [UUID, UUID.upper()], pa.string()),
+        ("timestamptz(0)", [1_000_000, 1_100_000], pa.timestamp("us", "UTC")),
+        ("char(8)", ["tea", "tea  "], pa.string()),
+        ("varchar(3)", ["tea", "tea  "], pa.string()),
+        ("jsonb", ['{"a": 1, "b": 2}', '{"b": 2, "a": 1}'], pa.string()),
+        ("numeric(8,1)", [Decimal("1.01"), Decimal("1.02")], pa.decimal128(10, 2)),
+    ],
+)
+@pytest.mark.parametrize("mode", ["upsert", "mirror"])
+def test_of_keys_that_are_equal_to_the_database_the_last_row_counts(
+    database: str, place: Places, column: str, keys: list[Any], kind: pa.DataType, mode: Any
+) -> None:
+    asked(database, f"CREATE TABLE t (k {column} PRIMARY KEY, v int)")
+    asked(database, f"CREATE TABLE other (k {column} PRIMARY KEY, v int)")
+    rows = pa.table({"k": pa.array(keys, kind), "v": pa.array([1, 2], pa.int32())})
+    for table, order in (("t", [0, 1]), ("other", [1, 0])):
+        with opened(postgres(table, key="k", mode=mode, url=database), place(rows)) as target:
+            target.write(0, rows.take(order))
+    assert asked(database, "SELECT v FROM t UNION ALL SELECT v FROM other") == [(2,), (1,)]
+
+
+def test_a_deletion_meets_the_row_that_the_database_takes_for_the_same(database: str, place: Places) -> None:
+    asked(database, "CREATE TABLE t (k uuid PRIMARY KEY, v int)")
+    rows = pa.table({"k": [UUID, UUID.upper()], "v": pa.array([1, 2], pa.int32()), "_deleted": [False, True]})
+    with opened(postgres("t", key="k", mode="mirror", url=database), place(rows)) as target:
+        target.write(0, rows)
+        assert asked(database, "SELECT * FROM t") == []
+        target.write(1, rows.take([1, 0]))
+    assert asked(database, "SELECT v FROM t") == [(1,)]
+
+
+def test_keys_that_only_a_trigger_makes_equal_are_written_in_order(database: str, place: Places) -> None:
+    asked(database, "CREATE TABLE t (k text PRIMARY KEY, v int)")
+    asked(
+        database,
+        "CREATE FUNCTION lower_key() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN NEW.k = lower(NEW.k); RETURN NEW; END $$; "
+        "CREATE TRIGGER low BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION lower_key()",
+    )
+    rows = pa.table({"k": ["tea", "cup", "TEA"], "v": pa.array([1, 2, 3], pa.int32())})
+    with opened(postgres("t", key="k", url=database), place(rows)) as target:
+        target.write(0, rows)
+        assert target.newest() == 0
+    assert asked(database, "SELECT v FROM t ORDER BY v") == [(2,), (3,)]
+
+
+@pytest.mark.parametrize("constraint", ["PRIMARY KEY", "UNIQUE"])
+def test_a_key_whose_constraint_is_deferrable_is_refused_before_anything_is_written(
+    database: str, place: Places, constraint: str
+) -> None:
+    asked(database, f"CREATE TABLE t (product text {constraint} DEFERRABLE, revenue float8)")
+    with pytest.raises(Unsuitable, match="is DEFERRABLE, and INSERT … ON CONFLICT does not support that"):
+        postgres("t", key="product", url=database).open(place(SALES))
+
+
+def test_columns_that_an_index_only_includes_are_not_of_its_key(database: str, place: Places) -> None:
+    asked(database, "CREATE TABLE t (product text, revenue float8)")
+    asked(database, "CREATE UNIQUE INDEX ON t (product) INCLUDE (revenue)")
+    with opened(postgres("t", key="product", url=database), place(SALES)) as target:
+        target.write(0, SALES)
+    assert asked(database, "SELECT count(*) FROM t") == [(2,)]
+
+
+def test_rows_that_a_deferred_constraint_refuses_are_found(database: str, place: Places) -> None:
+    asked(database, "CREATE TABLE product (name text PRIMARY KEY)")
+    asked(database, "INSERT INTO product VALUES ('tea')")
+    asked(
+        database,
+        "CREATE TABLE sold (product text PRIMARY KEY REFERENCES product INITIALLY DEFERRED, revenue float8)",
+    )
+    with (
+        opened(postgres("sold", key="product", url=database), place(SALES)) as target,
+        pytest.raises(Refused, match="foreign key") as refusal,
+    ):
+        target.write(0, SALES)
+    assert list(refusal.value.rows) == [1]
+
+
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_a_batch_of_nothing_but_bad_rows_is_copied_a_few_times_only(
+    database: str, place: Places, mode: Any
+) -> None:
+    asked(database, "CREATE TABLE stock (item text PRIMARY KEY, n int CHECK (n < 0))")
+    rows = pa.table({"item": [f"i{n}" for n in range(500)], "n": pa.array(range(500), pa.int32())})
+    key = "item" if mode == "upsert" else ()
+    with opened(postgres("stock", key=key, mode=mode, url=database), place(rows)) as target:
+        copies = _counted_copies(target)
+        with pytest.raises(Refused) as refusal:
+            target.write(0, rows)
+    assert list(refusal.value.rows) == list(range(500))
+    assert len(copies) <= 3
+
+
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_rows_that_the_columns_cannot_hold_are_found_in_one_pass(
+    database: str, place: Places, mode: Any
+) -> None:
+    asked(database, "CREATE TYPE size AS ENUM ('small', 'large')")
+    asked(
+        database, "CREATE TABLE t (k text PRIMARY KEY, s size, name varchar(3), at timestamptz, tags text[])"
+    )
+    bad = {
+        3: ("huge", "tea", "{}"),
+        5: ("small", "teapot", "{}"),
+        8: ("large", "t\0", "{}"),
+        9: ("small", "t", "{"),
+    }
+    good = ("small", 'a"\\', '{"x y",z}')
+    values = [bad.get(n, good) for n in range(12)]
+    rows = pa.table(
+        {
+            "k": [f"k{n}" for n in range(12)],
+            "s": [size for size, _, _ in values],
+            "name": [name for _, name, _ in values],
+            "at": pa.array([datetime(2026, 1, 1, tzinfo=UTC), None] * 6),
+            "tags": [tags for *_, tags in values],
+        }
+    )
+    key = "k" if mode == "upsert" else ()
+    with opened(postgres("t", key=key, mode=mode, url=database), place(rows)) as target:
+        copies = _counted_copies(target)
+        with pytest.raises(Refused) as refusal:
+            target.write(0, rows)
+        assert list(refusal.value.rows) == [3, 5, 8, 9]
+        assert "value too long for type character varying(3)" in refusal.value.rows[5]
+        assert "invalid byte sequence" in refusal.value.rows[8]
+        assert len(copies) <= 3
+        target.write(0, rows.filter(pa.array([n not in bad for n in range(12)])))
+    assert asked(database, "SELECT DISTINCT name, tags FROM t") == [('a"\\', ["x y", "z"])]
+
+
+def _counted_copies(target: Any) -> list[Any]:
+    """A list that grows with each COPY that a target begins."""
+    copies: list[Any] = []
+    copy = target._copy
+
+    def counted(*arguments: Any) -> None:
+        copies.append(arguments)
+        copy(*arguments)
+
+    target._copy = counted
+    return copies
+
+
+def test_rows_without_a_key_are_refused_each(database: str, place: Places) -> None:
+    rows = pa.table({"product": ["tea", None, None], "revenue": [1.0, 2.0, 3.0]})
+    sink = postgres("revenue", key="product", url=database)
+    with opened(sink, place(rows)) as target, pytest.raises(Refused) as refusal:
+        target.write(0, rows)
+    assert list(refusal.value.rows) == [1, 2]
+
+
 def test_a_row_whose_foreign_key_is_on_its_way_may_be_taken_later(database: str, place: Places) -> None:
     asked(database, "CREATE TABLE product (name text PRIMARY KEY)")
     asked(database, "CREATE TABLE sold (product text PRIMARY KEY REFERENCES product, revenue float8)")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from headrace.errors import Misuse
+from headrace.folders import LocalFolder
 from headrace.sinks.delivery import Delivery
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.redis import redis
@@ -43,7 +44,9 @@ def client(server: RedisServer) -> Iterator["Redis"]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(job="shop.revenue", generation=1, schema=SCHEMA, folder=tmp_path)
+    return Place(
+        job="shop.revenue", generation=1, schema=SCHEMA, folder=LocalFolder(tmp_path), state=tmp_path
+    )
 
 
 class TestTheContract(SinkContract):
@@ -293,7 +296,7 @@ TABLES = st.lists(st.tuples(KEYS, st.floats(allow_nan=False), st.booleans()), ma
 
 @given(batches=st.lists(TABLES, max_size=5))
 def test_whatever_comes_redis_has_the_newest_rows(server: RedisServer, batches: list[list[Any]]) -> None:
-    place = Place(job="shop.model", generation=1, schema=SCHEMA, folder=Path())
+    place = Place(job="shop.model", generation=1, schema=SCHEMA, folder=LocalFolder(Path()), state=Path())
     expected: dict[str, str] = {}
     with Redis.from_url(server.url, decode_responses=True) as client:
         client.flushall()

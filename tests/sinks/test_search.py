@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.errors import Misuse
+from headrace.folders import LocalFolder
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.search import SearchSink, search
 from headrace.sinks.search_index import NoSuchIndex, SearchIndex, search_index
@@ -44,7 +45,11 @@ CUP = {"id": 2, "name": "Tea cup", "city": "New York", "price": 8.0, "at": NOON}
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(
-        job="my.shop.products", generation=1, schema=SCHEMA, folder=tmp_path / "my.shop/products/own"
+        job="my.shop.products",
+        generation=1,
+        schema=SCHEMA,
+        folder=LocalFolder(tmp_path / "own"),
+        state=tmp_path,
     )
 
 
@@ -234,7 +239,7 @@ def test_whatever_comes_the_index_has_the_newest_rows(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[int, str, bool]]]
 ) -> None:
     path = tmp_path_factory.mktemp("model")
-    place = Place(job="a.b", generation=1, schema=SCHEMA, folder=path)
+    place = Place(job="a.b", generation=1, schema=SCHEMA, folder=LocalFolder(path), state=path)
     expected: dict[int, str] = {}
     for number, batch in enumerate(batches):
         write(place, number, *({"id": key, "name": name, "_deleted": gone} for key, name, gone in batch))

@@ -112,6 +112,47 @@ def test_rows_that_the_table_does_not_take_are_named_and_nothing_is_written(
     assert database.execute("SELECT count(*) FROM stock").fetchone() == (0,)
 
 
+@pytest.mark.parametrize(
+    ("column", "keys"),
+    [("TEXT COLLATE NOCASE", ["tea", "TEA"]), ("NUMERIC", ["1", "1.0"]), ("REAL", [0.0, -0.0])],
+)
+def test_of_keys_that_are_equal_to_sqlite_the_last_row_counts(
+    file: Path, database: sqlite3.Connection, place: Places, column: str, keys: list[Any]
+) -> None:
+    database.execute(f"CREATE TABLE t (k {column} PRIMARY KEY, v INTEGER)")
+    rows = pa.table({"k": keys, "v": [1, 2], "_deleted": [False, False]})
+    gone = rows.set_column(2, "_deleted", pa.array([False, True]))
+    with closing(sqlite("t", key="k", mode="mirror", file=file).open(place(rows))) as target:
+        target.write(0, rows)
+        assert database.execute("SELECT v FROM t").fetchall() == [(2,)]
+        target.write(1, gone)
+        assert database.execute("SELECT v FROM t").fetchall() == []
+        target.write(2, gone.take([1, 0]))
+    assert database.execute("SELECT v FROM t").fetchall() == [(1,)]
+
+
+def test_rows_without_a_key_are_refused_each(file: Path, place: Places) -> None:
+    rows = pa.table({"k": [1.0, None, float("nan"), None], "v": [1, 2, 3, 4]})
+    sink = sqlite("t", key="k", file=file)
+    with closing(sink.open(place(rows))) as target, pytest.raises(Refused, match="NOT NULL") as refusal:
+        target.write(0, rows)
+    assert list(refusal.value.rows) == [1, 2, 3]
+
+
+def test_a_deletion_that_a_foreign_key_forbids_is_refused(
+    file: Path, database: sqlite3.Connection, place: Places
+) -> None:
+    database.executescript(
+        "CREATE TABLE t (k TEXT PRIMARY KEY, v INTEGER); CREATE TABLE u (k TEXT REFERENCES t);"
+        "INSERT INTO t VALUES ('tea', 1); INSERT INTO u VALUES ('tea');"
+    )
+    rows = pa.table({"k": ["cup", "tea"], "v": [1, 2], "_deleted": [False, True]})
+    sink = sqlite("t", key="k", mode="mirror", file=file)
+    with closing(sink.open(place(rows))) as target, pytest.raises(Refused, match="FOREIGN") as refusal:
+        target.write(0, rows)
+    assert (list(refusal.value.rows), refusal.value.final) == ([1], False)
+
+
 def test_an_older_series_of_batches_is_shut_out(file: Path, place: Places) -> None:
     sink = sqlite("sales", file=file)
     with closing(sink.open(place(SALES))) as old, closing(sink.open(place(SALES, generation=2))) as new:

@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-MODULES = ("postgres", "postgres_types", "rows", "sifting", "sqlite", "sqlite_table")
+MODULES = ("postgres", "postgres_types", "rows", "sqlite", "sqlite_table")
 
 
 @pytest.mark.parametrize("module", [*(f"sinks.{name}" for name in MODULES), "streams.outputs"])

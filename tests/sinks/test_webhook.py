@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import Misuse
+from headrace.folders import LocalFolder
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.signature import BadSignature, sign, verify
 from headrace.sinks.sink import Place, Sink
@@ -27,7 +28,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(job="shop.alerts", generation=1, schema=SCHEMA, folder=tmp_path)
+    return Place(job="shop.alerts", generation=1, schema=SCHEMA, folder=LocalFolder(tmp_path), state=tmp_path)
 
 
 def rows(*ids: int, product: str = "tea") -> pa.Table:
@@ -198,7 +199,7 @@ def test_a_new_generation_sends_again(place: Place, tmp_path: Path) -> None:
     with Receiver() as receiver:
         sink = webhook(receiver.url)
         write(sink, place, 0, rows(1))
-        write(sink, replace(place, generation=2, folder=tmp_path / "2"), 0, rows(1))
+        write(sink, replace(place, generation=2, folder=LocalFolder(tmp_path / "2")), 0, rows(1))
     assert Counter(receiver.ids).most_common(1)[0][1] == 1
 
 

@@ -98,7 +98,6 @@ class Delivery:
 
     def _opened(self) -> Target:
         if self._target is None:
-            self._place.folder.mkdir(parents=True, exist_ok=True)
             self._target = self._sink.open(self._place)
             newest = self._target.newest()
             self._newest = -1 if newest is None else newest

@@ -139,7 +139,6 @@ class EmailTarget:
 
     def close(self) -> None:
         """Let go of the journal; the server was taken leave of after the last mail."""
-        self._sent.close()
 
     def _send(self, batch: int, mails: dict[str, Mail]) -> None:
         refused: dict[int, NotTaken] = {}

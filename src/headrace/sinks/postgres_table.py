@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from psycopg import sql
 
 from headrace.sinks.errors import Unsuitable
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import psycopg
-    import pyarrow as pa
 
 MARKS: Final = "headrace_marks"
 """The table, in the schema of the rows' own, that says which batch of which job is there."""
@@ -24,11 +24,15 @@ _PREPARING: Final = 5_283_716_204_417_113_001
 """The advisory lock under which tables are made: two jobs that make one at once would disturb each other."""
 
 _COLUMNS: Final = """
-    SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
+    SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = '',
+           coalesce((SELECT collisdeterministic FROM pg_collation c WHERE c.oid = attcollation), true)
     FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 _UNIQUE: Final = """
-    SELECT array(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid AND attnum = ANY (indkey))
+    SELECT array(
+        SELECT attname::text FROM pg_attribute
+        WHERE attrelid = indrelid AND attnum = ANY ((indkey::int2[])[0:indnkeyatts - 1])
+    ), indimmediate
     FROM pg_index
     WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
 """
@@ -38,6 +42,13 @@ _UNIQUE: Final = """
 class _Column:
     kind: str
     must_be_given: bool
+    is_deterministic: bool
+    """Whether texts are equal only if their bytes are."""
+
+    def is_exact(self, kind: pa.DataType) -> bool:
+        """Whether values that differ for Arrow always differ in the column: nothing is rounded or folded."""
+        is_same = is_binary(kind, self.kind) and not pa.types.is_floating(kind)
+        return is_same and "(" not in self.kind and self.is_deterministic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +88,11 @@ class TablePlan:
         found = self._found(connection)
         return all(is_binary(kind, found[name].kind) for name, kind in self.columns.items())
 
+    def has_exact_key(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether keys that differ for Arrow differ for the table, which is there, too."""
+        found = self._found(connection)
+        return all(found[name].is_exact(self.columns[name]) for name in self.key)
+
     def _make_marks(self, connection: psycopg.Connection[Any]) -> None:
         if _exists(self.marks, connection):
             return  # so that no right to make tables is needed where it is there
@@ -89,7 +105,7 @@ class TablePlan:
 
     def _found(self, connection: psycopg.Connection[Any]) -> dict[str, _Column]:
         rows = connection.execute(_COLUMNS, [self.name.as_string(connection)]).fetchall()
-        return {name: _Column(kind, must_be_given) for name, kind, must_be_given in rows}
+        return {name: _Column(*facts) for name, *facts in rows}
 
     def _create(self, connection: psycopg.Connection[Any]) -> None:
         parts = [_defined(name, kind) for name, kind in self.columns.items()]
@@ -129,12 +145,19 @@ class TablePlan:
         if not self.key:
             return
         unique = connection.execute(_UNIQUE, [self.name.as_string(connection)]).fetchall()
-        if not any(set(columns) == set(self.key) for (columns,) in unique):
-            columns = ", ".join(self.key)
+        matching = [is_immediate for columns, is_immediate in unique if set(columns) == set(self.key)]
+        columns = ", ".join(self.key)
+        if not matching:
             raise Unsuitable(
                 f"the table {self.table!r} of PostgreSQL has no unique index on ({columns}), by which rows "
                 f"replace one another: CREATE UNIQUE INDEX ON {self.table} ({columns}), or give the output "
                 "the key that the table has. Nothing was written."
+            )
+        if not all(matching):
+            raise Unsuitable(
+                f"the unique constraint on ({columns}) of the table {self.table!r} of PostgreSQL is "
+                "DEFERRABLE, and INSERT … ON CONFLICT does not support that: drop the constraint and create "
+                "it as NOT DEFERRABLE. Nothing was written."
             )
 
 

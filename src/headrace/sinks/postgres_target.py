@@ -11,8 +11,8 @@
 
 Rows that are only added are copied into the table itself.
 
-When PostgreSQL refuses the rows, they are tried again in halves, each under a savepoint, until those are
-found that it does not take. Then all is rolled back, and the caller is told.
+When PostgreSQL refuses the rows, the server merges them one by one, and says which ones it does not take.
+Then everything is rolled back, and the caller gets the refused rows with the reasons.
 """
 
 from __future__ import annotations
@@ -22,21 +22,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from psycopg import sql
 
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.postgres_binary import binary_of
-from headrace.sinks.postgres_merge import BY_INDEX, STAGING, deletion, insertion, staging
+from headrace.sinks.postgres_merge import (
+    BY_INDEX,
+    CREATE_LITERALS,
+    CREATE_REFUSED,
+    LITERALS,
+    POSITION,
+    REFUSALS,
+    REFUSED,
+    STAGING,
+    Merge,
+)
 from headrace.sinks.postgres_table import TablePlan, listed
-from headrace.sinks.postgres_types import csv_of
+from headrace.sinks.postgres_types import composite_of, csv_of
 from headrace.sinks.rows import in_order_of_key, last_of_each_key
-from headrace.sinks.sifting import sift
 from headrace.sinks.sink import DELETED
 from headrace.sinks.table_sink import refuse_if_superseded, written_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from headrace.sinks.postgres import PostgresSink
     from headrace.sinks.sink import Place
@@ -52,12 +60,15 @@ PATIENCE: Final = {
 SESSION: Final = (
     f"SET lock_timeout = '30s'; SET client_min_messages = 'warning'; SET TimeZone = 'UTC'; {BY_INDEX}"
 )
-REFUSALS: Final = ("22", "23", "44", "54", "P0")
-"""Classes of SQLSTATE that speak of the rows: values, constraints, views, sizes, and what triggers say."""
+ONE_BY_ONE: Final = (*REFUSALS, "21000")
+"""What is tried again row by row. 21000: two rows of the batch have one key to the unique index, although not
+to the types of its columns, because the index has another collation or a trigger changes the key."""
 PERHAPS_LATER: Final = ("23503", "23505", "23P01")
 """Constraints that look at other rows, which may come or go: foreign key, unique, exclusion."""
-NOT_NOW: Final = ("25006", "40", "53", "55", "57", "58", "08")
+NOT_NOW: Final = ("25006", "40", "53", "55006", "55P", "57", "58", "08")
 """Read only (a standby), rollbacks, resources, locks, shutdowns, the system, connections."""
+CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
+"""Deferred constraints are checked before the commit, where refused rows can still be found."""
 
 
 def open_target(sink: PostgresSink, url: str, place: Place) -> PostgresTarget:
@@ -74,8 +85,7 @@ def open_target(sink: PostgresSink, url: str, place: Place) -> PostgresTarget:
             connection.execute(SESSION)
             plan.prepare(connection)
             target = PostgresTarget(connection, sink, plan, place)
-            if sink.mode != "append":
-                target.make_staging()
+            target.create_staging()
         except BaseException:
             connection.close()
             raise
@@ -105,23 +115,25 @@ class PostgresTarget:
         self._sink = sink
         self._plan = plan
         self._place = place
-        self._deletes = sink.mode == "mirror" and DELETED in place.schema.names
-        self._staged = [*plan.columns, *([DELETED] if self._deletes else [])]
         self._is_merged = sink.mode != "append"
-        is_binary = plan.takes_binary(connection)
-        schema = pa.schema([(name, place.schema.field(name).type) for name in self._staged])
-        self._form: Callable[[pa.Table], memoryview] = csv_of
-        if is_binary:
-            self._form = lambda rows: binary_of(rows.cast(schema))
-        self._copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT {})").format(
-            STAGING if self._is_merged else plan.name,
-            listed(self._staged),
-            sql.SQL("binary" if is_binary else "csv"),
+        has_deleted = self._is_merged and DELETED in place.schema.names
+        self._merge = Merge(
+            plan=plan,
+            has_deleted=has_deleted,
+            deletes=sink.mode == "mirror",
+            is_key_exact=plan.has_exact_key(connection),
         )
+        self._columns = [*plan.columns, *([DELETED] if has_deleted else [])]
+        is_binary = plan.takes_binary(connection)
+        schema = pa.schema([(name, place.schema.field(name).type) for name in self._columns])
+        self._schema = schema.append(pa.field(POSITION, pa.int64()))
+        self._form = binary_of if is_binary else csv_of
+        self._format = sql.SQL("binary" if is_binary else "csv")
 
-    def make_staging(self) -> None:
-        """Make the table that rows are copied to; it goes with the connection."""
-        self._connection.execute(staging(self._plan, deletes=self._deletes))
+    def create_staging(self) -> None:
+        """Create the table that rows are copied to; it goes with the connection."""
+        if self._is_merged:
+            self._connection.execute(self._merge.create_staging(on_commit=sql.SQL("DELETE ROWS")))
 
     def newest(self) -> int | None:
         """The batch that the mark names."""
@@ -133,7 +145,9 @@ class PostgresTarget:
         """Rows and mark in one transaction."""
         with _faults(self._sink.name), self._connection.transaction():
             if self._claim(batch):
-                self._apply(self._counting(rows), rows)
+                staged = self._staged(rows)
+                if not self._write_at_once(staged):
+                    self._write_one_by_one(staged)
 
     def close(self) -> None:
         """Hang up."""
@@ -162,53 +176,74 @@ class PostgresTarget:
         ).fetchall()
         return marks[0] if marks else None
 
-    def _counting(self, rows: pa.Table) -> pa.Array:
-        """The indexes of the rows that are to be written."""
-        indexes = last_of_each_key(rows, self._plan.key)
-        if self._sink.mode == "upsert" and DELETED in rows.column_names:
-            gone = pc.fill_null(rows[DELETED].combine_chunks().take(indexes), fill_value=False)
-            indexes = indexes.filter(pc.invert(gone))
-        return in_order_of_key(rows, self._plan.key, indexes)
-
-    def _apply(self, indexes: pa.Array, rows: pa.Table) -> None:
-        counting = rows.select(self._staged)
+    def _staged(self, rows: pa.Table) -> pa.Table:
+        """The rows that count, in the order of their keys, each with its position in the batch."""
+        indexes = in_order_of_key(rows, self._plan.key, last_of_each_key(rows, self._plan.key))
+        staged = rows.select(self._columns)
         if self._plan.key:
-            counting = counting.take(indexes)
-        codes: set[str] = set()
+            staged = staged.take(indexes)
+        return staged.append_column(POSITION, indexes).cast(self._schema)
 
-        def apply(first: int, end: int) -> str | None:
+    def _write_at_once(self, staged: pa.Table) -> bool:
+        """Write all rows by one statement; False where the database refuses that, and nothing is written."""
+        try:
+            with self._connection.transaction(), self._connection.cursor() as cursor:
+                if self._is_merged:
+                    self._copy(cursor, STAGING, staged)
+                else:
+                    self._copy(cursor, self._plan.name, staged.drop_columns(POSITION))
+                for statement in self._statements():
+                    # Not prepared: a plan that was made for a small table would be kept when it has grown.
+                    cursor.execute(statement, prepare=False)
+                cursor.execute(CHECK_NOW)
+        except psycopg.Error as error:
+            if not (error.sqlstate or "").startswith(ONE_BY_ONE):
+                raise
+            return False
+        return True
+
+    def _statements(self) -> Iterator[sql.Composed]:
+        """What merges staged rows into the table."""
+        if not self._is_merged:
+            return
+        if self._merge.deletes and self._merge.has_deleted:
+            yield self._merge.delete()
+        yield self._merge.upsert()
+
+    def _write_one_by_one(self, staged: pa.Table) -> None:
+        """Have the server write the rows one after the other; `Refused` for those that it does not take."""
+        with self._connection.cursor() as cursor:
+            if not self._is_merged:
+                cursor.execute(self._merge.create_staging(on_commit=sql.SQL("DROP")))
+            cursor.execute(CREATE_REFUSED)
             try:
                 with self._connection.transaction():
-                    self._merge_rows(counting.slice(first, end - first), once=end - first == len(counting))
+                    self._copy(cursor, STAGING, staged)
             except psycopg.Error as error:
                 if not (error.sqlstate or "").startswith(REFUSALS):
                     raise
-                codes.add(error.sqlstate or "")
-                return _first_line(error)
-            return None
-
-        refused = sift(len(counting), apply)
+                self._parse_one_by_one(cursor, staged)
+            cursor.execute(CHECK_NOW)
+            cursor.execute(self._merge.merge_one_by_one(), prepare=False)
+            refused = cursor.execute(sql.SQL("SELECT * FROM {}").format(REFUSED)).fetchall()
         if refused:
-            named = {indexes[position].as_py(): reason for position, reason in refused.items()}
-            raise Refused(named, final=codes.isdisjoint(PERHAPS_LATER))
+            is_final = not any(code in PERHAPS_LATER for _, code, _ in refused)
+            raise Refused({position: reason for position, _, reason in sorted(refused)}, final=is_final)
 
-    def _merge_rows(self, rows: pa.Table, *, once: bool) -> None:
-        with self._connection.cursor() as cursor:
-            with cursor.copy(self._copy) as copy:
-                copy.write(self._form(rows))
-            for statement in self._statements():
-                # Not prepared: a plan that was made for a small table would be kept when it has grown.
-                cursor.execute(statement, prepare=False)
-            if not once and self._is_merged:
-                cursor.execute(sql.SQL("TRUNCATE {}").format(STAGING))
+    def _parse_one_by_one(self, cursor: psycopg.Cursor[Any], staged: pa.Table) -> None:
+        """Stage the rows whose values the columns can hold."""
+        cursor.execute(CREATE_LITERALS)
+        with cursor.copy(sql.SQL("COPY {} FROM STDIN").format(LITERALS)) as copy:
+            for index, position in enumerate(staged[POSITION].to_pylist()):
+                copy.write_row((position, composite_of(staged.slice(index, 1))))
+        cursor.execute(self._merge.parse_one_by_one(), prepare=False)
 
-    def _statements(self) -> Iterator[sql.Composed]:
-        """What brings staged rows into the table."""
-        if not self._is_merged:
-            return
-        if self._deletes:
-            yield deletion(self._plan)
-        yield insertion(self._plan, deletes=self._deletes)
+    def _copy(self, cursor: psycopg.Cursor[Any], table: sql.Identifier, rows: pa.Table) -> None:
+        command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT {})").format(
+            table, listed(rows.column_names), self._format
+        )
+        with cursor.copy(command) as copy:
+            copy.write(self._form(rows))
 
 
 @contextmanager
@@ -220,6 +255,8 @@ def _faults(name: str) -> Iterator[None]:
         if error.sqlstate is not None and not error.sqlstate.startswith(NOT_NOW):
             raise
         raise Unavailable(f"{name}: {_first_line(error)}") from error
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        raise Unsuitable(f"{name}: {_first_line(error)}") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise Unsuitable(
             f"{name}: {_first_line(error)}. The user of its url has to be allowed to write the table and "

@@ -74,6 +74,16 @@ def csv_of(rows: pa.Table) -> memoryview:
     return memoryview(out.getvalue())
 
 
+def composite_of(row: pa.Table) -> bytes:
+    r"""One row as PostgreSQL writes a composite value: CSV in which a backslash is an escape.
+
+    >>> composite_of(pa.table({"name": ['5" \\ nail'], "note": [""], "count": [None]}))
+    b'("5"" \\\\ nail","",)'
+    """
+    line = bytes(csv_of(row)).removesuffix(b"\n")
+    return b"(%b)" % line.replace(b"\\", b"\\\\")
+
+
 def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column as Arrow can write it; bytes, spans of time and documents become texts."""
     kind = column.type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 from datetime import UTC, date, datetime, time, timedelta
@@ -17,19 +18,27 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
 _INDEX: Final = "_headrace_index"
+_NULL: Final = "_headrace_null"
 
 
 def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Array:
     """The indexes of the rows that count, in their order: of several with one key the last.
 
-    >>> last_of_each_key(pa.table({"k": ["a", "b", "a"], "v": [1, 2, 3]}), ["k"]).to_pylist()
-    [1, 2]
+    A null equals nothing, not even a null, as in SQL.
+
+    >>> last_of_each_key(pa.table({"k": ["a", None, "b", None, "a"]}), ["k"]).to_pylist()
+    [1, 2, 3, 4]
     """
     everything = pa.array(np.arange(len(rows)))
     if not key:
         return everything
-    numbered = rows.select(list(key)).append_column(_INDEX, everything)
-    last = numbered.group_by(list(key), use_threads=False).aggregate([(_INDEX, "max")])[f"{_INDEX}_max"]
+    names = list(key)
+    numbered = rows.select(names).append_column(_INDEX, everything)
+    if any(rows[name].null_count for name in names):
+        is_null = functools.reduce(pc.or_, [pc.is_null(rows[name]) for name in names])
+        numbered = numbered.append_column(_NULL, pc.if_else(is_null, everything, None))
+        names.append(_NULL)
+    last = numbered.group_by(names, use_threads=False).aggregate([(_INDEX, "max")])[f"{_INDEX}_max"]
     if len(last) == len(rows):
         return everything
     return pc.take(last.combine_chunks(), pc.sort_indices(last))

@@ -44,7 +44,7 @@ class SearchSink:
         from headrace.sinks.search_target import SearchTarget
 
         definition = self._definition(place.schema)
-        folder = self.path or state_folder(place) / FOLDER / self.index
+        folder = self.path or place.state / FOLDER / self.index
         folder.mkdir(parents=True, exist_ok=True)
         return SearchTarget(self.name, folder, definition, place)
 
@@ -99,11 +99,3 @@ def search(
     return SearchSink(
         index=name, key=columns, text=texts, words=words, path=None if path is None else Path(path)
     )
-
-
-def state_folder(place: Place) -> Path:
-    """The state folder that the job's folder `<state>/<application>/<job>/…` is in."""
-    for folder in place.folder.parents:
-        if f"{folder.parent.name}.{folder.name}" == place.job:
-            return folder.parent.parent
-    return place.folder

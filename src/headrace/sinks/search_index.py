@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.sinks.journal import write_durably
+from headrace.folders import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ class IndexDefinition:
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the index."""
-        write_durably(folder / DEFINITION, asdict(self))
+        write_durably(folder / DEFINITION, json.dumps(asdict(self)))
 
     @staticmethod
     def read(folder: Path) -> IndexDefinition | None:

@@ -6,7 +6,7 @@ sent.json    {"batch": 41, "times": [1767225600.0]}                the newest ba
              {"hold": 1767225700.0}                                the receiver asked to be left alone
 ```
 
-A line is on disk (fsync) before the next message is sent. When all of a batch was sent, one line takes the
+A line is durable before the next message is sent. When all of a batch was sent, one line takes the
 place of all. A crash can leave a message that was answered and not written down (as many as are under way at
 once): it is sent again, with the same id. That is the one window in which a receiver can get a message twice.
 """
@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.sinks.journal import write_durably
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
+    from headrace.folders import Folder
     from headrace.sinks.sink import Place
 
 FILE: Final = "sent.json"
@@ -36,8 +33,8 @@ LONGEST_HOLD_S: Final = 3600.0
 class Sent:
     """The journal of one sink; `times` says of how many messages the times are kept, for a limit of rate."""
 
-    def __init__(self, folder: Path, *, times: int = 0) -> None:
-        self._path = folder / FILE
+    def __init__(self, folder: Folder, *, times: int = 0) -> None:
+        self._folder = folder
         self._lock = threading.Lock()
         self._ids: dict[int, set[str]] = {}
         self.newest: int | None = None
@@ -46,45 +43,32 @@ class Sent:
         """When the last messages were sent, in seconds since 1970."""
         self.hold_until: float = 0.0
         """Until when the receiver wants to be left alone."""
-        for entry in _entries(self._path):
+        for entry in _entries(folder.read(FILE) or ""):
             self._take(entry)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def ids(self, batch: int) -> set[str]:
         """The messages of a batch that were sent."""
         return self._ids.get(batch, set())
 
     def add(self, batch: int, identity: str) -> None:
-        """Write down that a message was sent; it is on disk when this returns."""
-        now_s = time.time()
-        with self._lock:
-            self._append({"batch": batch, "id": identity, "at": now_s})
-        os.fsync(self._file)
+        """Write down that a message was sent; it is durable when this returns."""
+        self._append({"batch": batch, "id": identity, "at": time.time()})
 
     def hold(self, seconds: float) -> None:
         """Keep away from the receiver for so long, over restarts too."""
-        with self._lock:
-            self._append({"hold": time.time() + min(seconds, LONGEST_HOLD_S)})
+        self._append({"hold": time.time() + min(seconds, LONGEST_HOLD_S)})
 
     def finish(self, batch: int) -> None:
         """Write down that all of a batch was sent, and forget its messages."""
-        write_durably(self._path, {"batch": batch, "times": list(self.times)})
-        os.close(self._file)
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._folder.write(FILE, json.dumps({"batch": batch, "times": list(self.times)}))
         self._ids.clear()
         self.newest = batch
 
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
     def _append(self, entry: dict[str, Any]) -> None:
         # The line break comes first: what a crash has left of a line does not spoil the next one.
-        os.write(self._file, b"\n" + json.dumps(entry).encode())
-        self._take(entry)
+        self._folder.append(FILE, "\n" + json.dumps(entry))
+        with self._lock:
+            self._take(entry)
 
     def _take(self, entry: dict[str, Any]) -> None:
         if "hold" in entry:
@@ -122,12 +106,8 @@ def _digest(parts: list[Any]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except FileNotFoundError:
-        return
-    for line in lines:
+def _entries(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.split("\n"):
         try:
             entry = json.loads(line)
         except ValueError:  # cut by a crash

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from headrace.folders import Folder
+
 DELETED: Final = "_deleted"
 """The boolean column that says of a row that its key is to go; it is no column of the target."""
 
@@ -34,12 +36,15 @@ class Place:
     job: str
     """The job's full name, `application.job`: marks are kept by it and the sink's name."""
     generation: int
-    """Which series of batches this is. One that begins at 0 again, after a reset or with a new state folder,
+    """Which series of batches this is. One that begins at 0 again, after a reset,
     has a higher number: marks of lower ones say nothing about it."""
     schema: pa.Schema
     """The columns of every table that will be written, `_deleted` included if the rows have it."""
-    folder: Path
-    """A folder on the driver's machine, for this sink and generation alone, for what a target must keep."""
+    folder: Folder
+    """A folder next to the checkpoint, for this sink and generation alone, for what a target must keep: a
+    driver on another machine finds it again."""
+    state: Path
+    """The state folder on the driver's machine."""
 
 
 @runtime_checkable

@@ -39,11 +39,15 @@ class TablePlan:
         names = {name for _, name, *_ in found}
         if not found:
             key = f", PRIMARY KEY ({listed(self.key)})" if self.key else ""
-            parts = ", ".join(f"{quoted(name)} {type_of(kind)}" for name, kind in self.columns.items())
+            parts = ", ".join(self._defined(name, kind) for name, kind in self.columns.items())
             connection.execute(f"CREATE TABLE {quoted(self.table)} ({parts}{key})")
         for name in [name for name in self.columns if found and name not in names]:
             kind = type_of(self.columns[name])
             connection.execute(f"ALTER TABLE {quoted(self.table)} ADD COLUMN {quoted(name)} {kind}")
+
+    def _defined(self, name: str, kind: pa.DataType) -> str:
+        # SQLite lets a primary key be null, and each such row would be another one.
+        return f"{quoted(name)} {type_of(kind)}{' NOT NULL' if name in self.key else ''}"
 
     def _check(self, found: Sequence[tuple[Any, ...]]) -> None:
         kinds = {name: kind for _, name, kind, *_ in found}

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.sinks.errors import Refused, Unavailable
 from headrace.sinks.rows import last_of_each_key
-from headrace.sinks.sifting import sift
 from headrace.sinks.sink import DELETED
 from headrace.sinks.sqlite_table import TablePlan, listed, quoted, values_of
 from headrace.sinks.table_sink import refuse_if_superseded, written_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
     from headrace.sinks.sink import Place
     from headrace.sinks.sqlite import SqliteSink
@@ -35,7 +34,9 @@ NOT_NOW: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
+REFUSALS: Final = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
 PERHAPS_LATER: Final = ("FOREIGN KEY", "UNIQUE")
+NO_CHANGE: Final = "SELECT 1"
 
 
 def open_target(sink: SqliteSink, file: Path, place: Place) -> SqliteTarget:
@@ -111,35 +112,53 @@ class SqliteTarget:
         return found
 
     def _apply(self, indexes: pa.Array, rows: pa.Table) -> None:
-        if self._sink.mode != "append" and DELETED in rows.column_names:
-            gone = pc.fill_null(rows[DELETED].combine_chunks().take(indexes), fill_value=False)
-            if self._sink.mode == "mirror":
-                self._delete(rows.take(indexes.filter(gone)))
-            indexes = indexes.filter(pc.invert(gone))
-        counting = rows.take(indexes)
-        values = list(zip(*(values_of(counting[name]) for name in self._plan.columns), strict=True))
-        reasons: list[str] = []
+        """Write the rows in the order of the batch, so that SQLite decides which keys are equal."""
+        statements = list(self._statements(rows.take(indexes)))
+        try:
+            with self._savepoint():
+                for statement, values in statements:
+                    self._connection.execute(statement, values)
+        except REFUSALS:
+            self._apply_one_by_one(indexes, statements)
 
-        def apply(first: int, end: int) -> str | None:
-            self._connection.execute("SAVEPOINT part")
+    def _apply_one_by_one(self, indexes: pa.Array, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        refused = {}
+        for index, (statement, values) in zip(indexes.to_pylist(), statements, strict=True):
             try:
-                self._connection.executemany(self._insertion, values[first:end])
-            except (sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
-                self._connection.execute("ROLLBACK TO part")
-                reasons.append(str(error))
-                return str(error)
-            self._connection.execute("RELEASE part")
-            return None
-
-        refused = sift(len(values), apply)
+                with self._savepoint():
+                    self._connection.execute(statement, values)
+            except REFUSALS as error:
+                refused[index] = str(error)
         if refused:
-            final = not any(reason.startswith(PERHAPS_LATER) for reason in reasons)
-            named = {indexes[position].as_py(): reason for position, reason in refused.items()}
-            raise Refused(named, final=final)
+            is_final = not any(reason.startswith(PERHAPS_LATER) for reason in refused.values())
+            raise Refused(refused, final=is_final)
 
-    def _delete(self, gone: pa.Table) -> None:
-        keys = zip(*(values_of(gone[name]) for name in self._plan.key), strict=True)
-        self._connection.executemany(self._deletion, keys)
+    def _statements(self, rows: pa.Table) -> Iterator[tuple[str, Sequence[Any]]]:
+        """What each row does to the table."""
+        is_merged = self._sink.mode != "append" and DELETED in rows.column_names
+        deleted = rows[DELETED].to_pylist() if is_merged else itertools.repeat(False)
+        columns = {name: values_of(rows[name]) for name in self._plan.columns}
+        keys = [columns[name] for name in self._plan.key]
+        for index, (values, is_deleted) in enumerate(
+            zip(zip(*columns.values(), strict=True), deleted, strict=False)
+        ):
+            if not is_deleted:
+                yield self._insertion, values
+            elif self._sink.mode == "mirror":
+                yield self._deletion, [column[index] for column in keys]
+            else:
+                yield NO_CHANGE, ()
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        self._connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK TO part")
+            raise
+        finally:
+            self._connection.execute("RELEASE part")
 
 
 def _insertion(plan: TablePlan) -> str:

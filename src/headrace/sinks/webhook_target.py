@@ -71,7 +71,6 @@ class WebhookTarget:
     def close(self) -> None:
         """Hang up."""
         self._http.clear()
-        self._sent.close()
 
     def _respect_hold(self) -> None:
         wait_s = self._sent.hold_until - time.time()
