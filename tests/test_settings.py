@@ -81,3 +81,22 @@ def test_what_makes_no_sense_is_explained(tmp_path: Path, content: str) -> None:
     settings = Settings.read(environment={}, folder=tmp_path)
     with pytest.raises(Misuse, match=r"headrace\.toml"):
         settings.master(), settings.spark()
+
+
+def test_the_file_next_to_the_pipeline_counts_wherever_the_command_runs(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/headrace.toml").write_text('[jobs]\nstate = "kept"\n[postgres]\nurl = "postgresql://a"')
+    settings = Settings.read(environment={}, folder=tmp_path, project=tmp_path / "shop")
+    assert settings.state() == tmp_path / "shop/kept"
+    assert settings.url("postgres") == "postgresql://a"
+    assert settings.state("here") == tmp_path / "here"
+    environment = {"HEADRACE_PROJECT": str(tmp_path / "shop"), "HEADRACE_STATE": "there"}
+    settings = Settings.read(environment=environment, folder=tmp_path)
+    assert settings.url("postgres") == "postgresql://a"
+    assert settings.state() == tmp_path / "there"
+
+
+def test_the_state_of_a_project_without_a_file_is_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    settings = Settings.read(environment={}, folder=tmp_path, project=tmp_path / "shop")
+    assert settings.state() == tmp_path / "shop/.headrace"

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from headrace.errors import HeadraceError
+    from headrace.feeds.errors import TokenGone
     from headrace.queues.queue import queue
     from headrace.sinks.email import email
     from headrace.sinks.postgres import postgres
@@ -21,11 +23,19 @@ if TYPE_CHECKING:
     from headrace.streams.clocks import clock_skew, correct_clock
     from headrace.streams.correction import correct
     from headrace.streams.rows import Rows
+    from headrace.streams.stream import Stream
+    from headrace.streams.table import Table
+    from headrace.streams.table_view import TableView
     from headrace.streams.windows import hopping, session, sliding, tumbling
 
 __all__ = [
     "App",
+    "HeadraceError",
     "Rows",
+    "Stream",
+    "Table",
+    "TableView",
+    "TokenGone",
     "clock_skew",
     "correct",
     "correct_clock",
@@ -45,7 +55,12 @@ __all__ = [
 
 _PLACES: Final = {
     "App": "streams.app",
+    "HeadraceError": "errors",
     "Rows": "streams.rows",
+    "Stream": "streams.stream",
+    "Table": "streams.table",
+    "TableView": "streams.table_view",
+    "TokenGone": "feeds.errors",
     "clock_skew": "streams.clocks",
     "correct": "streams.correction",
     "correct_clock": "streams.clocks",
@@ -70,3 +85,8 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(import_module(f"headrace.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names that users import from here, for completion and `help`."""
+    return sorted({*globals(), *__all__})

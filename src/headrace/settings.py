@@ -8,14 +8,19 @@
 | checkpoints | | `HEADRACE_CHECKPOINTS` | `[jobs]` `checkpoints` | in the state folder |
 | more of Spark | | | `[spark.settings]` | |
 | where outputs go | `url=` | `HEADRACE_POSTGRES`, … | `[postgres]` `url`, … | |
+| the database to capture | `URL`, `--url` | `HEADRACE_CAPTURE` | `[capture]` `url` | |
 
-A relative state folder in the file is meant from the file's own folder.
+The nearest `headrace.toml` is that of the project folder, or of the closest folder above it. The project
+folder is that of the pipeline file while its jobs run, then `HEADRACE_PROJECT`, then the current folder. A
+relative state folder in the file is relative to the file's own folder; one in an argument or in the
+environment is relative to the current folder.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,18 +29,19 @@ from headrace.client.address import BadAddress, read_addresses
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace.client.address import Address
 
 FILE: Final = "headrace.toml"
 STATE: Final = ".headrace"
+PROJECT: Final = "HEADRACE_PROJECT"
 LOCAL: Final = "local[*]"
 EXAMPLES: Final = {
     "address": "127.0.0.1:9092",
     "master": "local[2]",
     "state": "./state",
-    "checkpoints": "hdfs:///streams",
+    "checkpoints": "/mnt/streams",
     "url": "postgresql://user@host/database",
 }
 
@@ -65,17 +71,29 @@ class Settings:
 
     environment: Mapping[str, str]
     folder: Path
+    """The current folder."""
+    project: Path
+    """The folder where the file is looked for first."""
     file: Path | None = None
     content: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def read(*, environment: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
+    def read(
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        project: Path | None = None,
+    ) -> Settings:
         """The settings of this process, or of another environment and folder."""
+        environment = os.environ if environment is None else environment
         folder = folder or Path.cwd()
-        file = nearest_file(folder)
+        if project is None:
+            project = folder / environment.get(PROJECT, "")
+        file = nearest_file(project)
         return Settings(
-            environment=os.environ if environment is None else environment,
+            environment=environment,
             folder=folder,
+            project=project,
             file=file,
             content={} if file is None else _content(file),
         )
@@ -93,7 +111,7 @@ class Settings:
     def state(self, argument: str | None = None) -> Path:
         """The folder of checkpoints and, for an embedded broker, of its data."""
         said = self._find(argument, "--state", "HEADRACE_STATE", "jobs", "state")
-        base = self.folder if self.file is None else self.file.parent
+        base = self.project if self.file is None else self.file.parent
         if said is None:
             return base / STATE
         return (base if said.origin == f"from {self.file}" else self.folder) / said.text
@@ -146,6 +164,24 @@ class Settings:
         )
 
 
+@contextmanager
+def project_folder(folder: Path) -> Iterator[None]:
+    """A block in which this process, and processes that it starts, have this project folder.
+
+    Outputs look up their addresses when they are opened, on threads of Spark's and in child processes; the
+    environment is what all of them share.
+    """
+    before = os.environ.get(PROJECT)
+    os.environ[PROJECT] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PROJECT]
+        else:
+            os.environ[PROJECT] = before
+
+
 def read_broker_address(said: Said) -> BrokerAddress:
     """The addresses in a text; what is none is refused with its origin."""
     try:
@@ -156,6 +192,7 @@ def read_broker_address(said: Said) -> BrokerAddress:
 
 def nearest_file(folder: Path) -> Path | None:
     """The `headrace.toml` of `folder`, or of the closest folder above it that has one."""
+    folder = folder.absolute()
     for candidate in (folder, *folder.parents):
         if (candidate / FILE).is_file():
             return candidate / FILE

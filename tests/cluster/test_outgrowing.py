@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -19,7 +20,6 @@ from tools.spark_cluster import SparkCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -37,8 +37,9 @@ class Application:
     def __init__(self, folder: Path, *options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "headrace.toml").write_text(SETTINGS)
+        (folder / "pipeline.py").write_text(Path(pipeline.__file__).read_text())
         self._said = folder / "said"
-        command = [sys.executable, "-m", "headrace.cli", "run", str(pipeline.__file__), *options]
+        command = [sys.executable, "-m", "headrace.cli", "run", "pipeline.py", *options]
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
                 [*command, "--state", str(folder / "state")],

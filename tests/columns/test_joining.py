@@ -69,7 +69,9 @@ def joined(
     for batch, rows in enumerate(batches):
         late, now = watermarks[batch], watermarks[batch + 1]
         made = kernel(how)(table(rows, number), store.read(batch), Times(late * MS, now * MS))
-        if made.kept is not None:
+        if made.kept is None:
+            store.keep(batch)
+        else:
             store.write(batch, made.kept)
         for output in made.output:
             found += [(row["key"], row["left"], row["right"]) for row in output.to_pylist()]
@@ -138,7 +140,7 @@ def test_many_batches_leave_few_segments_and_the_same_rows(
     watermarks = [0] * 45 + [2 * n for n in range(45, 60)]
     store = SegmentStore(tmp_path, 0)
     assert joined(how, batches, watermarks, store) == expected(how, batches, watermarks)
-    assert all(len(side) < 3 * segments.FAN for side in store.read(99).sides)
+    assert all(len(side) < 3 * segments.FAN for side in store.read(len(batches)).sides)
     assert len(list((tmp_path / "0").iterdir())) < 12 * segments.FAN
 
 
@@ -153,9 +155,10 @@ def test_a_repeated_batch_finds_what_it_found_before(tmp_path: Path) -> None:
 
 def test_rows_are_kept_until_nothing_can_match_them_any_more(tmp_path: Path) -> None:
     store = SegmentStore(tmp_path, 0)
-    joined("inner", [[(0, "a", 10), (1, "a", 10)]], [0, 10 + BEFORE], store)
+    rows: list[Row] = [(0, "a", 10), (1, "a", 10)]
+    joined("inner", [rows], [0, 10 + BEFORE], store)
     assert [len(side) for side in store.read(1).sides] == [1, 1]
-    joined("inner", [[], [], []], [0, 0, 0, 11 + BEFORE], store)
+    joined("inner", [rows, [], []], [0, 10 + BEFORE, 10 + BEFORE, 11 + BEFORE], store)
     assert [len(side) for side in store.read(3).sides] == [1, 0]
 
 

@@ -67,6 +67,12 @@ class Shelf:
         self.begin(steps)
         self._producer.commit_transaction(30)
 
+    def write_raw(self, key: str, value: bytes) -> None:
+        """Write a value as it is, as another program might."""
+        self._producer.begin_transaction()
+        self._producer.produce(self.name, value, key.encode(), partition=self.partition_of(key))
+        self._producer.commit_transaction(30)
+
     def abort(self, *steps: Step) -> None:
         self.begin(steps)
         self._producer.abort_transaction(30)

@@ -122,6 +122,19 @@ async def test_a_browser_gets_rows_and_changes_and_goes_on_where_it_was(site: Si
         assert json.loads((await answer.event())["data"])["row"]["n"] == 3
 
 
+async def test_a_row_with_line_breaks_is_one_event(site: Site, shelf: Shelf) -> None:
+    await asyncio.to_thread(shelf.write_raw, "a", b'{"id": "a",\n\n"n": 1}')
+    await asyncio.to_thread(shelf.write_raw, "c", b'{"id": "c\\n\\ndata: x",\r\n\r"n": 2}')
+    async with site.get(f"/changes/{shelf.name}") as answer:
+        await answer.head()
+        events = [await answer.event(), await answer.event()]
+    rows = {event["id"]: json.loads(event["data"])["row"] for event in events}
+    assert sorted(rows.values(), key=lambda row: int(row["n"])) == [
+        {"id": "a", "n": 1},
+        {"id": "c\n\ndata: x", "n": 2},
+    ]
+
+
 async def test_the_views_are_listed(site: Site, shelf: Shelf) -> None:
     async with site.get("/") as answer:
         views = (await answer.document())["views"]

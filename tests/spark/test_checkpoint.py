@@ -31,6 +31,10 @@ OFFSETS = st.dictionaries(
         ('v1\n\n{"a":{"0":1}}\n-\n{"b":{"1":2}}', [{"a": {"0": 1}}, {"b": {"1": 2}}]),
         ('v1\n{}\n17\n{"logOffset":3}\n{"a":{"0":1}}', [{"a": {"0": 1}}]),
         ('v2\n{}\n0:{"a":{"0":1}}\norders:-', [{"a": {"0": 1}}]),
+        (
+            'v1\n{}\n{"a":{"0":7},"headrace.topic-ids":{"a":"x"},"headrace.first":{"a":{"0":5}}}',
+            [{"a": {"0": 7}}],
+        ),
         ("v1\n{}", []),
     ],
 )
@@ -77,7 +81,7 @@ def write_checkpoint(folder: Path) -> None:
 
 
 def test_a_checkpoint_on_this_machine_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(spark, str(tmp_path / "c"))
+    checkpoint = Checkpoint(str(tmp_path / "c"))
     assert checkpoint.query_id() is None
     write_checkpoint(tmp_path / "c")
     assert checkpoint.query_id() == "82d38e38"
@@ -93,7 +97,7 @@ def test_a_checkpoint_on_another_file_system_is_read_through_spark(
     table = f"t{uuid.uuid4().hex}"
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     configuration.set(f"fs.viewfs.mounttable.{table}.link./jobs", f"file://{tmp_path}")
-    checkpoint = Checkpoint(spark, f"viewfs://{table}/jobs/c")
+    checkpoint = Checkpoint(f"viewfs://{table}/jobs/c")
     assert checkpoint.query_id() is None
     write_checkpoint(tmp_path / "c")
     assert checkpoint.query_id() == "82d38e38"

@@ -25,6 +25,7 @@ from headrace.spark.keyed_state import (
     read_note,
     write_note,
 )
+from headrace.spark.segment_state import SegmentStore
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -43,33 +44,49 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_batch_goes_on_from_the_newest_file_below_it(tmp_path: Path) -> None:
+def test_a_batch_goes_on_from_the_file_of_the_batch_before(tmp_path: Path) -> None:
     partition = PartitionState(tmp_path, 3)
     assert partition.read(0) is None
     partition.write(0, kept(0), attempt=1)
     assert number_in(partition.read(1)) == 0
-    assert number_in(partition.read(7)) == 0  # batches that changed nothing wrote nothing
-    partition.write(7, kept(7), attempt=2)
-    assert number_in(partition.read(7)) == 0  # a repetition finds what was found before
-    partition.write(7, kept(70), attempt=3)
-    assert number_in(partition.read(8)) == 70
+    partition.keep(1, attempt=2)
+    partition.write(2, kept(2), attempt=2)
+    assert number_in(partition.read(2)) == 0  # a repetition finds what was found before
+    partition.write(2, kept(20), attempt=3)
+    assert number_in(partition.read(3)) == 20
+    partition.write(3, None, attempt=4)
+    assert partition.read(4) is None
 
 
 def test_what_no_repetition_can_ask_for_is_removed(tmp_path: Path) -> None:
     partition = PartitionState(tmp_path, 0)
-    for batch in (0, 1, 2, 5):
+    for batch in range(4):
         partition.write(batch, kept(batch), attempt=0)
-    assert files(tmp_path) == ["0/2.arrow", "0/5.arrow"]
+    partition.keep(4, attempt=0)
+    assert files(tmp_path) == ["0/3.arrow", "0/4.arrow"]
 
 
-def test_a_file_that_is_not_whole_is_not_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"ARROW1"], ids=["empty", "torn"])
+def test_a_file_that_is_not_whole_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
     partition = PartitionState(tmp_path, 0)
     partition.write(0, kept(0), attempt=0)
-    (tmp_path / "0" / "1.9.part").write_bytes(b"ARROW1")
-    assert number_in(partition.read(2)) == 0
-    (tmp_path / "0" / "1.arrow").write_bytes(b"ARROW1")
-    with pytest.raises(BadState, match="reset the job"):
-        partition.read(2)
+    (tmp_path / "0" / "1.9.part").write_bytes(content)
+    assert number_in(partition.read(1)) == 0
+    (tmp_path / "0" / "0.arrow").write_bytes(content)
+    with pytest.raises(BadState, match=r"/0/0\.arrow is not as it was written .*reset the job"):
+        partition.read(1)
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    partition, store = PartitionState(tmp_path, 0), SegmentStore(tmp_path, 1)
+    for act in (lambda: partition.read(5), lambda: partition.keep(5, attempt=0)):
+        with pytest.raises(BadState, match=r"/0/4\.arrow is missing"):
+            act()
+    for look in (lambda: store.read(5), lambda: store.keep(5)):
+        with pytest.raises(BadState, match=r"/1/4 is missing"):
+            look()
+    with pytest.raises(BadState, match=r"stage\.json is missing"):
+        write_note(tmp_path, Note(partitions=3, outline="sums"), batch=5)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=12))
@@ -86,9 +103,13 @@ def test_crashes_and_repetitions_change_nothing(
             assert state == total
             if crashes and changes:
                 partition.write(batch, kept(state + batch), attempt=1)
+            elif crashes:
+                partition.keep(batch, attempt=1)
         if changes:
             partition.write(batch, kept(total + batch), attempt=2)
             total += batch
+        else:
+            partition.keep(batch, attempt=2)
     assert (number_in(partition.read(len(batches))) or 0) == total
 
 
@@ -103,8 +124,8 @@ def test_late_rows_are_counted_for_each_batch(tmp_path: Path) -> None:
 
 def test_what_must_not_change_is_noted_once(tmp_path: Path) -> None:
     assert read_note(tmp_path) is None
-    write_note(tmp_path, Note(partitions=3, outline="sums"))
-    write_note(tmp_path, Note(partitions=4, outline="others"))
+    write_note(tmp_path, Note(partitions=3, outline="sums"), batch=0)
+    write_note(tmp_path, Note(partitions=4, outline="others"), batch=1)
     assert read_note(tmp_path) == Note(partitions=3, outline="sums")
     (tmp_path / "stage.json").write_text("{")
     with pytest.raises(BadState, match="reset"):

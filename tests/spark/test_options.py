@@ -56,9 +56,10 @@ def test_exactly_one_way_to_subscribe(more: dict[str, str]) -> None:
         ("valueFormat", "xml", "raw or text or json or csv"),
         ("valueFormat", "json", "valueSchema is missing"),
         ("valueSchema", "a int", "means nothing"),
-        ("errorsOnly", "true", "needs a valueFormat"),
+        ("maxAhead", "1d", "name their field by eventTime"),
+        ("eventTime", "at", "set valueFormat to json or csv"),
+        ("timeUnit", "minutes", "write auto, s, ms, us, ns"),
         ("columns", "value,ofset", "did you mean offset"),
-        ("columns", "value,error", "no column"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_to_write(name: str, value: str, hint: str) -> None:

@@ -96,6 +96,6 @@ def test_a_limit_is_shared_in_proportion() -> None:
 
 
 def test_what_lies_between_two_positions() -> None:
-    old, new, anew = (TopicPartition("orders", number) for number in range(3))
-    ranges = ranges_between({old: 5, anew: 70}, {old: 9, new: 3, anew: 4})
-    assert ranges == [Range(old, 5, 9), Range(new, 0, 3), Range(anew, 0, 4)]
+    longer, truncated = (TopicPartition("orders", number) for number in range(2))
+    ranges = ranges_between({longer: 5, truncated: 70}, {longer: 9, truncated: 4})
+    assert ranges == [Range(longer, 5, 9), Range(truncated, 4, 4)]

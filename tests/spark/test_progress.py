@@ -1,11 +1,13 @@
 """Marks: the newest that was committed counts, each job by itself."""
 
 import pytest
+from confluent_kafka import Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.client.cluster import Cluster
 from headrace.client.shared_transaction import SharedTransaction
+from headrace.protocol.records import decode_batch
 from headrace.spark.progress import (
     PARTITION,
     TOPIC,
@@ -71,6 +73,32 @@ def test_an_open_transaction_of_another_job_hides_no_mark(headrace_broker: Embed
         write(cluster, "revenue", a_mark(1))
         write(cluster, "revenue", a_mark(2), end="abort")
         assert read_mark(cluster, "revenue") == a_mark(1)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_mark_that_was_compressed_is_found(headrace_broker: EmbeddedBroker, codec: str) -> None:
+    mark = Mark(query="q", batch=41, offsets={"orders": {str(n): 120_000 + 7919 * n for n in range(64)}})
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        create_progress_topic(cluster)
+        produce(headrace_broker, f"shop.{codec}", mark, **{"compression.type": codec})
+        assert read_mark(cluster, f"shop.{codec}") == mark
+
+
+def test_a_mark_without_an_outcome_does_not_replace_a_newer_one(headrace_broker: EmbeddedBroker) -> None:
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        create_progress_topic(cluster)
+        produce(headrace_broker, "revenue", a_mark(1))
+        assert read_mark(cluster, "revenue") == a_mark(1)
+        write(cluster, "revenue", a_mark(2))
+        assert read_mark(cluster, "revenue") == a_mark(2)
+
+
+def produce(kafka: EmbeddedBroker, job: str, mark: Mark, **options: str) -> None:
+    """Write a mark without a transaction: after compaction one may have no marker any more."""
+    (record,) = decode_batch(mark_batch(job, mark))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0} | options)
+    producer.produce(TOPIC, key=record.key, value=record.value)
+    assert producer.flush(10) == 0
 
 
 @given(

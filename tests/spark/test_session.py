@@ -30,6 +30,12 @@ def test_a_session_runs_with_our_settings_and_knows_the_format(spark: SparkSessi
     assert spark.sparkContext.defaultParallelism == 2
 
 
+def test_the_ports_of_the_driver_ask_for_a_secret(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.authenticate") == "true"
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.conf.get("spark.ui.enabled") == "false"
+
+
 def test_the_environment_is_left_as_it_was(spark: SparkSession) -> None:
     assert "HEADRACE_JAVA" not in os.environ
 

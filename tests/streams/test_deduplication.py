@@ -18,7 +18,7 @@ from headrace.errors import Misuse
 from headrace.streams.job import Job
 from headrace.streams.rows import Rows
 from headrace.testing import run
-from headrace.testing.jobs import STEPS
+from headrace.testing.jobs import TOPIC_STEPS
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -140,7 +140,7 @@ def test_the_kernel_compiles_nothing_that_the_preparation_did_not() -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     parts=st.lists(EVENTS.filter(bool), min_size=2, max_size=3),
-    crash=st.one_of(st.none(), st.tuples(st.sampled_from(STEPS), st.integers(0, 1))),
+    crash=st.one_of(st.none(), st.tuples(st.sampled_from(TOPIC_STEPS), st.integers(0, 1))),
 )
 def test_no_crash_changes_what_passes(
     spark: SparkSession, parts: list[list[Event]], crash: tuple[str, int] | None

@@ -199,6 +199,9 @@ def test_all_follow_one_table_and_can_be_rebuilt_from_the_log(
     cache.flushall()  # everything is lost but the log
     shutil.rmtree(tmp_path / "index")
     shutil.rmtree(tmp_path / "state")
+    assert workshop.run_once(app) == 1, "the log knows that the jobs have run"
+    for job in app.jobs:
+        JobFolder.of(tmp_path / "state", "shop", job.name).reset(kind="start")
     follow({})
     assert derived() == [table, table, sums(table)]
 

@@ -43,7 +43,7 @@ def test_what_has_nothing_to_do_with_state_may_change(after: Description) -> Non
         (replace(BEFORE, operators=()), "kept state for aggregation, and now for nothing"),
         (replace(BEFORE, operators=(replace(WINDOWED, keys=("city string",)),)), "now they are city string"),
         (replace(BEFORE, operators=(replace(WINDOWED, holds=("avg(amount) double",)),)), "avg"),
-        (replace(BEFORE, operators=(replace(WINDOWED, details="300000000"),)), "computed in another way"),
+        (replace(BEFORE, operators=(replace(WINDOWED, details="300000000"),)), "computed differently"),
         (replace(BEFORE, mode="update"), "mode was append and is now update"),
     ],
 )

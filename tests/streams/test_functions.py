@@ -94,7 +94,7 @@ def test_a_schema_that_is_none_is_refused_and_time_that_is_left_out_is_gone(spar
     rows = Rows(
         frame=frame.withWatermark("timestamp", "1 second"), event_time="timestamp", lateness="1 second"
     )
-    with pytest.raises(Misuse, match="the schema 'x integr' is not one"):
+    with pytest.raises(Misuse, match="'x integr' is not a schema"):
         rows.map_arrow(lambda batch: batch, "x integr")
     with pytest.raises(Misuse, match="names no columns"):
         rows.map_arrow(lambda batch: batch, "int")

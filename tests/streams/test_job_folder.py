@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Misuse
+from headrace.spark.progress import Mark
 from headrace.streams.description import Description, IncompatibleChange
-from headrace.streams.job_folder import JobFolder, JobIsRunning, find_job, job_folders
+from headrace.streams.job_folder import JobFolder, JobIsElsewhere, JobIsRunning, find_job, job_folders
 
 DESCRIPTION = Description(generation=1, inputs=("orders",), output="large", mode="append")
 
@@ -40,9 +41,53 @@ def test_a_reset_begins_another_checkpoint_and_leaves_the_old_one(folder: JobFol
     folder.accept(replace(DESCRIPTION, generation=2, inputs=("payments",)))
 
 
-def test_checkpoints_may_be_on_a_shared_file_system(tmp_path: Path) -> None:
-    folder = JobFolder.of(tmp_path, "shop", "large", checkpoints="hdfs:///streams/")
-    assert folder.checkpoint == "hdfs:///streams/shop/large/checkpoint-1"
+def test_all_that_a_job_depends_on_is_where_its_checkpoints_are(tmp_path: Path) -> None:
+    shared = str(tmp_path / "shared")
+    folder, other = (JobFolder.of(tmp_path / name, "shop", "large", checkpoints=shared) for name in "ab")
+    folder.accept(DESCRIPTION)
+    folder.reset(kind="time", value=1000)
+    assert other.checkpoint == folder.checkpoint == f"{shared}/shop/large/checkpoint-2"
+    assert (other.beginning(), other.identity()) == (folder.beginning(), folder.identity())
+    assert str(other.outputs) == f"{shared}/shop/large/outputs-2"
+    assert [each.checkpoint for each in job_folders(tmp_path / "a")] == [folder.checkpoint]
+
+
+def mark_of(folder: JobFolder, batch: int) -> Mark:
+    return Mark(query="q", batch=batch, offsets={}, job_id=folder.identity(), place=folder.place)
+
+
+def test_a_job_whose_last_batch_is_of_another_folder_is_refused_until_it_is_reset(tmp_path: Path) -> None:
+    old, new = (JobFolder.of(tmp_path / name, "shop", "large") for name in ("old", "new"))
+    for folder in (old, new):
+        folder.claim(None)
+    old.claim(mark_of(old, 7))
+    with pytest.raises(
+        JobIsElsewhere, match=rf"\(batch 7\).*{tmp_path}/old/shop/large on .*headrace job reset"
+    ):
+        new.claim(mark_of(old, 7))
+    new.reset(kind="start")
+    new.claim(mark_of(old, 7))
+    new.claim(mark_of(old, 7))  # started again before its first batch was done
+    with pytest.raises(JobIsElsewhere):
+        new.claim(mark_of(old, 8))  # the old one was not stopped
+    with pytest.raises(JobIsElsewhere):
+        old.claim(mark_of(new, 0))
+
+
+def test_a_folder_that_was_reset_and_ran_claims_nothing_of_others(tmp_path: Path) -> None:
+    first, second = (JobFolder.of(tmp_path / name, "shop", "large") for name in ("first", "second"))
+    first.reset(kind="start")
+    first.claim(mark_of(first, 3))
+    with pytest.raises(JobIsElsewhere):
+        first.claim(mark_of(second, 0))
+
+
+def test_a_checkpoint_without_an_identity_is_refused_until_the_job_is_reset(folder: JobFolder) -> None:
+    Path(folder.checkpoint).mkdir(parents=True)
+    with pytest.raises(Misuse, match=r"headrace job reset shop\.large --to start"):
+        folder.claim(None)
+    folder.reset(kind="start")
+    folder.claim(None)
 
 
 def test_a_job_that_another_process_runs_is_left_alone(folder: JobFolder) -> None:

@@ -27,6 +27,9 @@ def test_the_application_of_a_file_is_found_with_modules_beside_it(tmp_path: Pat
     assert load_app(write(tmp_path, text)).name == "shop"
 
 
+APP = "from headrace import App\napp = App('shop')\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -39,6 +42,17 @@ def test_the_application_of_a_file_is_found_with_modules_beside_it(tmp_path: Pat
         ),
         ("def f(:\n", "SyntaxError"),
         ("from headrace import App\napp = App('my shop')\n", "cannot be the application's name"),
+        (f"{APP}app.stream('t')\n", r"json and csv need a schema.* \(pipeline\.py, line 3, in <module>\)"),
+        (
+            f"{APP}app.stream('t', 'a int', latenes='1 s')\n",
+            r"App\.stream\(\) got an unexpected keyword argument 'latenes'\. Did you mean 'lateness'\? "
+            r"\(pipeline\.py, line 3, in <module>\)",
+        ),
+        (f"{APP}app.job('x', into=app.topic('t'))\n", r"app\.job takes its arguments by name, and got 'x'"),
+        (
+            f"{APP}@app.job\ndef x(): ...\n",
+            r"missing 1 required .* 'into' \(pipeline\.py",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_explained(tmp_path: Path, text: str, message: str) -> None:

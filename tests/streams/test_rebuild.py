@@ -32,7 +32,7 @@ class Shop(Workshop):
 
     def runner(self, *, least: float, once: bool = True, into: Callable[[App], Any] = view) -> Runner:
         app = App("shop")
-        orders = app.stream("orders", "product string, amount double")
+        orders = app.stream("orders", "product string, amount double", partitions=4)
 
         @app.job(into=into(app))
         def revenue() -> DataFrame:
@@ -110,7 +110,7 @@ def test_a_rebuild_that_is_cut_is_not_seen_and_is_done_by_the_next_run(
     with monkeypatch.context() as broken:
         broken.setattr("headrace.streams.rebuild.write_differences", cut)
         assert shop.runner(least=1).run() == 1
-    assert shop.recorder.news[-1].text == "a cut on purpose"
+    assert shop.recorder.news[-1].text.startswith("a cut on purpose")
     assert shop.rows() == {"tea": 3.0, "cup": 0.5}
 
     assert shop.runner(least=1).run() == 0, shop.recorder.news

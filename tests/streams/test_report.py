@@ -39,6 +39,26 @@ def test_batches_are_added_up() -> None:
     assert tally.rows_per_second(now_s=30.0) == 0
 
 
+def test_a_long_batch_has_the_rate_at_which_it_read_its_rows() -> None:
+    tally = Tally()
+    tally.add(progress(numInputRows=4000, durationMs={"triggerExecution": 20_000}), now_s=20.0)
+    assert tally.rows_per_second(now_s=20.0) == 200
+    assert tally.rows_per_second(now_s=40.0) == 100
+    assert tally.rows_per_second(now_s=41.0) == 0
+
+
+def test_a_job_that_is_done_has_the_rate_of_its_whole_run() -> None:
+    tally = Tally()
+    for end_s in (10.0, 20.0):
+        tally.add(progress(durationMs={"triggerExecution": 10_000}), now_s=end_s)
+    tally.add(progress(numInputRows=0, observedMetrics={}, durationMs={"triggerExecution": 100}), now_s=20.1)
+    rates = {
+        state: tally.report(job="x", into="", state=state, reason="", now_s=60.0).rows_per_second
+        for state in ("running", "finished")
+    }
+    assert rates == {"running": 0.0, "finished": 10.0}
+
+
 def test_what_spark_does_not_report_stays_as_it_was() -> None:
     tally = Tally()
     tally.add(progress(), now_s=1.0)

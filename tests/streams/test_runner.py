@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App
+from headrace import App, Rows, TableView
 from headrace.streams.job_folder import JobFolder
 from headrace.streams.supervisor import State
 from tests.cli.terminal import wait_until
@@ -92,7 +92,7 @@ def test_too_many_dead_rows_stop_a_job_before_anything_is_written(workshop: Work
     workshop.write("numbers", {"n": 1}, b"one", b"two")
     assert workshop.run_once(shop(lambda numbers: numbers, dead_limit=1)) == 1
     (failure,) = [news for news in workshop.recorder.news if news.state is State.FAILED]
-    assert failure.text.startswith("2 of 3 rows did not parse in this run, more than dead_limit=1 allows")
+    assert failure.text.startswith("2 of 3 rows were dead letters in this run, more than dead_limit=1 allows")
     assert workshop.read("sums") == workshop.read("sums.dead") == []
 
 
@@ -120,3 +120,22 @@ def test_a_job_that_fails_says_why_and_goes_on_when_the_reason_is_gone(
         wait_until(lambda: workshop.recorder.reports[0].rows > 0, "the job to go on", deadline_s=100)
     assert workshop.read("sums") == [b'{"n":4}']
     assert "Stopping" in workshop.recorder.said[-1]
+
+
+def test_the_records_of_tables_are_among_the_rows_of_a_job(workshop: Workshop) -> None:
+    app = App("shop")
+    numbers = app.stream("numbers", "n int")
+    names = app.table("names", "n int, name string", key="n")
+
+    @app.job(into=app.topic("named", partitions=1))
+    def named() -> Rows:
+        return numbers.join(names, on="n", as_of="latest")
+
+    @app.job(into=app.view("listed", key="n", partitions=1))
+    def listed() -> TableView:
+        return names.changes
+
+    workshop.write("names", *({"n": n, "name": f"number {n}"} for n in range(5)))
+    workshop.write("numbers", {"n": 1}, {"n": 2})
+    assert workshop.run_once(app) == 0
+    assert {report.job: report.rows for report in workshop.recorder.reports} == {"named": 7, "listed": 5}

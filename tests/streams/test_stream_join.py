@@ -20,7 +20,7 @@ from headrace.streams import columns, stream_join
 from headrace.streams.rows import Rows
 from headrace.streams.stream import Stream
 from headrace.testing import run
-from headrace.testing.jobs import STEPS
+from headrace.testing.jobs import TOPIC_STEPS
 from tests.streams.join_reference import Event, JoinReference, Part, order
 
 pytestmark = pytest.mark.timeout(240)
@@ -290,7 +290,7 @@ def _moved(event: Event, base: int) -> Event:
     return Event(name=event.name, key=event.key, time=None if event.time is None else event.time + base)
 
 
-CRASHES = st.one_of(st.none(), st.tuples(st.sampled_from(STEPS), st.integers(0, 1)))
+CRASHES = st.one_of(st.none(), st.tuples(st.sampled_from(TOPIC_STEPS), st.integers(0, 1)))
 STORM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 

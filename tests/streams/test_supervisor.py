@@ -1,11 +1,13 @@
 """The supervisor, with runs that do as they are told and a clock that is moved by hand."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from headrace.errors import HeadraceError, Misuse
 from headrace.streams.restarts import Restarts
@@ -122,6 +124,29 @@ def test_what_needs_a_decision_is_not_tried_again(stage: Stage, error: Exception
     assert stage.supervisor.failed
     assert not stage.pass_time(1000)
     assert stage.puppet.starts == 1
+
+
+def test_a_run_whose_java_process_has_ended_is_not_tried_again(stage: Stage) -> None:
+    stage.add()
+    stage.puppet.fails = error_of_a_call_to_no_java()
+    stage.pass_time(1)
+    assert stage.state is State.FAILED
+    assert "Java process of Spark has ended" in stage.news[-1].text
+
+
+def error_of_a_call_to_no_java() -> Exception:
+    """What py4j raises when nobody listens at the port of its Java process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    java = ClientServer(JavaParameters(port=port, daemonize_memory_management=True), PythonParameters(port=0))
+    try:
+        java.jvm.java.lang.System.nanoTime()
+    except Exception as error:  # noqa: BLE001 - whatever py4j makes of it
+        return error
+    finally:
+        java.shutdown()
+    raise AssertionError("somebody listens there")
 
 
 def test_after_so_many_failures_in_a_row_it_is_given_up(stage: Stage) -> None:

@@ -1,5 +1,6 @@
 """Streams joined with tables: the row that counted at the time of an event, whatever came first."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from random import Random
@@ -11,14 +12,15 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App
+from headrace import App, tumbling
 from headrace.errors import Misuse
 from headrace.streams.building import Building
 from headrace.streams.job import Job
 from headrace.streams.rows import Rows
 from headrace.testing import run
-from headrace.testing.jobs import STEPS
+from headrace.testing.jobs import TOPIC_STEPS
 from tests.streams.table_reference import Row, Version, join_as_of
+from tests.streams.workshop import Workshop
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -108,7 +110,7 @@ def test_alice_moves_and_her_events_join_where_she_lived_then(app: App) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TOPIC_STEPS)
 def test_a_crash_at_any_step_changes_nothing(app: App, step: str) -> None:
     parts = [{"users": moves(1)[:1], "activity": events_of(1)}, {"users": moves(1)[1:], "activity": [END]}]
     rows = run(joined_job(app, wait="5 minutes"), parts, crash=(step, 2))
@@ -266,7 +268,7 @@ def test_events_that_wait_join_as_the_reference_says(spark: SparkSession) -> Non
     moves=changes,
     events=arrivals,
     cuts=st.tuples(st.integers(0, 40), st.integers(0, 25)),
-    crash=st.one_of(st.none(), st.sampled_from([(step, 1) for step in STEPS])),
+    crash=st.one_of(st.none(), st.sampled_from([(step, 1) for step in TOPIC_STEPS])),
 )
 def test_many_events_that_wait_join_as_the_reference_says(
     spark: SparkSession, moves: list[Any], events: list[Any], cuts: tuple[int, int], crash: Any
@@ -307,7 +309,7 @@ def test_what_cannot_be_joined_is_explained(app: App, spark: SparkSession) -> No
     attempts = {
         'as_of="latest"': lambda: timeless.join(users, on={"id": "id", "name": "part"}),
         "found by their whole key": lambda: timed.join(users, on="id"),
-        "its schema is not one": lambda: timed.join(broken, on="id"),
+        "is not a schema": lambda: timed.join(broken, on="id"),
         "'part', which its left side does not have": lambda: timed.join(users, on=["id", "part"]),
         "two definitions that differ": lambda: timed.join(other, on="id").join(
             app.table("users", "id long, name string, age int", key="id"), on="id"
@@ -343,3 +345,36 @@ def test_what_names_no_row_of_the_table_is_a_dead_letter_once(
         "the record's key names no row",
         "the key (id) is null",
     ]
+
+
+def test_jobs_with_tables_in_one_process_have_connections_of_their_own(workshop: Workshop, app: App) -> None:
+    activity = app.stream("activity", "user long, action string", max_records=5)
+
+    def define(number: int) -> None:
+        table = app.table(f"users{number}", "id long, name string", key="id")
+
+        @app.job(into=app.topic(f"joined{number}"), name=f"joined{number}")
+        def joined() -> Rows:
+            return activity.join(table, on={"user": "id"}, as_of="latest")
+
+    workshop.write("activity", *({"user": user, "action": "LoggedIn"} for user in range(20)))
+    for number in range(4):
+        define(number)
+        workshop.write(f"users{number}", *({"id": user, "name": f"{number}-{user}"} for user in range(20)))
+    assert workshop.run_once(app) == 0, workshop.recorder.news
+    for number in range(4):
+        names = sorted(json.loads(row)["name"] for row in workshop.read(f"joined{number}"))
+        assert names == sorted(f"{number}-{user}" for user in range(20))
+
+
+def test_a_window_after_a_join_that_waits_is_refused_with_the_reason(app: App, spark: SparkSession) -> None:
+    activity = app.stream("activity", ACTIVITY, event_time="at", lateness="1 minute")
+    users = app.table("users", USERS, key="id", valid_from="since")
+    with Building(spark, "127.0.0.1:1", state="/tmp/nothing").active():
+        joined = activity.join(users, on={"user": "id"}, wait="5 minutes")
+        with pytest.raises(
+            Misuse, match=r"a window cannot follow join\(…, wait='5 minutes'\): .* behind the"
+        ):
+            joined.window(tumbling("1 minute"))
+        with pytest.raises(Misuse, match=r"cannot follow join\(…, wait='5 minutes'\)"):
+            joined.join(users, on={"user": "id"})

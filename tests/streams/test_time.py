@@ -116,7 +116,7 @@ def followed(spark: SparkSession) -> tuple[Seen, list[dict[str, Any]]]:
     @app.job(into=app.topic("teas"))
     def teas() -> DataFrame:
         seen.watch()
-        current_building("a test").plan.follow(NewTopic(name="users", partitions=1))
+        current_building("a test").plan.follow("users")
         return orders.df.filter("product = 'tea'")
 
     parts = [{"orders": [order(5)], "users": users}, {"orders": [order(3), order(8)], "users": users}]

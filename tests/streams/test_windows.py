@@ -70,7 +70,7 @@ def random_parts(random: Random) -> list[list[Event]]:
 def test_several_windows_at_once_over_disorder_ties_boundaries_and_a_crash(app: App) -> None:
     """One of each kind in one job, whose results and late events are put together."""
     windows = (WINDOWS[1], WINDOWS[3], WINDOWS[4], WINDOWS[5])
-    events = app.stream("events", SCHEMA, event_time="at", lateness="0 seconds")
+    events = app.stream("events", SCHEMA, event_time="at", lateness="0 seconds", max_ahead=None)
 
     @app.job(into=app.topic("counts", key="window_start"), late="counts.late")
     def counts() -> DataFrame:

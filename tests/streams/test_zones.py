@@ -42,7 +42,7 @@ def test_a_day_in_berlin_has_23_or_25_hours_twice_a_year(app: App) -> None:
         parts.append([{"amount": 1, "at": start + timedelta(hours=hour)} for hour in range(72)])
     # One for the second day, which is over; and one for the third: the watermark is a minute before its end.
     late = [in_berlin(march) + timedelta(days=1, hours=3), in_berlin(march) + timedelta(days=2, hours=3)]
-    parts[1] += [{"amount": 2, "at": at} for at in (*late, datetime(2027, 1, 1, tzinfo=UTC))]
+    parts[1] += [{"amount": 2, "at": at} for at in (*late, datetime(2026, 11, 1, tzinfo=UTC))]
     results = run(days, [{"sales": part} for part in parts], crash=("computed", 2))
     found = {row["window_start"]: (row["window_end"], row["hours"]) for row in results}
     for first, hours in ((march, [24, 23, 25]), (october, [24, 25, 23])):

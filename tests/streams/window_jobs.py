@@ -31,7 +31,9 @@ def count_by(
     **options: Any,
 ) -> Job:
     """A job that counts and sums up events by window and key, and waits for no event unless told to."""
-    events = app.stream("events", SCHEMA, event_time="at", lateness=lateness, max_records=max_records)
+    events = app.stream(
+        "events", SCHEMA, event_time="at", lateness=lateness, max_records=max_records, max_ahead=None
+    )
 
     @app.job(into=app.topic("counts", key="window_start", partitions=1), **options)
     def counts() -> Rows:

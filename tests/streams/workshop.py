@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace import App
 from headrace.streams.report import Report
@@ -69,6 +70,22 @@ class Workshop:
                 values.append(message.value() or b"")
         consumer.close()
         return values
+
+    def create(self, *topics: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        wanted = [NewTopic(topic, num_partitions=1, replication_factor=1) for topic in topics]
+        for done in admin.create_topics(wanted).values():
+            done.result(30)
+
+    def partitions(self, *topics: str) -> list[int]:
+        """How many partitions topics have."""
+        found = AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=30).topics
+        return [len(found[topic].partitions) for topic in topics]
+
+    def run_until_failed(self, app: App) -> int:
+        """Run without `once`, until no job is left that runs."""
+        self.recorder = Recorder()
+        return Runner(Order(app=app, broker=self.bootstrap, state=self.state), self.recorder).run()
 
     def run_once(self, app: App) -> int:
         self.recorder = Recorder()

@@ -1,6 +1,7 @@
 """Ranges of a real topic as versions of rows: deletions, bad records, lost records, several partitions."""
 
 import json
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -8,9 +9,11 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.client.cluster import Cluster
+from headrace.protocol.batch import build_batch
 from headrace.tables.changes import ChangeReader, Changes
 from headrace.tables.definition import Definition
 from headrace.testing import EmbeddedBroker
+from tests.broker.wire_client import WireClient
 
 CITIES = Definition(
     topic="cities",
@@ -25,9 +28,9 @@ def write(broker: EmbeddedBroker, records: list[tuple[int, Any, Any]]) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("cities", 2, config={"retention.ms": "-1"})])["cities"].result(10)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for time, (partition, key, value) in enumerate(records, 1000):
+    for time_ms, (partition, key, value) in enumerate(records, 1000):
         text = json.dumps(value) if isinstance(value, dict) else value
-        producer.produce("cities", text, key, partition=partition, timestamp=time)
+        producer.produce("cities", text, key, partition=partition, timestamp=time_ms)
     assert producer.flush(10) == 0
 
 
@@ -81,3 +84,19 @@ def test_what_retention_removed_is_no_longer_part_of_the_table(headrace_broker: 
         # A topic that was made anew ends before what was read of the old one.
         assert [row[1] for row in seen(reader.read({0: 99}, {0: 6}))] == [4, 5]
         assert seen(reader.read({0: 6}, {0: 6})) == []
+
+
+def test_a_batch_that_cannot_be_read_is_told_and_its_neighbors_are_versions(
+    headrace_broker: EmbeddedBroker,
+) -> None:
+    write(headrace_broker, [(0, "1", {"id": 1, "city": "Rome"})])
+    now_ms = int(time.time() * 1000)
+    bad = build_batch(b"no records at all here", 2, base_timestamp=now_ms, max_timestamp=now_ms)
+    with WireClient(headrace_broker.bootstrap) as client:
+        client.produce("cities", bytes(bad))
+    with Cluster.of(headrace_broker.bootstrap) as cluster:
+        changes = ChangeReader(cluster, CITIES).read({}, {0: 3})
+    assert [version[-1] for version in seen(changes)] == ["Rome"]
+    ((offset, reason),) = [(row["offset"], row["reason"]) for row in changes.unread.to_pylist()]
+    assert offset == 1
+    assert reason.startswith("the record batch with the offsets 1 to 2 cannot be read")

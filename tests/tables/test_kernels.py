@@ -10,6 +10,7 @@ from headrace.tables.lookup import Versions
 from headrace.tables.versions import SYSTEM
 
 SAME = 1 << 63
+HASHES = [0xFEB3F5A5D9F346B7, 0x70E1F686AAEE0244, 0x8DAAB8BBF06B48FC]
 
 
 def versions(rows: list[tuple[int, str, int]]) -> Versions:
@@ -82,3 +83,30 @@ def test_hashes_spread(count: int) -> None:
 
 def test_an_empty_file_holds_nothing() -> None:
     assert places(versions([]), [(0, "", 0), (2**64 - 1, "a", 9)]) == [-1, -1]
+
+
+def test_the_hash_of_a_key_is_siphash_1_3_and_never_changes() -> None:
+    # Files are sorted by it: a changed hash would not find what they hold.
+    assert hashed([b"", bytes(range(15)), b"order-0000001"]) == HASHES
+
+
+def test_keys_cannot_be_chosen_to_have_one_hash_by_inverting_its_steps() -> None:
+    # Two words: the second cancels what the first has come to, as it did in a hash of 64 bits of state.
+    golden, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+    def mixed(value: int) -> int:
+        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & mask
+        value = (value ^ value >> 27) * 0x94D049BB133111EB & mask
+        return value ^ value >> 31
+
+    keys = [
+        first.to_bytes(8, "little") + ((mixed(golden ^ 16 ^ first) + golden) & mask).to_bytes(8, "little")
+        for first in range(1, 2_000)
+    ]
+    assert len(set(hashed(keys))) == len(keys)
+
+
+def hashed(keys: list[bytes]) -> list[int]:
+    hashes = np.empty(len(keys), np.uint64)
+    hash_keys(keys_of(pa.array(keys, pa.large_binary())), hashes)
+    return [int(value) for value in hashes]

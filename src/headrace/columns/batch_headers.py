@@ -42,10 +42,10 @@ _ABORT: Final = 0
 
 
 class BatchHeaders:
-    """The headers of the whole batches that `data` consists of, or `CorruptBatch`.
+    """The headers of the whole batches that `data` consists of; `CorruptBatch` if it does not.
 
-    The checksum of every batch holds, also of those that are then passed over: damage in a header could
-    make records look like a marker, and nobody would miss them.
+    The checksum of every batch is verified, also of those that are then passed over: damage in a header could
+    make records look like a marker. `faults` says of each batch that cannot be read, by its index, why.
     """
 
     def __init__(self, data: Octets) -> None:
@@ -59,7 +59,7 @@ class BatchHeaders:
         self.ends = self.starts + self["length"] + LENGTH_OVERHEAD
         self.attributes = self["attributes"]
         self.last_offsets = self["base_offset"] + self["last_offset_delta"]
-        self._check()
+        self.faults = self._find_faults()
 
     def __getitem__(self, field: str) -> NDArray[np.int64]:
         return np.asarray(self._fields[field], np.int64)
@@ -68,21 +68,26 @@ class BatchHeaders:
         """The indexes of the batches that may hold records a reader of the offsets [first, end) sees.
 
         Those are no markers, and none of the `aborted` transactions: pairs of a producer id and the offset
-        at which its transaction began, exactly as the fetch that brought these batches listed them.
+        at which its transaction began, exactly as the fetch that brought these batches listed them. What a
+        batch with a fault holds is unknown, so that it is never left out as a marker or as aborted.
         """
-        seen = (self.attributes & CONTROL == 0) & (self.last_offsets >= first) & (self["base_offset"] < end)
+        seen = self.attributes & CONTROL == 0
         if aborted:
             seen[self._aborted(aborted)] = False
-        return np.flatnonzero(seen)
+        seen[list(self.faults)] = True
+        return np.flatnonzero(seen & (self.last_offsets >= first) & (self["base_offset"] < end))
 
-    def _check(self) -> None:
+    def _find_faults(self) -> dict[int, str]:
+        faults: dict[int, str] = {}
         view = self._data.data
         numbers = (self.starts, self.ends, self["magic"], self["crc"])
-        for start, end, magic, crc in zip(*(column.tolist() for column in numbers), strict=True):
+        rows = zip(*(column.tolist() for column in numbers), strict=True)
+        for index, (start, end, magic, crc) in enumerate(rows):
             if magic != MAGIC:
-                raise CorruptBatch(f"record batch of format {magic}: only format 2 can be read")
-            if crc32c(view[start + CRC_START : end]) != crc:
-                raise CorruptBatch(f"the record batch at byte {start} of a fetch fails its checksum")
+                faults[index] = f"record batch of format {magic}: only format 2 can be read"
+            elif crc32c(view[start + CRC_START : end]) != crc:
+                faults[index] = "the record batch fails its checksum"
+        return faults
 
     def _aborted(self, aborted: Sequence[tuple[int, int]]) -> list[int]:
         """The indexes of the batches that belong to aborted transactions.
@@ -108,6 +113,10 @@ class BatchHeaders:
         return dropped
 
     def _is_abort_marker(self, index: int) -> bool:
-        records = decode_batch(self._data.data[self.starts[index] : self.ends[index]])
+        try:
+            records = decode_batch(self._data.data[self.starts[index] : self.ends[index]])
+        except CorruptBatch:
+            # Of a producer that is aborting it can only be that: without it, all that follows would be lost.
+            return True
         # Compaction may have left a marker's batch behind without the marker.
         return bool(records) and int.from_bytes((records[0].key or b"")[2:4], signed=True) == _ABORT

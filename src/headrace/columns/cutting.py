@@ -75,13 +75,26 @@ class Part(NamedTuple):
     sections: Columns
 
 
+class UnreadableBatch(NamedTuple):
+    """A record batch that cannot be read, or as much of it as lies within the wanted offsets."""
+
+    first: int
+    last: int
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong with which offsets."""
+        return f"the record batch with the offsets {self.first} to {self.last} cannot be read: {self.reason}"
+
+
 class Cutter:
     """Arrow columns from the batches of one partition, for the records at the offsets [start, end).
 
     Only the columns that are asked for cost anything; those of `headers` follow the others. With
     `where_headers` only records whose headers have one of the texts named are rows. Markers never are;
-    records of aborted transactions are not either, unless `read_committed` is false. Bytes that are no sound
-    batches raise `CorruptBatch`.
+    records of aborted transactions are not either, unless `read_committed` is false. `CorruptBatch` is
+    raised for a batch that cannot be read; `readable_parts` goes on without it.
     """
 
     def __init__(
@@ -119,13 +132,45 @@ class Cutter:
 
     def parts(self, batches: Bytes, aborted: Sequence[tuple[int, int]] = ()) -> Iterator[pa.RecordBatch]:
         """The rows of `batches` in Arrow batches of bounded size; none when there are no rows."""
+        for part in self.readable_parts(batches, aborted):
+            if isinstance(part, UnreadableBatch):
+                raise CorruptBatch(part.reason)
+            yield part
+
+    def readable_parts(
+        self, batches: Bytes, aborted: Sequence[tuple[int, int]] = ()
+    ) -> Iterator[pa.RecordBatch | UnreadableBatch]:
+        """As `parts`, with an `UnreadableBatch` in place of each batch that cannot be read."""
         data = octets(batches)
         headers = BatchHeaders(data)
         seen = headers.visible(self._first, self._end, aborted if self._read_committed else ())
-        for part in _open_parts(data, headers, seen):
-            rows = self._rows(part)
-            if rows.num_rows:
-                yield rows
+        if headers.faults:
+            for index in (each for each in seen.tolist() if each in headers.faults):
+                yield self._unreadable(headers, index, headers.faults[index])
+            seen = seen[~np.isin(seen, list(headers.faults))]
+        yield from self._readable(data, headers, seen)
+
+    def _readable(
+        self, data: Octets, headers: BatchHeaders, indexes: NDArray[np.int64]
+    ) -> Iterator[pa.RecordBatch | UnreadableBatch]:
+        """The rows of the batches at `indexes`; from a fault on they are opened one by one."""
+        done = 0
+        try:
+            for part in _open_parts(data, headers, indexes):
+                rows = self._rows(part)
+                done += part.sections.shape[1]
+                if rows.num_rows:
+                    yield rows
+        except CorruptBatch as fault:
+            if len(indexes) == 1:
+                yield self._unreadable(headers, int(indexes[0]), str(fault))
+                return
+            for place in range(done, len(indexes)):
+                yield from self._readable(data, headers, indexes[place : place + 1])
+
+    def _unreadable(self, headers: BatchHeaders, index: int, reason: str) -> UnreadableBatch:
+        first, last = int(headers["base_offset"][index]), int(headers.last_offsets[index])
+        return UnreadableBatch(max(first, self._first), max(first, min(last, self._end - 1)), reason)
 
     def _rows(self, part: Part) -> pa.RecordBatch:
         count = int(part.sections[COUNT].sum())

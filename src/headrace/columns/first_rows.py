@@ -7,7 +7,7 @@ be near them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.columns.keyed import Times
+
+_NEVER: Final = -(1 << 63) + 1
+"""Before every time: the newest time of a cell in which nothing has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +64,13 @@ class FirstRowsKernel:
         new = rows.select(names)
         held = new if state is None else pa.concat_tables([state.select(names), new])
         old = held.num_rows - new.num_rows
-        codes, at = key_codes(held, self.keys), _times(held[self.time])
-        order = np.argsort(codes, kind="stable")
-        passes, passed = np.empty(len(order), np.bool_), np.empty(len(order), np.int64)
-        find_firsts(codes[order], at[order], order < old, self.within_us, passes, passed)
-        result = np.empty(len(order), np.bool_)
-        result[order] = passes
-        return result[old:]
+        at = np.array(_times(held[self.time]))  # its own: Arrow's is read-only, and of another type to numba
+        cells, follows = _cells(key_codes(held, self.keys), at // (self.within_us + 1))
+        passes = np.empty(len(at), np.bool_)
+        newest = np.full(len(follows), _NEVER, np.int64)
+        oldest = np.full(len(follows), -_NEVER, np.int64)
+        find_firsts(cells, follows, at, np.arange(len(at)) < old, self.within_us, passes, oldest, newest)
+        return passes[old:]
 
     def _next_state(self, output: pa.Table, state: pa.Table | None, times: Times) -> pa.Table | None:
         """Rows that are still to come are later than the watermark: what lies `within` before it is done."""
@@ -87,31 +90,46 @@ def _times(column: pa.ChunkedArray) -> NDArray[np.int64]:
     return np.asarray(column.cast(pa.int64()).to_numpy())
 
 
+def _cells(codes: NDArray[np.int64], spans: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The cell of each row, a key in one span of time; and of each cell whether it follows the one before it.
+
+    Cells are numbered by key and then by span. There is one more at the end that follows none.
+    """
+    order = np.lexsort((spans, codes))
+    same_key = codes[order][1:] == codes[order][:-1]
+    steps = np.diff(spans[order])
+    begins = np.concatenate([np.ones(min(1, len(order)), np.bool_), ~same_key | (steps != 0)])
+    cells = np.empty(len(order), np.int64)
+    cells[order] = np.cumsum(begins) - 1
+    next_to = np.concatenate([np.zeros(min(1, len(order)), np.bool_), same_key & (steps == 1)])
+    return cells, np.concatenate([next_to[begins], [False]])
+
+
 @borrowing
 def find_firsts(
-    codes: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    follows: NDArray[np.bool_],
     times: NDArray[np.int64],
     old: NDArray[np.bool_],
     within: int,
     passes: NDArray[np.bool_],
-    passed: NDArray[np.int64],
+    oldest: NDArray[np.int64],
+    newest: NDArray[np.int64],
 ) -> None:
-    """Fill `passes` for rows in order of their key, and then of their arrival.
+    """Fill `passes` for rows in the order of their arrival.
 
-    What is old has passed. A new row passes if no row of its key has that is at most `within` away. `passed`
-    is room for the times of rows that have passed: of one key there are few, however often it comes.
+    What is old has passed. A new row passes if no row of its key has that is at most `within` away. A cell is
+    as long as that, so that only its own and the two next to it have to be looked at: `oldest` and `newest`
+    are the times of the rows in each that have passed.
     """
-    count = 0
-    for row in range(len(codes)):
-        if row > 0 and codes[row] != codes[row - 1]:
-            count = 0
-        is_first = True
-        if not old[row]:
-            for other in range(count):
-                if abs(times[row] - passed[other]) <= within:
-                    is_first = False
-                    break
+    for row in range(len(cells)):
+        cell, time = cells[row], times[row]
+        is_first = old[row] or (
+            newest[cell] == _NEVER
+            and not (follows[cell] and newest[cell - 1] != _NEVER and time - newest[cell - 1] <= within)
+            and not (follows[cell + 1] and newest[cell + 1] != _NEVER and oldest[cell + 1] - time <= within)
+        )
         passes[row] = is_first
         if is_first:
-            passed[count] = times[row]
-            count += 1
+            oldest[cell] = min(oldest[cell], time)
+            newest[cell] = max(newest[cell], time)

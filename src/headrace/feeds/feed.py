@@ -59,8 +59,16 @@ class Change:
 
     def to_json(self) -> str:
         """The kind, the key and the row as a JSON document in one line."""
-        row = "null" if self.value is None else self.value.decode()
-        return f'{{"kind":"{self.kind}","key":{self.key_json()},"row":{row}}}'
+        return f'{{"kind":"{self.kind}","key":{self.key_json()},"row":{self.row_json()}}}'
+
+    def row_json(self) -> str:
+        """The row as a JSON document in one line; `null` where the key was deleted.
+
+        In valid JSON a line break stands only between tokens, where a space means the same.
+        """
+        if self.value is None:
+            return "null"
+        return self.value.decode().replace("\r", " ").replace("\n", " ")
 
     def key_json(self) -> str:
         """The key as a JSON document in one line."""

@@ -6,8 +6,9 @@ then renamed, so that a crash leaves either the whole file or none.
 
     v1
     {"batchWatermarkMs": …}
-    {"orders": {"0": 1200, "1": 1180}}
+    {"orders": {"0": 1200, "1": 1180}, "headrace.first": {"orders": {"0": 1000, "1": 1000}}}
 
+Batch N begins where N-1 ended; partitions that it is the first to read begin where its own entry says.
 There is one line for each source, `-` where a source had nothing yet. Version 2 of the format puts the
 source's name and a colon before the offsets.
 """
@@ -15,16 +16,15 @@ source's name and a colon before the offsets.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError
-from headrace.spark.positions import SIGNS
+from headrace.folders import LocalFolder
+from headrace.spark.errors import BadCheckpoint
+from headrace.spark.hadoop_folder import folder_at
+from headrace.spark.positions import FIRST, SIGNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from pyspark.sql import SparkSession
 
 Offsets = dict[str, dict[str, int]]
 """Where each partition (its number as text) of each topic is to be read next, as Spark's source has it."""
@@ -32,30 +32,26 @@ Offsets = dict[str, dict[str, int]]
 NOTHING_YET = "-"
 
 
-class BadCheckpoint(HeadraceError):
-    """A checkpoint that lacks a file, or has one that is not Spark's."""
-
-
 class Checkpoint:
     """The files of one query's checkpoint, on this machine or on any file system that Spark reaches."""
 
-    def __init__(self, spark: SparkSession, location: str) -> None:
-        context: Any = spark.sparkContext
-        jvm: Any = context._jvm
-        given = jvm.org.apache.hadoop.fs.Path(location)
-        self._jvm = jvm
-        self._files = given.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        self._folder = self._files.makeQualified(given)
-        uri = self._folder.toUri()
-        # A micro-batch waits while its offsets are read: 0.1 ms by hand, some 3 ms by way of the JVM.
-        self.local = Path(uri.getPath()) if uri.getScheme() == "file" else None
+    def __init__(self, location: str) -> None:
+        self._folder = folder_at(location)
+        self.local = self._folder.path if isinstance(self._folder, LocalFolder) else None
+        """The path of the checkpoint, where it is a folder that this process reaches."""
+        self._newest: tuple[int, str] = (-1, "")
 
     def __str__(self) -> str:
-        return str(self.local or self._folder.toString())
+        return str(self._folder)
+
+    @property
+    def uri(self) -> str:
+        """Where it is, for Spark: a path alone would be one of Hadoop's default file system."""
+        return str(self) if self.local is None else f"file://{self.local.absolute()}"
 
     def query_id(self) -> str | None:
         """The id that Spark gave to the query when it was first started; None before that."""
-        text = self._read("metadata")
+        text = self._folder.read("metadata")
         if text is None:
             return None
         try:
@@ -67,6 +63,10 @@ class Checkpoint:
         """Where `batch` ends in the topics that the query reads; sources of other kinds are left out."""
         return merge_offsets(parse_offsets(self._offsets_file(batch), f"{self}/offsets/{batch}"))
 
+    def first_offsets(self, batch: int) -> Offsets:
+        """Where the partitions begin that `batch` is the first to read."""
+        return merge_offsets(parse_first_offsets(self._offsets_file(batch), f"{self}/offsets/{batch}"))
+
     def watermark_ms(self, batch: int) -> int:
         """The watermark of `batch`, in milliseconds since 1970; 0 before there is one."""
         described = self._offsets_file(batch).split("\n")[1]
@@ -76,34 +76,30 @@ class Checkpoint:
             raise BadCheckpoint(f"{self}/offsets/{batch} does not describe its batch: {fault}") from fault
 
     def _offsets_file(self, batch: int) -> str:
-        text = self._read(f"offsets/{batch}")
+        # A batch is asked about several times while it waits; its file does not change once it is there.
+        if self._newest[0] == batch:
+            return self._newest[1]
+        text = self._folder.read(f"offsets/{batch}")
         if text is None:
             raise BadCheckpoint(
                 f"{self} has no offsets of batch {batch}: the checkpoint was changed while its query ran, "
                 "or files of it were removed. Start the job with a new checkpoint."
             )
+        self._newest = (batch, text)
         return text
-
-    def _read(self, name: str) -> str | None:
-        if self.local is not None:
-            try:
-                return (self.local / name).read_text()
-            except FileNotFoundError:
-                return None
-        return self._read_remote(self._jvm.org.apache.hadoop.fs.Path(self._folder, name))
-
-    def _read_remote(self, path: Any) -> str | None:
-        if not self._files.exists(path):
-            return None
-        stream = self._files.open(path)
-        try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
 
 
 def parse_offsets(text: str, name: str) -> list[Offsets]:
     """The offsets of each source that reads topics, from a file of the checkpoint's `offsets`."""
+    return [without_signs(offsets) for offsets in _topic_sources(text, name)]
+
+
+def parse_first_offsets(text: str, name: str) -> list[Offsets]:
+    """Where the partitions begin that a batch is the first to read, for each source that reads topics."""
+    return [offsets.get(FIRST, {}) for offsets in _topic_sources(text, name)]
+
+
+def _topic_sources(text: str, name: str) -> list[dict[str, dict[str, Any]]]:
     version, *lines = text.split("\n")
     if version not in ("v1", "v2") or not lines:
         raise BadCheckpoint(
@@ -113,13 +109,8 @@ def parse_offsets(text: str, name: str) -> list[Offsets]:
     described = lines[1:]
     if version == "v2":
         described = [line.partition(":")[2] for line in described]
-    return topic_offsets(described)
-
-
-def topic_offsets(sources: Iterable[str]) -> list[Offsets]:
-    """The offsets of those sources, each in its own JSON, that read topics."""
-    read = (_topic_offsets(source) for source in sources if source != NOTHING_YET)
-    return [offsets for offsets in read if offsets is not None]
+    read = (_topic_source(source) for source in described if source != NOTHING_YET)
+    return [source for source in read if source is not None]
 
 
 def merge_offsets(sources: Iterable[Offsets]) -> Offsets:
@@ -133,6 +124,11 @@ def merge_offsets(sources: Iterable[Offsets]) -> Offsets:
     return merged
 
 
+def begin_at(first: Offsets, before: Offsets) -> Offsets:
+    """Where a batch begins: where the one before ended, and at `first` in partitions that are new to it."""
+    return before | {topic: before.get(topic, {}) | offsets for topic, offsets in first.items()}
+
+
 def count_records(start: Offsets, end: Offsets) -> int:
     """How many offsets lie between two positions; a partition that `start` does not know counts from 0."""
     return sum(
@@ -142,23 +138,24 @@ def count_records(start: Offsets, end: Offsets) -> int:
     )
 
 
-def _topic_offsets(line: str) -> Offsets | None:
-    """The offsets in `line` when they are those of topics; other sources have numbers, or other objects."""
+def _topic_source(line: str) -> dict[str, dict[str, Any]] | None:
+    """What a source has journaled, if it reads topics; other sources have numbers, or other objects."""
     try:
         found = json.loads(line)
     except ValueError:
         return None
-    is_of_topics = isinstance(found, dict) and all(
-        isinstance(partitions, dict)
-        and all(
-            number.isdecimal() and isinstance(offset, int) and not isinstance(offset, bool)
-            for number, offset in partitions.items()
-        )
-        for partitions in found.values()
+    if not isinstance(found, dict):
+        return None
+    return found if all(map(_are_offsets, without_signs(found).values())) else None
+
+
+def _are_offsets(partitions: object) -> bool:
+    return isinstance(partitions, dict) and all(
+        number.isdecimal() and isinstance(offset, int) and not isinstance(offset, bool)
+        for number, offset in partitions.items()
     )
-    return without_signs(found) if is_of_topics else None
 
 
-def without_signs(offsets: Offsets) -> Offsets:
-    """The offsets of topics alone: signs stand beside them, and are none."""
+def without_signs(offsets: dict[str, dict[str, Any]]) -> Offsets:
+    """The offsets of topics alone: signs stand next to them, and are none."""
     return {topic: partitions for topic, partitions in offsets.items() if topic not in SIGNS}

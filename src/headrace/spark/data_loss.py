@@ -31,11 +31,17 @@ def report_gone(partition: TopicPartition, position: int, *, fail: bool) -> None
     _complain(f"{partition} was read up to {position} and no longer exists", 0, fail=fail)
 
 
+def report_recreated(topic: str, *, fail: bool) -> None:
+    """Say that a topic was deleted and re-created: what the old one held beyond the positions is lost."""
+    _complain(f"the topic {topic!r} was deleted and re-created since it was last read", 0, fail=fail)
+
+
 def _complain(lost: str, count: int, *, fail: bool) -> None:
     if fail:
         raise DataLost(
-            f"{lost}. Retention removed them, or the topic was deleted. "
-            "To go on without them, set the option failOnDataLoss to false."
+            f"{lost}. Retention removed them, or the topic was deleted. To continue without them, reset the "
+            "job (`headrace job reset JOB --to start`), or set the option failOnDataLoss of a plain query to "
+            "false."
         )
     log.warning("data loss, %d offsets skipped: %s", count, lost)
 

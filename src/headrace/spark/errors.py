@@ -15,5 +15,13 @@ class UnknownTopic(HeadraceError):
     """A topic, or a partition of it, that the cluster does not have."""
 
 
+class UnreadableRecords(HeadraceError):
+    """A record batch that cannot be read, where the rows have no column for the reason."""
+
+
 class DataLost(HeadraceError):
     """Records that were to be read are no longer in the log."""
+
+
+class BadCheckpoint(HeadraceError):
+    """A checkpoint that lacks a file, or has one that Headrace cannot read."""

@@ -14,12 +14,12 @@ from headrace.spark.positions import part_of
 from headrace.spark.subscription import Subscription
 
 if TYPE_CHECKING:
-    from headrace.spark.positions import Positions
+    from headrace.spark.positions import Positions, TopicIds
     from headrace.spark.source_settings import SourceSettings
 
 
 class Following:
-    """The followed topics of one source; none of them can make its query fail."""
+    """The followed topics of one source; one that is absent does not make its query fail."""
 
     def __init__(self, settings: SourceSettings) -> None:
         # What is read is followed already.
@@ -28,9 +28,18 @@ class Following:
             settings.link,
             Subscription(topics=self.topics),
             read_committed=settings.read_committed,
-            fail_on_data_loss=False,
+            fail_on_data_loss=settings.fail_on_data_loss,
         )
         self._target: Positions | None = None
+
+    @property
+    def topic_ids(self) -> TopicIds:
+        """The ids of the followed topics that exist."""
+        return self._frontier.topic_ids
+
+    def recreated(self, ids: TopicIds) -> set[str]:
+        """The followed topics that have another id than `ids` says: a copy of the old one is not theirs."""
+        return self._frontier.recreated(ids)
 
     def beginnings(self) -> Positions:
         """Where a new query begins: a copy needs all that is there."""

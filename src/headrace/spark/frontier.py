@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.client.errors import UnknownPartition
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
-from headrace.spark.data_loss import report, report_gone, what_is_left
+from headrace.spark.data_loss import report, report_gone, report_recreated, what_is_left
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, KeysView, Mapping
 
     from headrace.client.partition import TopicPartition
     from headrace.spark.link import Link
     from headrace.spark.planning import Range
-    from headrace.spark.positions import Positions
+    from headrace.spark.positions import Positions, TopicIds
     from headrace.spark.subscription import Subscription
 
 DISCOVERY_S: Final = 1.0
@@ -32,32 +32,54 @@ class Frontier:
         self._subscription = subscription
         self._read_committed = read_committed
         self._fail = fail_on_data_loss
-        self._found: frozenset[TopicPartition] = frozenset()
+        self._found: Mapping[TopicPartition, str | None] = {}
         self._found_at = float("-inf")
         self._missed: set[TopicPartition] = set()
         self._checked = False
 
-    def existing(self) -> frozenset[TopicPartition]:
+    @property
+    def topic_ids(self) -> TopicIds:
+        """The ids of the topics, as they were when partitions were last looked up."""
+        return {partition.topic: found for partition, found in self._found.items() if found is not None}
+
+    def existing(self) -> Collection[TopicPartition]:
         """The partitions that exist now; an error where something was named that does not exist."""
-        partitions = self._subscription.existing(self._link.cluster())
-        # The first batch follows at once, and needs no second look for what exists.
-        self._found, self._found_at = partitions, time.monotonic()
-        return partitions
+        # The first batch follows immediately, and needs no second lookup.
+        self._found = self._subscription.existing(self._link.cluster())
+        self._found_at = time.monotonic()
+        return self._found.keys()
 
     def covers(self, partition: TopicPartition) -> bool:
         """Whether `partition` would be read, did it exist."""
         return self._subscription.covers(partition)
 
     def latest(self, known: Positions) -> Positions:
-        """The end of every partition that exists, looked up again where one is not what it was."""
+        """The end of every partition that exists; `topic_ids` are those of the same moment.
+
+        Where there is something to read, or something is missing, the partitions are looked up again: the
+        ends may be those of a topic that was re-created since the last lookup.
+        """
         latest = self._ends(self._partitions())
-        gone = {partition for partition in known.keys() - latest.keys() if self.covers(partition)}
-        shorter = {partition for partition, end in latest.items() if end < known.get(partition, 0)}
-        if (gone | shorter) - self._missed:
+        if latest == {partition: known.get(partition) for partition in latest} and not self._gone(
+            known, latest
+        ):
+            return latest
+        ids = self.topic_ids
+        is_shorter = any(end < known.get(partition, 0) for partition, end in latest.items())
+        if is_shorter or self._gone(known, latest):
             # A broker that has just started may not know everything yet.
             self._link.cluster().refresh()
-            latest = self._ends(self._partitions(anew=True))
+        partitions = self._partitions(anew=True)
+        if is_shorter or partitions != latest.keys() or self.topic_ids != ids:
+            latest = self._ends(partitions)
         return latest
+
+    def recreated(self, ids: TopicIds) -> set[str]:
+        """The topics that have another id than `ids` says; each is reported as a loss of data."""
+        topics = {topic for topic, found in self.topic_ids.items() if ids.get(topic, found) != found}
+        for topic in sorted(topics):
+            report_recreated(topic, fail=self._fail)
+        return topics
 
     def beginnings(self, new: Collection[TopicPartition]) -> Positions:
         """The first offsets that these partitions hold."""
@@ -76,25 +98,31 @@ class Frontier:
                 self._missed.add(partition)
                 self._report_loss(partition, start, latest.get(partition))
 
-    def what_is_left(self, ranges: list[Range]) -> list[Range]:
-        """The ranges, checked against the log where a part of them may be gone.
+    def what_is_left(self, ranges: list[Range], ids: TopicIds) -> list[Range]:
+        """The ranges in the topics of these ids, checked against the log where a part of them may be gone.
 
-        A query that begins anew may find its checkpoint older than the log; later on, tasks notice a loss
-        themselves, and only a query that is to survive it asks beforehand.
+        A query that is started again may find its checkpoint older than the log; later on, tasks notice a
+        loss themselves, and only a query that tolerates losses checks before each batch.
         """
         if self._checked and self._fail:
             return ranges
         self._checked = True
-        wanted = [given for given in ranges if given.size > 0]
-        existing = self._partitions(anew=True) & {given.partition for given in wanted}
+        partitions = self._partitions(anew=True)
+        recreated = self.recreated(ids)
+        wanted = [given for given in ranges if given.size > 0 and given.partition.topic not in recreated]
+        existing = partitions & {given.partition for given in wanted}
         first, end = (self._list(dict.fromkeys(existing, which)) for which in (EARLIEST, LATEST))
         return what_is_left(wanted, first, end, fail=self._fail)
 
-    def _partitions(self, *, anew: bool = False) -> frozenset[TopicPartition]:
+    def _gone(self, known: Positions, latest: Positions) -> bool:
+        missing = {partition for partition in known.keys() - latest.keys() if self.covers(partition)}
+        return bool(missing - self._missed)
+
+    def _partitions(self, *, anew: bool = False) -> KeysView[TopicPartition]:
         if anew or time.monotonic() - self._found_at > DISCOVERY_S:
             self._found = self._subscription.partitions(self._link.cluster())
             self._found_at = time.monotonic()
-        return self._found
+        return self._found.keys()
 
     def _ends(self, partitions: Collection[TopicPartition]) -> Positions:
         try:

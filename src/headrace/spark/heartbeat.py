@@ -11,6 +11,9 @@ since then is added.
 The time of a heartbeat is in the journal (`headrace.heartbeat`), so a repeated batch gives the same row. What
 it is made of are hints: after each batch the driver notes the newest event time of each stream and when that
 was (`seen.<topic>`).
+
+While a broker is away, producers cannot write, and what they hold back arrives when it is there again. So the
+time of an outage is not silence: it is counted from when the broker answered again, or the job was started.
 """
 
 from __future__ import annotations
@@ -44,21 +47,28 @@ class Pulse:
         self._idle_after_s = idle_after_s
         self._hints = hints
         self._clock = clock
+        self._answering_since_s = clock()
         self._began_s: float | None = None
         self._passed_time_on = False
+
+    def broker_was_away(self) -> None:
+        """Count silence from now on: nothing could be written until now."""
+        self._answering_since_s = self._clock()
 
     def next_ms(self, beaten_ms: int, *, once: bool) -> int:
         """The time of the next heartbeat, or `beaten_ms`, that of the last, when none is due.
 
         It is asked when the stream has nothing new. `once` is a run that ends with what is there: in it, time
-        that only passes makes one heartbeat and no more, or the run would never end.
+        that only passes makes one heartbeat and no more, or the run would never end; and it does not wait,
+        so that silence counts from before it was started.
         """
         now = self._clock()
         seen = self._hints.read_all(SEEN)
-        if now - self._silent_since(seen) < self._idle_after_s or not seen:
+        reachable_s = 0.0 if once else self._answering_since_s
+        if now - max(self._silent_since(seen), reachable_s) < self._idle_after_s or not seen:
             return beaten_ms
         newest = max(int(document["newest_ms"]) for document in seen.values())
-        all_silent_s = now - max(float(document["at_s"]) for document in seen.values())
+        all_silent_s = now - max(reachable_s, *(float(document["at_s"]) for document in seen.values()))
         passes = all_silent_s >= self._idle_after_s and not (once and self._passed_time_on)
         reached = newest + (int(all_silent_s * 1000) if passes else 0)
         is_due = passes and reached - beaten_ms >= self._idle_after_s * 1000

@@ -36,7 +36,9 @@ class JoinTask(KeyedTask):
         store = SegmentStore(folder, number)
         kept = store.read(batch.batch)
         joined: Joined = self.kernel(rows, kept, batch.times.behind(self.behind_us))
-        if joined.kept is not None:
+        if joined.kept is None:
+            store.keep(batch.batch)
+        else:
             store.write(batch.batch, joined.kept)
         PartitionState(folder, number).write_late(batch.batch, joined.late)
         return joined.output

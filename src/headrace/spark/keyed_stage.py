@@ -130,7 +130,8 @@ class KeyedStage:
     def prepare(self, batch: Batch, frame: DataFrame) -> None:
         """Tell the tasks of a batch which one it is; `frame` is what `step` was given."""
         folder = local_folder(self.folder)
-        write_note(folder, Note(partitions=self._partitions(frame), outline=self.outline))
+        note = Note(partitions=self._partitions(frame), outline=self.outline)
+        write_note(folder, note, batch=batch.id)
         forget_late_rows(folder, before=batch.id)
         BatchTimes.of(batch).give(frame.sparkSession.sparkContext)
 
@@ -187,7 +188,9 @@ class KeyedTask:
         partition = PartitionState(local_folder(self.folder), context.partitionId())
         state = partition.read(batch.batch)
         outcome = self.kernel(rows, state, batch.times.behind(self.behind_us))
-        if outcome.state is not None and outcome.state is not state:
+        if outcome.state is state:
+            partition.keep(batch.batch, context.taskAttemptId())
+        else:
             partition.write(batch.batch, outcome.state, context.taskAttemptId())
         partition.write_late(batch.batch, outcome.late)
         return (outcome.output,)

@@ -7,16 +7,18 @@
     late/42-3       how many rows came too late for partition 3 in batch 42
 ```
 
-Batch N goes on from the newest file below N and writes its own, under another name until it is whole. So a
-task that runs twice, or a batch that is repeated, finds what it found before, and a crash leaves the whole
-file or none. A batch that changes nothing writes nothing. When batch N writes, the file that it went on from
-is kept for a repetition, and older ones are removed.
+Batch N goes on from the file of batch N-1 and writes its own, under another name until it is whole. So a task
+that runs twice, or a batch that is repeated, finds what it found before, and a crash leaves the whole file or
+none. Every batch writes a file for every partition; where nothing changed it is a link to the one before. So
+a file that is not there was lost, or is on another machine's disk: that is an error, and never empty state.
+When batch N writes, the file of N-1 is kept for a repetition, and older ones are removed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -29,10 +31,29 @@ from headrace.errors import HeadraceError, Misuse
 NOTE: Final = "stage.json"
 LATE: Final = "late"
 SUFFIX: Final = ".arrow"
+NOTHING: Final = pa.table({})
+"""Written where a kernel keeps nothing: an empty file would be one that a power failure tore."""
 
 
 class BadState(HeadraceError):
-    """A file of a stage's state that cannot be read."""
+    """A file of a stage's state that is missing or cannot be read."""
+
+    @classmethod
+    def missing(cls, path: Path) -> BadState:
+        """The error for a file that the batch before must have written."""
+        return cls(
+            f"{path} is missing: the batch before wrote it, and going on without it would count its rows as "
+            "never seen. It was deleted, or this machine does not see the folder of the checkpoint. Restore "
+            "it, let checkpoints be in a folder that all machines see under the same path, or reset the job."
+        )
+
+    @classmethod
+    def torn(cls, path: Path, fault: Exception) -> BadState:
+        """The error for a file that is not whole."""
+        return cls(
+            f"{path} is not as it was written ({fault}): a power failure may leave such files. Restore the "
+            "checkpoint, or reset the job."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +84,16 @@ def read_note(folder: Path) -> Note | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as fault:
-        raise BadState(
-            f"{folder / NOTE} is not as it was written ({fault}): restore it, or reset the job."
-        ) from fault
+        raise BadState.torn(folder / NOTE, fault) from fault
 
 
-def write_note(folder: Path, note: Note) -> None:
-    """Note it, if that was not done before."""
-    if not (folder / NOTE).exists():
-        _put(folder / NOTE, json.dumps(asdict(note)).encode())
+def write_note(folder: Path, note: Note, *, batch: int) -> None:
+    """Note it in the first batch of a checkpoint; in a later one it has to be there."""
+    if (folder / NOTE).exists():
+        return
+    if batch > 0:
+        raise BadState.missing(folder / NOTE)
+    _put(folder / NOTE, json.dumps(asdict(note)).encode())
 
 
 class PartitionState:
@@ -83,31 +105,45 @@ class PartitionState:
         self._partition = partition
 
     def read(self, batch: int) -> pa.Table | None:
-        """What was kept before a batch, in memory that is a file's; None if nothing was."""
-        before = [version for version in self._versions() if version < batch]
-        if not before:
+        """What the batch before kept, in memory that is a file's; None if that was nothing."""
+        if batch == 0:
             return None
-        path = self._path(max(before))
+        path = self._path(batch - 1)
         try:
             with pa.memory_map(str(path)) as file:
-                return pa.ipc.open_file(file).read_all()
-        except pa.ArrowInvalid as fault:
-            raise BadState(
-                f"{path} is not as it was written ({fault}): a power cut may leave such files. Restore the "
-                "checkpoint, or reset the job."
-            ) from fault
+                state = pa.ipc.open_file(file).read_all()
+        except FileNotFoundError:
+            raise BadState.missing(path) from None
+        except (pa.ArrowInvalid, OSError) as fault:
+            raise BadState.torn(path, fault) from fault
+        return state if state.num_columns else None
 
-    def write(self, batch: int, state: pa.Table, attempt: int) -> None:
+    def write(self, batch: int, state: pa.Table | None, attempt: int) -> None:
         """Keep this behind a batch, and remove what no repetition of it can ask for."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(batch)
-        aside = path.with_suffix(f".{attempt}.part")
+        state = NOTHING if state is None else state
+        aside = self._aside(batch, attempt)
         with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, state.schema) as writer:
             writer.write_table(state)
-        aside.replace(path)
-        before = sorted(version for version in self._versions() if version < batch)
-        for version in before[:-1]:
-            self._path(version).unlink(missing_ok=True)
+        self._place(aside, batch)
+
+    def keep(self, batch: int, attempt: int) -> None:
+        """Keep what the batch before kept."""
+        if batch == 0:
+            self.write(batch, None, attempt)
+            return
+        aside = self._aside(batch, attempt)
+        link_or_copy(self._path(batch - 1), aside)
+        self._place(aside, batch)
+
+    def _aside(self, batch: int, attempt: int) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._path(batch).with_suffix(f".{attempt}.part")
+
+    def _place(self, aside: Path, batch: int) -> None:
+        aside.replace(self._path(batch))
+        for version in self._versions():
+            if version < batch - 1:
+                self._path(version).unlink(missing_ok=True)
 
     def write_late(self, batch: int, rows: int) -> None:
         """Note how many rows came too late in a batch."""
@@ -119,6 +155,17 @@ class PartitionState:
 
     def _path(self, batch: int) -> Path:
         return self._folder / f"{batch}{SUFFIX}"
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` a second name of `source`, or a copy where the file system knows no such names."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise BadState.missing(source) from None
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def late_rows(state: str, batch: int) -> int:

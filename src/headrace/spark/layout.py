@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace.spark.options import Options
+    from headrace.spark.row_checks import RowCheck
 
 KEY, VALUE, HEADERS, ERROR, PULSE = "key", "value", "headers", "error", "heartbeat"
 
@@ -63,8 +64,10 @@ HEADER_TYPES: Final[dict[str, DataType]] = {
 
 FORMATS: Final = {word: word for word in ("raw", "text", "json", "csv")}
 WITH_SCHEMA: Final = ("json", "csv")
+TIME_UNITS: Final = ("auto", "s", "ms", "us", "ns")
 PARSER_OPTIONS: Final = {
     "timeZone": "time_zone",
+    "timeUnit": "time_unit",
     "delimiter": "delimiter",
     "sep": "delimiter",
     "quote": "quote",
@@ -88,23 +91,24 @@ class Layout:
     """The headers that are columns, by their names: Spark's name of each type."""
     wanted_headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The texts that these headers may have; other records are no rows."""
+    checks: tuple[RowCheck, ...] = ()
+    """What makes an error of a record that parses."""
 
     @classmethod
     def of(cls, options: Options) -> Self:
         """The layout that the options describe."""
         value_format = options.choice("valueFormat", FORMATS, default="raw")
         errors_only = options.flag("errorsOnly", default=False)
-        if errors_only and value_format == "raw":
-            raise BadOption("errorsOnly needs a valueFormat: a raw value cannot fail to parse")
         named = header_types(options, COLUMN_TYPES)
         return cls(
-            columns=_columns(options, named, typed=value_format != "raw"),
+            columns=_columns(options, named, typed=value_format != "raw" or errors_only),
             value_format=value_format,
             value_schema=_value_schema(options, value_format),
             errors_only=errors_only,
             parser_options=_parser_options(options, value_format),
             header_types=named,
             wanted_headers=wanted_headers(options),
+            checks=_checks(options, value_format),
         )
 
     def schema(self) -> StructType | str:
@@ -160,8 +164,9 @@ class Layout:
 
 def _columns(options: Options, named: Iterable[str], *, typed: bool) -> tuple[str, ...]:
     with_headers = options.flag("includeHeaders", default=False)
-    absent = {ERROR: not typed, PULSE: options.text("idleAfter") is None}
-    left_out = {name for name, is_absent in {**absent, HEADERS: not with_headers}.items() if is_absent}
+    absent = {PULSE: options.text("idleAfter") is None}
+    unasked = {ERROR: not typed, HEADERS: not with_headers}
+    left_out = {name for name, is_absent in {**absent, **unasked}.items() if is_absent}
     of_source = (*(name for name in COLUMN_TYPES if name != PULSE), *named, PULSE)
     text = options.text("columns")
     if text is None:
@@ -193,11 +198,23 @@ def _parser_options(options: Options, value_format: str) -> dict[str, str]:
     for name, value in found.items():
         if name == "timeZone":
             _check_zone(value)
+        elif name == "timeUnit":
+            if value not in TIME_UNITS:
+                raise BadOption(f"timeUnit is {value!r}: write {', '.join(TIME_UNITS)}")
         elif value_format != "csv":
             raise BadOption(f"{name} means nothing for valueFormat {value_format}: leave it out, or say csv")
         elif len(value) != 1 or not value.isascii() or value in "\r\n":
             raise BadOption(f"{name} is one ASCII character, not {value!r}")
     return {PARSER_OPTIONS[name]: value for name, value in found.items()}
+
+
+def _checks(options: Options, value_format: str) -> tuple[RowCheck, ...]:
+    from headrace.spark.row_checks import EVENT_TIME, EventTimeGuard, FailedRecords
+
+    guard = EventTimeGuard.from_options(options)
+    if guard is not None and value_format not in WITH_SCHEMA:
+        raise BadOption(f"{EVENT_TIME} names a field of typed values: set valueFormat to json or csv")
+    return tuple(check for check in (guard, FailedRecords.from_options(options)) if check is not None)
 
 
 def _check_zone(name: str) -> None:

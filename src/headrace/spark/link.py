@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
-_clusters: dict[tuple[int, Link], Cluster] = {}
-"""The open clusters of this process. Python workers serve task after task, and a connection outlives each of
-them; a forked worker shares nothing with its parent, so the process id is part of the key."""
+_clusters: dict[tuple[int, int, Link], Cluster] = {}
+"""The open clusters of each thread. Python workers serve task after task, and a connection outlives each of
+them. A forked worker shares nothing with its parent, so the process id is part of the key. A number that a
+thread has inherited from one that ended comes with that one's clusters, which are free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +40,23 @@ class Link:
         return cls(bootstrap=bootstrap, client_id=client_id, timeout_s=timeout_ms / 1000)
 
     def cluster(self) -> Cluster:
-        """The cluster of this process at the other end, opened once and kept."""
+        """The cluster of this thread at the other end, opened once and kept."""
         from headrace.client.cluster import Cluster
 
-        key = (os.getpid(), self)
+        key = self._key
         if key not in _clusters:
             _clusters[key] = Cluster.of(self.bootstrap, client_id=self.client_id, timeout_s=self.timeout_s)
         return _clusters[key]
 
     def hang_up(self) -> None:
-        """Close what this process has open at the other end."""
-        cluster = _clusters.pop((os.getpid(), self), None)
+        """Close what this thread has open at the other end."""
+        cluster = _clusters.pop(self._key, None)
         if cluster is not None:
             cluster.close()
+
+    @property
+    def _key(self) -> tuple[int, int, Link]:
+        return os.getpid(), threading.get_ident(), self
 
 
 def _refuse_security(client_options: dict[str, str]) -> None:

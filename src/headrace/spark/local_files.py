@@ -1,9 +1,13 @@
-"""Local files for Spark without a process for every one of them.
+"""Local files for Spark without a process and a checksum file for each of them.
 
-Hadoop's local file system runs the program `chmod` for each file that it creates: 5 to 8 ms, several times in
-every micro-batch. The class below asks the operating system itself. It is compiled by the compiler that Spark
-brings for its own generated code, and put where everything in the JVM that asks for local files finds it.
-Whoever asks past that place gets Hadoop's own.
+Hadoop's local file system runs the program `chmod` for each file that it creates (5 to 8 ms, several times in
+every micro-batch), and writes a `.crc` file next to it. The classes below ask the operating system itself and
+write no checksums. Theirs is a `LocalFileSystem`, because Hadoop and Spark cast to that class: a state store
+that uploads a snapshot does, and so does every copy from a local file.
+
+They are compiled by the compiler that Spark brings for its own generated code, and put into Hadoop's cache,
+where everything in the JVM that asks for local files finds them. Code that asks for a file system outside the
+cache gets Hadoop's own class, which reads and writes the same files.
 """
 
 from __future__ import annotations
@@ -22,7 +26,15 @@ import java.nio.file.attribute.PosixFilePermissions;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.permission.FsPermission;
 
-public class LocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
+public class LocalFiles extends org.apache.hadoop.fs.LocalFileSystem {
+    public LocalFiles() {
+        super(new RawLocalFiles());
+        setWriteChecksum(false);
+        setVerifyChecksum(false);
+    }
+}
+
+class RawLocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
     public void setPermission(Path path, FsPermission permission) throws java.io.IOException {
         String text = permission.toString().substring(0, 9);
         Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(text));
@@ -43,6 +55,6 @@ def install_local_files(session: SparkSession) -> None:
     compiler.cook(SOURCE)
     ours.setClassLoader(compiler.getClassLoader())
     ours.set("fs.file.impl", CLASS)
-    # Every configuration finds the instance that is remembered for the place, and that is the next one made.
+    # Every configuration finds the instance that is cached for the scheme, and that is the next one made.
     files.get(place, ours).close()
     files.get(place, ours)

@@ -99,11 +99,8 @@ def _gather(ranges: Sequence[Range], share: int, sliver: int) -> list[tuple[Rang
 
 
 def ranges_between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Range]:
-    """What lies between two positions; a partition that is new at the end is read from its beginning.
+    """What lies between two positions.
 
-    A partition whose end is before its start was deleted and made anew: it is read from its beginning too.
+    A log that lost its newest records ends before the start: nothing of it is read.
     """
-    return [
-        Range(partition, first if (first := start.get(partition, 0)) <= until else 0, until)
-        for partition, until in end.items()
-    ]
+    return [Range(partition, min(start[partition], until), until) for partition, until in end.items()]

@@ -2,19 +2,26 @@
 
     {"orders": {"0": 12, "1": 40}, "payments": {"0": 7}}
 
-Options, checkpoints and consumer groups all speak of positions; a program that moves from Spark's own source
-to this one, or back, finds the same text in its checkpoint.
+Options, checkpoints and consumer groups all use this form, and a query that moves from Spark's own Kafka
+source to this one continues from its checkpoint.
 
-A stream with event time has signs beside its topics: numbers that make a batch a new one, or that a repeated
-batch has to find again. They look like topics of one partition, and are none.
+The journal of a stream, which Spark keeps in the checkpoint, has signs next to the topics: what a repeated
+batch must find again, and what makes a batch a new one.
 
-    {"orders": {"0": 12}, "headrace.heartbeat": {"0": 1767225600000}, "headrace.tick": {"0": 12}}
+    {"orders": {"0": 12},
+     "headrace.topic-ids": {"orders": "Xk1qJ5mWQ9yPZ0aN3cBv7g"},
+     "headrace.first": {"orders": {"0": 10}},
+     "headrace.heartbeat": {"0": 1767225600000}, "headrace.tick": {"0": 12}}
+
+Spark journals only where a batch ends. Where the first batch begins, it asks the source, several times and
+again after a restart, and `latest` has another answer each time. So a new stream begins at a symbol
+(`headrace.initial`), and the end of its first batch says which positions that symbol stands for.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.client.partition import TopicPartition
 from headrace.spark.errors import BadOption
@@ -25,14 +32,24 @@ if TYPE_CHECKING:
 Positions: TypeAlias = dict[TopicPartition, int]
 """For each partition the offset of the next record to be read."""
 
-Journal: TypeAlias = dict[str, dict[str, int]]
+Journal: TypeAlias = dict[str, dict[str, Any]]
 """Positions as Spark journals them, and signs."""
+
+TopicIds: TypeAlias = dict[str, str]
+"""For each topic the id that tells it from a topic of the same name that was deleted before."""
+
+INITIAL: Final = "headrace.initial"
+"""The start of a stream that has not read anything."""
+FIRST: Final = "headrace.first"
+"""Where partitions begin that a batch is the first to read."""
+TOPIC_IDS: Final = "headrace.topic-ids"
+"""Which topics the positions are in."""
 
 HEARTBEAT: Final = "headrace.heartbeat"
 """The time, in milliseconds since 1970, that the stream has reached without a record."""
 TICK: Final = "headrace.tick"
 """What had been read when a batch without rows was last given: see `ticks`."""
-SIGNS: Final = (HEARTBEAT, TICK)
+SIGNS: Final = (INITIAL, FIRST, TOPIC_IDS, HEARTBEAT, TICK)
 
 
 def write_journal(positions: Mapping[TopicPartition, int]) -> Journal:
@@ -47,7 +64,7 @@ def write_journal(positions: Mapping[TopicPartition, int]) -> Journal:
     return journal
 
 
-def read_journal(journal: Mapping[str, Mapping[str, int]]) -> Positions:
+def read_journal(journal: Mapping[str, Mapping[str, Any]]) -> Positions:
     """The positions that Spark journalled, without the signs."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
@@ -57,7 +74,27 @@ def read_journal(journal: Mapping[str, Mapping[str, int]]) -> Positions:
     }
 
 
-def read_sign(journal: Mapping[str, Mapping[str, int]], sign: str) -> int:
+def initial_journal() -> Journal:
+    """The start of a stream that has not read anything."""
+    return {INITIAL: {}}
+
+
+def is_initial(journal: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a stream that begins here has not read anything."""
+    return INITIAL in journal
+
+
+def read_first(journal: Mapping[str, Mapping[str, Any]]) -> Positions:
+    """Where the partitions begin that the batch which ends at `journal` is the first to read."""
+    return read_journal(journal.get(FIRST, {}))
+
+
+def read_topic_ids(journal: Mapping[str, Mapping[str, Any]]) -> TopicIds:
+    """The ids of the topics that the positions are in; a journal of Spark's Kafka source has none."""
+    return dict(journal.get(TOPIC_IDS, {}))
+
+
+def read_sign(journal: Mapping[str, Mapping[str, Any]], sign: str) -> int:
     """A sign of the journal; 0 where there is none yet."""
     return int(journal.get(sign, {}).get("0", 0))
 

@@ -2,11 +2,14 @@
 
 Marks are records of the compacted topic `headrace.progress`, one partition, the job's name as key:
 
-    revenue → {"query": "82d3…", "batch": 41, "offsets": {"orders": {"0": 1200}}}
+    revenue → {"query": "82d3…", "batch": 41, "offsets": {"orders": {"0": 1200}},
+               "job_id": "5f0c…", "place": "/srv/state/shop/revenue"}
 
 `query` is the id in the job's checkpoint. A job that starts with a new checkpoint counts its batches anew,
-and the marks of the old one say nothing about it. The offsets of consumer groups expire after a week without
-commits; a mark does not, so a job may rest for as long as its input is kept.
+and the marks of the old one say nothing about it. `job_id` is the id of the job's folder, in which all of its
+checkpoints are, and `place` is where that folder was: a job that is started with another folder is refused.
+The offsets of consumer groups expire after a week without commits; a mark does not, so a job may rest for as
+long as its input is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import json
 import struct
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.client.fetch import PartitionReader
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
@@ -23,6 +26,7 @@ from headrace.client.partition import TopicPartition
 from headrace.client.topics import NewTopic, create_topics
 from headrace.errors import HeadraceError
 from headrace.protocol.batch import read_header, split_batches
+from headrace.protocol.compression import NONE
 from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ PARTITION: Final = TopicPartition(TOPIC, 0)
 
 _CONFIGS: Final = {
     "cleanup.policy": "compact",
+    # Most marks are of other jobs, and a start decodes only those that it can see are its own.
+    "compression.type": "producer",
     # A start reads the whole topic: small segments that are cleaned early keep it at a few megabytes.
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
@@ -59,6 +65,10 @@ class Mark:
     batch: int
     offsets: Offsets
     """Where the batch ended in the topics that the job reads."""
+    job_id: str = ""
+    """The id of the folder that the job keeps its checkpoints in; empty where a query has none."""
+    place: str = ""
+    """Where that folder is, for people."""
 
 
 def create_progress_topic(cluster: Cluster) -> None:
@@ -77,28 +87,37 @@ def read_mark(cluster: Cluster, job: str) -> Mark | None:
     job, whose driver died and was not started again. So this reads to the very end, and tells committed marks
     from aborted ones by itself.
     """
-    newest = None
-    undecided: dict[int, bytes | None] = {}
+    newest = _NO_MARK
+    undecided: dict[int, _Found] = {}
     for batch in _batches(cluster):
         header = read_header(batch)
         if header.is_control:
             if (outcome := _outcome(batch)) is not None:
-                value = undecided.pop(header.producer_id, newest)
-                newest = value if outcome == _COMMIT else newest
-        elif (found := _last_of(job.encode(), batch)) is not None:
-            undecided[header.producer_id] = found.value
+                found = undecided.pop(header.producer_id, _NO_MARK)
+                newest = max(newest, found) if outcome == _COMMIT else newest
+        elif (record := _last_of(job.encode(), batch)) is not None:
+            undecided[header.producer_id] = _Found(record.offset, record.value)
     # Ours are all decided. Compaction removes the records of aborted transactions before their markers, so
-    # what has no marker was committed.
-    for value in undecided.values():
-        newest = value
-    return None if newest is None else parse_mark(job, newest)
+    # what has no marker was committed; a later mark of the job counts more all the same.
+    newest = max(newest, *undecided.values(), _NO_MARK)
+    return None if newest.value is None else parse_mark(job, newest.value)
+
+
+class _Found(NamedTuple):
+    """The value of a mark, which is ordered by its offset."""
+
+    offset: int
+    value: bytes | None
+
+
+_NO_MARK: Final = _Found(-1, None)
 
 
 def parse_mark(job: str, value: bytes) -> Mark:
     """The mark in the value of a record, or `BadMark`."""
     try:
         fields: dict[str, Any] = json.loads(value)
-        return Mark(query=fields["query"], batch=int(fields["batch"]), offsets=fields["offsets"])
+        return Mark(**fields | {"batch": int(fields["batch"])})
     except (ValueError, KeyError, TypeError) as fault:
         raise BadMark(
             f"the newest record of {job!r} in {TOPIC} is not a mark ({fault!r}): something else writes to "
@@ -122,8 +141,11 @@ def _batches(cluster: Cluster) -> Iterator[memoryview]:
 
 
 def _last_of(key: bytes, batch: memoryview) -> Record | None:
-    """The last record of `key` in a batch; most batches are of other jobs, and need not be opened."""
-    if key not in bytes(batch):
+    """The last record of `key` in a batch; most batches are of other jobs, and need not be decoded.
+
+    A broker whose `compression.type` is set compresses what producers did not: such bytes show no keys.
+    """
+    if read_header(batch).codec == NONE and key not in bytes(batch):
         return None
     return next((record for record in reversed(decode_batch(batch)) if record.key == key), None)
 

@@ -7,7 +7,7 @@ hundred rows do, and large ones are handed to Spark in slices.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,10 +15,12 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
 from headrace.client.errors import OffsetsGone
 from headrace.client.fetch import PartitionReader
-from headrace.columns.cutting import Cutter
+from headrace.columns.cutting import Cutter, UnreadableBatch
 from headrace.columns.header_columns import HeaderColumn
-from headrace.columns.values import value_parser
+from headrace.columns.values import Parsed, value_parser
+from headrace.columns.values.second_reading import with_reasons
 from headrace.spark.data_loss import report
+from headrace.spark.errors import UnreadableRecords
 from headrace.spark.layout import ERROR, PULSE, VALUE
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.client.fetch import Fetched
+    from headrace.client.partition import TopicPartition
     from headrace.columns.values import ValueParser
     from headrace.spark.planning import Range
     from headrace.spark.reading import Reading
@@ -41,7 +44,7 @@ def read_rows(reading: Reading, ranges: Iterable[Range]) -> Iterator[pa.RecordBa
     """The rows of `ranges` as Arrow batches of exactly the schema."""
     shape = _Shape(reading)
     for piece in _gathered(_pieces(reading, ranges, shape)):
-        shaped = shape.shape(piece)
+        shaped = shape.unreadable(piece) if isinstance(piece, Unreadable) else shape.shape(piece)
         for first in range(0, shaped.num_rows, ROWS):
             yield shaped.slice(first, ROWS)
 
@@ -62,14 +65,25 @@ def _row(schema: StructType, column: str, value: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 
-def _pieces(reading: Reading, ranges: Iterable[Range], shape: _Shape) -> Iterator[pa.RecordBatch]:
+class Unreadable(NamedTuple):
+    """A record batch that cannot be read."""
+
+    partition: TopicPartition
+    batch: UnreadableBatch
+
+
+def _pieces(
+    reading: Reading, ranges: Iterable[Range], shape: _Shape
+) -> Iterator[pa.RecordBatch | Unreadable]:
     for wanted in ranges:
         start = wanted.start
         while start < wanted.end:
             try:
                 for fetched, cutter in _fetched(reading, wanted._replace(start=start), shape):
                     start = fetched.next_offset
-                    yield from cutter.parts(fetched.batches, fetched.aborted)
+                    for part in cutter.readable_parts(fetched.batches, fetched.aborted):
+                        is_batch = isinstance(part, UnreadableBatch)
+                        yield Unreadable(wanted.partition, part) if is_batch else part
                 start = wanted.end
             except OffsetsGone as gone:
                 start = _after_loss(reading, wanted, start, gone)
@@ -104,43 +118,73 @@ class _Shape:
         layout = reading.layout
         self._schema = to_arrow_schema(reading.schema, timezone="UTC")
         self._errors_only = layout.errors_only
-        self._parser = _parser(reading)
+        self._value_type = _value_type(reading)
+        self._parser = None if self._value_type is None else _parser(reading, self._value_type)
         types = layout.header_types
         self.cut_headers = [HeaderColumn(name, types[name]) for name in self._schema.names if name in types]
+        for check in layout.checks:
+            if self._parser is not None:
+                check.verify(self._value_type)
+        self._checks = layout.checks if self._errors_only or ERROR in self._schema.names else ()
+        needed = [name for check in self._checks for name in check.columns]
+        if self._parser is not None or self._checks or ERROR in self._schema.names:
+            needed.append(VALUE)
         names = [name for name in self._schema.names if name not in (ERROR, PULSE, *types)]
-        parsed_apart = self._parser is not None and VALUE not in names
-        self.cut_columns = [*names, VALUE] if parsed_apart else names
+        self.cut_columns = list(dict.fromkeys([*names, *needed]))
 
     def shape(self, piece: pa.RecordBatch) -> pa.RecordBatch:
         columns = {name: piece.column(name) for name in piece.schema.names}
         if PULSE in self._schema.names:
             columns[PULSE] = pa.nulls(piece.num_rows, self._schema.field(PULSE).type)
-        if self._parser is None:
-            return self._in_order(columns)
-        raw = piece.column(VALUE)
-        parsed = self._parser.parse(raw)
-        errors = parsed.errors
+        errors = None
+        if VALUE in columns:
+            columns[VALUE], errors = self._values(piece)
         if self._errors_only and errors is None:
             return _empty(self._schema)
-        columns[VALUE] = parsed.values
         if ERROR in self._schema.names:
-            columns[ERROR] = _error_column(errors, raw, self._schema.field(ERROR).type)
+            columns[ERROR] = _error_column(errors, piece.column(VALUE), self._schema.field(ERROR).type)
         shaped = self._in_order(columns)
         return shaped.filter(pc.is_valid(errors)) if self._errors_only else shaped
+
+    def unreadable(self, unreadable: Unreadable) -> pa.RecordBatch:
+        """A row that says which records could not be read, and why."""
+        (topic, partition), batch = unreadable
+        if ERROR not in self._schema.names:
+            raise UnreadableRecords(
+                f"{topic}/{partition}: {batch.sentence}. Read the column `error` too, and it is a row with "
+                f"that reason; or begin after it, at offset {batch.last + 1}."
+            )
+        known = {"topic": topic, "partition": partition, "offset": batch.first}
+        known[ERROR] = {"reason": batch.sentence, "raw": None}
+        arrays = [pa.array([known.get(field.name)], field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _values(self, piece: pa.RecordBatch) -> Parsed:
+        """The values of records, and the reasons of those that are not to be rows."""
+        raw = piece.column(VALUE)
+        parsed = Parsed(raw, None) if self._parser is None else self._parser.parse(raw)
+        reasons: dict[int, str] = {}
+        for check in self._checks:
+            reasons |= check.reasons(piece, parsed.values)
+        return with_reasons(parsed, reasons) if reasons else parsed
 
     def _in_order(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
 
 
-def _parser(reading: Reading) -> ValueParser | None:
-    """The parser of values; nothing where they stay raw, or nobody looks at them."""
+def _value_type(reading: Reading) -> pa.DataType | None:
+    """The type that values are parsed into; None where they stay raw, or are not read."""
     layout, names = reading.layout, reading.schema.names
     if layout.value_format == "raw" or not (layout.errors_only or {VALUE, ERROR} & set(names)):
         return None
+    return to_arrow_type(layout.value_type(reading.schema), timezone="UTC")
+
+
+def _parser(reading: Reading, value_type: pa.DataType) -> ValueParser:
+    layout = reading.layout
     options = dict(layout.parser_options)
-    time_zone = options.pop("time_zone", "UTC")
-    value_type = to_arrow_type(layout.value_type(reading.schema), timezone="UTC")
-    return value_parser(layout.value_format, value_type, time_zone=time_zone, options=options)
+    times = {name: options.pop(name) for name in ("time_zone", "time_unit") if name in options}
+    return value_parser(layout.value_format, value_type, options=options, **times)
 
 
 def _error_column(errors: pa.Array | None, raw: pa.Array, error_type: pa.StructType) -> pa.Array:
@@ -157,11 +201,14 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], column.type) for column in schema], schema=schema)
 
 
-def _gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _gathered(pieces: Iterable[pa.RecordBatch | Unreadable]) -> Iterator[pa.RecordBatch | Unreadable]:
     """The pieces, small ones put together."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for piece in pieces:
+        if isinstance(piece, Unreadable):
+            yield piece
+            continue
         held.append(piece)
         rows, size = rows + piece.num_rows, size + piece.nbytes
         if rows >= ROWS or size >= ENOUGH_BYTES:

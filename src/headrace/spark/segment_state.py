@@ -6,9 +6,10 @@
     38-5f0c….segment   rows that batch 38 added, or put together from older ones
 ```
 
-Batch N goes on from the newest list below N and writes its own, when its segments are there, under another
-name until it is whole. Names of segments are never used twice: a task that runs twice, or a batch that is
-repeated, writes others. The list of N and the one that N went on from are kept, with all they name.
+Batch N goes on from the list of batch N-1 and writes its own, when its segments are there, under another name
+until it is whole; a list that is not there was lost, and is an error. Names of segments are never used twice:
+a task that runs twice, or a batch that is repeated, writes others. The list of N and the one that N went on
+from are kept, with all they name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow as pa
 
 from headrace.columns.joining import Kept
 from headrace.columns.segments import Segment
-from headrace.spark.keyed_state import BadState
+from headrace.spark.keyed_state import BadState, link_or_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,11 +39,10 @@ class SegmentStore:
         self._folder = folder / str(partition)
 
     def read(self, batch: int) -> Kept:
-        """What was kept before a batch, in memory that is the files'."""
-        before = [version for version in self._versions() if version < batch]
-        if not before:
+        """What the batch before kept, in memory that is the files'."""
+        if batch == 0:
             return Kept()
-        note, bits = self._listed(max(before))
+        note, bits = self._listed(batch - 1)
         has_matches = np.unpackbits(np.frombuffer(bits, np.uint8)).astype(np.bool_)
         sides, place = [], 0
         for segments, is_marked in zip(note["sides"], note["marked"], strict=True):
@@ -70,6 +70,17 @@ class SegmentStore:
         aside.replace(self._folder / str(batch))
         self._forget(batch)
 
+    def keep(self, batch: int) -> None:
+        """Keep what the batch before kept."""
+        if batch == 0:
+            self.write(batch, Kept())
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        aside = self._folder / f".{batch}.{uuid4().hex}"
+        link_or_copy(self._folder / str(batch - 1), aside)
+        aside.replace(self._folder / str(batch))
+        self._forget(batch)
+
     def _stored(self, batch: int, segment: Segment) -> str:
         if segment.name:
             return segment.name
@@ -85,23 +96,27 @@ class SegmentStore:
         try:
             with pa.memory_map(str(self._folder / name)) as file:
                 return pa.ipc.open_file(file).read_all()
-        except (pa.ArrowInvalid, FileNotFoundError) as fault:
-            raise _spoilt(self._folder / name, fault) from fault
+        except FileNotFoundError:
+            raise BadState.missing(self._folder / name) from None
+        except (pa.ArrowInvalid, OSError) as fault:
+            raise BadState.torn(self._folder / name, fault) from fault
 
     def _listed(self, version: int) -> tuple[dict[str, Any], bytes]:
         path = self._folder / str(version)
-        line, _, bits = path.read_bytes().partition(b"\n")
         try:
+            line, _, bits = path.read_bytes().partition(b"\n")
             return json.loads(line), bits
+        except FileNotFoundError:
+            raise BadState.missing(path) from None
         except ValueError as fault:
-            raise _spoilt(path, fault) from fault
+            raise BadState.torn(path, fault) from fault
 
     def _forget(self, batch: int) -> None:
         """Remove older lists than the one that a batch went on from, and segments that none names."""
-        older = sorted(version for version in self._versions() if version < batch)
-        for version in older[:-1]:
-            (self._folder / str(version)).unlink(missing_ok=True)
-        named = set(self._named([*older[-1:], batch]))
+        for version in self._versions():
+            if version < batch - 1:
+                (self._folder / str(version)).unlink(missing_ok=True)
+        named = set(self._named([max(batch - 1, 0), batch]))
         for path in self._folder.glob(f"*{SUFFIX}"):
             # What this batch wrote may be of a second attempt that has no list yet.
             if int(path.name.partition("-")[0]) < batch and path.name not in named:
@@ -115,10 +130,3 @@ class SegmentStore:
     def _versions(self) -> list[int]:
         paths = self._folder.iterdir() if self._folder.exists() else ()
         return [int(path.name) for path in paths if path.name.isdigit()]
-
-
-def _spoilt(path: Path, fault: Exception) -> BadState:
-    return BadState(
-        f"{path} is not as it was written ({fault}): a power cut may leave such files. Restore the "
-        "checkpoint, or reset the job."
-    )

@@ -1,7 +1,8 @@
 """`spark.readStream.format("headrace")`: micro-batch after micro-batch, from position to position.
 
 Spark journals the positions that `latestOffset` returns and hands them back after a crash, so a batch that
-runs again reads the same records. All but `read` is called in one process that lives as long as the query.
+runs again reads the same records. Where partitions begin, a query's first ones included, is part of what is
+journaled: it is resolved once. All but `read` is called in one process that lives as long as the query.
 """
 
 from __future__ import annotations
@@ -23,10 +24,22 @@ from headrace.client.groups import commit_offsets
 from headrace.errors import HeadraceError
 from headrace.spark.bounds import Bound
 from headrace.spark.durations import read_duration_s
+from headrace.spark.errors import BadCheckpoint
 from headrace.spark.following import Following
 from headrace.spark.frontier import Frontier
 from headrace.spark.planning import ranges_between, share_out
-from headrace.spark.positions import HEARTBEAT, read_journal, read_sign, write_journal
+from headrace.spark.positions import (
+    FIRST,
+    HEARTBEAT,
+    TOPIC_IDS,
+    initial_journal,
+    is_initial,
+    read_first,
+    read_journal,
+    read_sign,
+    read_topic_ids,
+    write_journal,
+)
 from headrace.spark.reading import Task
 from headrace.spark.source_settings import ENDING
 from headrace.spark.stream_time import StreamTime
@@ -38,10 +51,13 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
+    from headrace.spark.planning import Range
     from headrace.spark.positions import Journal, Positions
     from headrace.spark.source_settings import SourceSettings
 
 DEFAULT_TRIGGER_DELAY: Final = "15m"
+OUTAGE_S: Final = 1.0
+"""A broker that takes longer than this to say how far its logs go was away in between."""
 
 log = logging.getLogger("headrace.spark")
 
@@ -70,17 +86,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._following = Following(settings)
         self._time = StreamTime(options)
         self._positions_only = options.flag("positionsOnly", default=False)
+        self._initial: Positions | None = None
         self._latest: Positions = {}
         self._target: Positions | None = None
         self._last_batch_at = time.monotonic()
         self._published: Positions = {}
 
     def initialOffset(self) -> Journal:  # noqa: N802  # Spark's name
-        """Where a new query begins."""
-        partitions = self._frontier.existing()
-        committed = self._settings.read_committed
-        begun = self._starting.resolve(self._settings.link.cluster(), partitions, read_committed=committed)
-        return write_journal(begun | self._following.beginnings()) | self._time.first_signs(begun)
+        """A symbol for the start of a new query: the end of its first batch says where that is."""
+        return initial_journal()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         """The limit that the options set."""
@@ -95,17 +109,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._time.ends_with_what_is_there()
 
     def latestOffset(self, start: Journal, limit: ReadLimit) -> Journal:  # noqa: N802  # Spark's name
-        """Where the next batch ends; `start` itself where there is nothing to be read."""
+        """Where the next batch ends; `start` itself where there is nothing to read."""
         begun = read_journal(start)
         # Spark asks for the next batch when the one before is done, and after the last one of all, for which
         # it never calls `commit`.
         self._publish(begun)
-        ends = self._ends(begun, limit)
+        first = self._initial_positions() if is_initial(start) else {}
+        latest = self._latest = self._look(begun | first)
+        followed = self._following.ends(begun | first)
+        known_ids = read_topic_ids(start)
+        recreated = self._frontier.recreated(known_ids) | self._following.recreated(known_ids)
+        begun = {at: begun[at] for at in begun if at.topic not in recreated}
+        first |= self._frontier.beginnings(latest.keys() - (begun | first).keys())
+        begun |= first
+        ends = self._ends(begun, latest, limit, must_move=is_initial(start) or bool(recreated))
         if ends is None:
             return start
-        # A partition that is not subscribed to any more keeps its place, for the day it is again.
-        journal = write_journal(begun | ends | self._following.ends(begun))
-        return journal | self._time.signs(start, self._read_here(begun), self._read_here(begun | ends))
+        return self._journal(start, begun, ends | followed, first)
 
     def reportLatestOffset(self) -> Journal | None:  # noqa: N802  # Spark's name
         """The end of everything, as the last batch found it."""
@@ -115,9 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch; each has just its number where somebody else reads between the positions."""
         if self._positions_only:
             return [Task((), number=number) for number in range(self._settings.min_partitions)]
-        begun, until = self._read_here(read_journal(start)), self._read_here(read_journal(end))
-        begun = begun | self._frontier.beginnings(until.keys() - begun.keys())
-        tasks = self._settings.tasks(self._frontier.what_is_left(ranges_between(begun, until)))
+        tasks = self._settings.tasks(self._ranges(start, end)) if start != end else []
         heartbeat_ms = read_sign(end, HEARTBEAT)
         if heartbeat_ms == read_sign(start, HEARTBEAT):
             return tasks
@@ -140,20 +158,74 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Hang up."""
         self._settings.link.hang_up()
 
-    def _ends(self, begun: Positions, limit: ReadLimit) -> Positions | None:
-        """Where the next batch ends in the partitions that are read; None when it is worth waiting."""
-        latest = self._frontier.latest(begun) if self._target is None else dict(self._target)
-        self._latest = latest
+    def _initial_positions(self) -> Positions:
+        """Where a new query begins."""
+        if self._initial is None:
+            partitions = self._frontier.existing()
+            committed = self._settings.read_committed
+            cluster = self._settings.link.cluster()
+            resolved = self._starting.resolve(cluster, partitions, read_committed=committed)
+            self._initial = self._within_target(resolved) | self._following.beginnings()
+        return dict(self._initial)
+
+    def _within_target(self, resolved: Positions) -> Positions:
+        """The positions, but `latest` is not beyond the end of a query that ends with what is there."""
+        target, explicit = self._target or {}, self._starting.offsets
+        return {
+            partition: at if explicit.get(partition, -1) >= 0 else min(at, target.get(partition, at))
+            for partition, at in resolved.items()
+        }
+
+    def _look(self, begun: Positions) -> Positions:
+        """The end of everything that the query may read."""
+        if self._target is not None:
+            return dict(self._target)
+        asked_at = time.monotonic()
+        latest = self._frontier.latest(begun)
+        if time.monotonic() - asked_at > OUTAGE_S:
+            self._time.broker_was_away()
+        return latest
+
+    def _ends(
+        self, begun: Positions, latest: Positions, limit: ReadLimit, *, must_move: bool
+    ) -> Positions | None:
+        """Where the next batch ends in the partitions that are read; None when it is worth waiting.
+
+        A batch that `must_move` is one whose end has something to journal besides records that were read.
+        """
         self._frontier.check_for_loss(begun, latest)
-        begun = begun | self._frontier.beginnings(latest.keys() - begun.keys())
         if self._is_too_little(begun, latest, limit):
-            return None
+            return {} if must_move else None
         self._last_batch_at = time.monotonic()
         if not isinstance(limit, ReadMaxRows):
             return latest
         if self._time.alignment is None:
             return share_out(begun, latest, limit.max_rows)
         return self._time.alignment.ends(begun, latest, limit.max_rows, self._at_time)
+
+    def _journal(self, start: Journal, begun: Positions, ends: Positions, first: Positions) -> Journal:
+        """What Spark journals as the end of a batch; `start` where nothing has changed."""
+        # A partition that is not subscribed to any more keeps its place, for the day it is again.
+        journal = write_journal(begun | ends)
+        ids = read_topic_ids(start) | self._frontier.topic_ids | self._following.topic_ids
+        signs = start | self._time.first_signs(self._read_here(begun)) if is_initial(start) else start
+        journal |= {TOPIC_IDS: ids} if ids else {}
+        journal |= self._time.signs(signs, self._read_here(begun), self._read_here(begun | ends))
+        if journal == {name: entry for name, entry in start.items() if name != FIRST}:
+            return start
+        return journal | ({FIRST: write_journal(first)} if first or is_initial(start) else {})
+
+    def _ranges(self, start: Journal, end: Journal) -> list[Range]:
+        """What a batch reads, without what is lost."""
+        if is_initial(start) and FIRST not in end:
+            raise BadCheckpoint(
+                "the checkpoint does not say where its first batch begins: another source, or an earlier "
+                "version of this one, planned that batch. Start the query with a new checkpoint."
+            )
+        begun, until = read_journal(start) | read_first(end), self._read_here(read_journal(end))
+        # Spark's own Kafka source does not journal where new partitions begin.
+        begun |= self._frontier.beginnings(until.keys() - begun.keys())
+        return self._frontier.what_is_left(ranges_between(begun, until), read_topic_ids(end))
 
     def _at_time(self, time_ms: int) -> Positions:
         return self._frontier.at_times(dict.fromkeys(self._latest, time_ms))

@@ -41,6 +41,11 @@ class StreamTime:
         if self.alignment is not None:
             self.alignment.waits = False
 
+    def broker_was_away(self) -> None:
+        """Do not take for silence that nothing could be written."""
+        if self._pulse is not None:
+            self._pulse.broker_was_away()
+
     def first_signs(self, begun: Positions) -> Journal:
         """The signs of a query that has read nothing yet."""
         return write_sign(TICK, what_was_read(begun, 0)) if self._ticks else {}

@@ -39,8 +39,11 @@ class Subscription:
             return cls(pattern=_pattern(text))
         return cls(assigned=read_partitions(way, text))
 
-    def partitions(self, cluster: Cluster) -> frozenset[TopicPartition]:
-        """The partitions that exist now; a topic of a pattern is one of them as soon as it is there."""
+    def partitions(self, cluster: Cluster) -> dict[TopicPartition, str | None]:
+        """The partitions that exist now, with the ids of their topics.
+
+        A topic that matches the pattern is among them as soon as it exists.
+        """
         if self.pattern:
             matches = re.compile(self.pattern).fullmatch
             found = [
@@ -49,10 +52,14 @@ class Subscription:
         else:
             names = self.topics or sorted({partition.topic for partition in self.assigned})
             found = list(cluster.topics(names).values())
-        existing = frozenset(
-            TopicPartition(topic.name, number) for topic in found for number in topic.partitions
-        )
-        return existing & frozenset(self.assigned) if self.assigned else existing
+        existing = {
+            TopicPartition(topic.name, number): topic.topic_id
+            for topic in found
+            for number in topic.partitions
+        }
+        if not self.assigned:
+            return existing
+        return {partition: existing[partition] for partition in self.assigned if partition in existing}
 
     def covers(self, partition: TopicPartition) -> bool:
         """Whether `partition` would be read, did it exist."""
@@ -60,8 +67,11 @@ class Subscription:
             return re.fullmatch(self.pattern, partition.topic) is not None
         return partition in self.assigned or partition.topic in self.topics
 
-    def existing(self, cluster: Cluster) -> frozenset[TopicPartition]:
-        """The partitions that exist now; an error where something was named that does not exist."""
+    def existing(self, cluster: Cluster) -> dict[TopicPartition, str | None]:
+        """The partitions that exist now, with the ids of their topics.
+
+        `UnknownTopic` where something was named that does not exist.
+        """
         partitions = self.partitions(cluster)
         topics = {partition.topic for partition in partitions}
         missing = [repr(topic) for topic in self.topics if topic not in topics]

@@ -16,7 +16,7 @@ from headrace.columns.measures import ROWS, Measure
 from headrace.spark.keyed_stage import BatchTimes
 from headrace.spark.layout import ERROR, ERROR_TYPE, VALUE
 from headrace.spark.rows import read_rows
-from headrace.spark.sums import DEAD_RECORDS, RECORDS, TIME
+from headrace.spark.sums import DEAD_RECORDS, RECORDS, TIME, UNTIMED_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ class SummingTask:
         measures = [Measure(**measure) for measure in sums.measures]
         newest = Measure(name=TIME, kind="max", column=TIME)
         self._sum_up = cut_of(sums.cut).sums(TIME, sums.keys, (*measures, newest))
-        self._records = self._dead = 0
+        self._records = self._dead = self._untimed = 0
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The pieces, and a row that counts the records that are in none."""
@@ -56,12 +56,11 @@ class SummingTask:
             counts = pieces[ROWS]
             summed += int(counts.to_numpy().sum())
             columns = {name: pieces[name] for name in pieces.schema.names}
-            yield self._shaped(
-                {**columns, RECORDS: counts, DEAD_RECORDS: pa.array(np.zeros(len(counts), np.int64))}
-            )
+            none = pa.array(np.zeros(len(counts), np.int64))
+            yield self._shaped({**columns, RECORDS: counts, DEAD_RECORDS: none, UNTIMED_RECORDS: none})
         if self._records > summed:
-            left = self._records - summed
-            yield self._shaped({RECORDS: pa.array([left]), DEAD_RECORDS: pa.array([self._dead])})
+            left = {RECORDS: self._records - summed, DEAD_RECORDS: self._dead, UNTIMED_RECORDS: self._untimed}
+            yield self._shaped({name: pa.array([count]) for name, count in left.items()})
 
     def _summands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Time, keys and values of the records that parsed; all are counted."""
@@ -71,6 +70,7 @@ class SummingTask:
         if value.null_count or error.null_count < batch.num_rows:
             value = value.filter(pc.and_(value.is_valid(), error.is_null()))
         columns = {TIME: value.field(self._sums.time).cast(pa.int64())}
+        self._untimed += columns[TIME].null_count
         columns |= {key: value.field(key) for key in self._sums.keys}
         for one in self._sums.values:
             column = value.field(one.field)

@@ -5,8 +5,8 @@ that is all that a job wants of it, the tasks that parse the records sum them up
 thousand rows instead of millions: to hand them over one by one takes longer than all the rest.
 
 A row has the keys, where the piece is and the parts of its sums, the newest time in it, and how many records
-it stands for. The records that are in no piece, for they did not parse or have no time, are counted in a row
-of their own.
+it stands for. The records that are in no piece, because they did not parse or have no time, are counted in a
+row of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ TIME: Final = "_headrace_at"
 NEWEST: Final = f"{TIME}.max"
 RECORDS: Final = "_headrace_records"
 DEAD_RECORDS: Final = "_headrace_dead"
+UNTIMED_RECORDS: Final = "_headrace_untimed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

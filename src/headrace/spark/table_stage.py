@@ -16,7 +16,6 @@ from pyspark import TaskContext
 
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_step import ArrowStep
-from headrace.spark.link import Link
 from headrace.tables.changes import ChangeReader
 from headrace.tables.copy import Current, TableCopy
 from headrace.tables.keys import key_bytes
@@ -57,9 +56,8 @@ class NoTable(HeadraceError):
 class TableFeed:
     """Keeps the copy of one table in step with the batches of a query."""
 
-    def __init__(self, context: SparkContext, bootstrap: str, folder: Path, definition: Definition) -> None:
+    def __init__(self, context: SparkContext, folder: Path, definition: Definition) -> None:
         self._context = context
-        self._link = Link(bootstrap=bootstrap)
         self._folder = folder
         self._definition = definition
         self._copy: TableCopy | None = None
@@ -69,11 +67,15 @@ class TableFeed:
         """Bring the copy to where the batch ends in its topic, and tell the tasks of this thread."""
         if self._copy is None:
             prepare_tables()
-            self._reader = ChangeReader(self._link.cluster(), self._definition)
+            self._reader = ChangeReader(batch.cluster, self._definition)
             self._copy = TableCopy(self._folder, self._definition, self._reader.read)
         _, end = positions_of(batch, self._definition.topic)
         current = self._copy.advance(batch.id, end)
         self._context.setLocalProperty(PROPERTY + self._definition.topic, json.dumps(asdict(current)))
+
+    def records(self) -> int:
+        """How many records of the table were read so far."""
+        return 0 if self._reader is None else self._reader.records
 
     def unread(self, batch: Batch) -> pa.Table:
         """The records of the batch, which is the one of the last update, that named no row."""

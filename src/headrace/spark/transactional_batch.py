@@ -21,7 +21,7 @@ from headrace.client.errors import Fenced
 from headrace.client.partition import TopicPartition
 from headrace.errors import HeadraceError
 from headrace.spark import progress
-from headrace.spark.checkpoint import count_records, merge_offsets, topic_offsets
+from headrace.spark.checkpoint import begin_at, count_records
 from headrace.spark.progress import Mark, mark_batch
 from headrace.spark.transactional_encoding import OVERFLOW, Orders
 from headrace.spark.transactional_forecast import Forecast
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from headrace.client.cluster import Cluster
     from headrace.client.shared_transaction import SharedTransaction
@@ -61,8 +61,12 @@ class CheckpointMismatch(HeadraceError):
 class Batch:
     """A micro-batch as it is described to those who add rows to it."""
 
-    def __init__(self, batch_id: int, checkpoint: Checkpoint, find_start: Callable[[], Offsets]) -> None:
+    def __init__(
+        self, batch_id: int, cluster: Cluster, checkpoint: Checkpoint, find_start: Callable[[], Offsets]
+    ) -> None:
         self.id = batch_id
+        self.cluster = cluster
+        """The connections of the query, for the thread that runs its batches and for no other."""
         self.end = checkpoint.offsets(batch_id)
         """Where the batch ends in its topics: the offsets that follow its last records."""
         self._checkpoint = checkpoint
@@ -81,7 +85,7 @@ class Batch:
 
     @property
     def start(self) -> Offsets:
-        """Where the batch begins; a partition that is new may be absent: it begins at its first record."""
+        """Where the batch begins."""
         if self._start is None:
             self._start = self._find_start()
         return self._start
@@ -91,11 +95,12 @@ class Batch:
 class BatchRunner:
     """Runs the batches of one query, one after the other, on the thread that Spark calls with them."""
 
-    spark: SparkSession
     cluster: Cluster
     link: Link
     transaction: SharedTransaction
     job: str
+    job_id: str
+    place: str
     group: str | None
     outputs: OutputTopics
     checkpoint: Checkpoint
@@ -105,6 +110,8 @@ class BatchRunner:
     before: Callable[[Batch], None] | None
     extra_rows: Callable[[Batch], DataFrame | None] | None
     deliver: Deliver | None
+    recover: Callable[[Batch, Exception], DataFrame]
+    """The rows to compute instead of those of a batch that failed; raises the error if there are none."""
     steps: Callable[[str, int], None]
     spool: Spool | None
 
@@ -118,16 +125,26 @@ class BatchRunner:
         context = encoded.sparkSession.sparkContext
         query = context.getLocalProperty(QUERY_ID)
         assert query is not None, "batches are run by Spark's streaming thread"
-        batch = Batch(batch_id, self.checkpoint, lambda: self._start_of(query, batch_id))
+        batch = Batch(batch_id, self.cluster, self.checkpoint, lambda: self._start_of(batch_id))
         self.steps("begun", batch_id)
         if self.before is not None:
             self.before(batch)
         if self._is_marked(query, batch):
             Orders(partition_counts={}, discard=True).give(context)
-            run_job(encoded)
+            self._recovering(run_job, encoded, batch)
         else:
-            self._run_in_transaction(encoded, batch, query)
+            mark = Mark(query=query, batch=batch.id, offsets=batch.end, job_id=self.job_id, place=self.place)
+            self._recovering(lambda rows: self._run_in_transaction(rows, batch, mark), encoded, batch)
         self._last_end = (batch_id, batch.end)
+
+    def _recovering(self, run: Callable[[DataFrame], None], rows: DataFrame, batch: Batch) -> None:
+        """Run with these rows; if that fails, once more with those that the job has instead."""
+        try:
+            run(rows)
+        except HeadraceError:
+            raise
+        except Exception as error:  # noqa: BLE001  what it is about is for the job to say
+            run(self.recover(batch, error))
 
     def _is_marked(self, query: str, batch: Batch) -> bool:
         """Whether the batch was committed before; `CheckpointMismatch` when that cannot be told."""
@@ -143,8 +160,7 @@ class BatchRunner:
             )
         return True
 
-    def _run_in_transaction(self, encoded: DataFrame, batch: Batch, query: str) -> None:
-        mark = Mark(query=query, batch=batch.id, offsets=batch.end)
+    def _run_in_transaction(self, encoded: DataFrame, batch: Batch, mark: Mark) -> None:
         self._written.clear()
         try:
             with self.spool or nullcontext():
@@ -232,12 +248,11 @@ class BatchRunner:
         except HeadraceError:
             pass  # the broker is away: it is aborted when the job is started again
 
-    def _start_of(self, query: str, batch_id: int) -> Offsets:
+    def _start_of(self, batch_id: int) -> Offsets:
+        first = self.checkpoint.first_offsets(batch_id)
         if self._last_end is not None and self._last_end[0] == batch_id - 1:
-            return self._last_end[1]
-        if batch_id > 0:
-            return self.checkpoint.offsets(batch_id - 1)
-        return _planned_start(self.spark, query)
+            return begin_at(first, self._last_end[1])
+        return begin_at(first, self.checkpoint.offsets(batch_id - 1) if batch_id else {})
 
 
 def _overflowed(table: pa.Table) -> bool:
@@ -258,17 +273,3 @@ def run_job(rows: DataFrame) -> None:
     plan = execution.logical()
     # What Spark hands to `foreachBatch` is planned already: planning it as a query of its own takes 20 ms.
     (plan.rdd() if plan.nodeName() == "LogicalRDD" else execution.toRdd()).count()
-
-
-def _planned_start(spark: SparkSession, query: str) -> Offsets:
-    """Where the first batch of a query begins: only its plan knows that."""
-    session: Any = spark._jsparkSession
-    execution = session.streams().get(query).streamingQuery().lastExecution()
-    leaves = execution.logical().collectLeaves()
-    starts = []
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        is_source = leaf.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"
-        if is_source and leaf.startOffset().isDefined():
-            starts.append(leaf.startOffset().get().json())
-    return merge_offsets(topic_offsets(starts))

@@ -14,7 +14,7 @@ comes back can write nothing, and ends with an error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced
@@ -50,6 +50,18 @@ SPOOL: Final = "spool"
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 
 
+class Recovered(Protocol):
+    """The rows of a batch that failed, without those that it failed on; see `start`."""
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows."""
+
+    @property
+    def through(self) -> Sequence[ArrowFunction]:
+        """The functions that make records of them."""
+
+
 class SinkFenced(HeadraceError):
     """Another driver runs the same job now."""
 
@@ -58,10 +70,12 @@ class TransactionalSink:
     """The exactly-once output of one job.
 
     `topics` are all topics that may be written to; rows without a column `topic` go to the first. `group` is
-    the consumer group that shows the job's progress. `before` is called before a batch is computed, on the
-    thread that computes it, and `extra_rows` may add rows to a batch once its own are
-    computed; they are of the same transaction. With `deliver` the rows of the query are any: it is a block to
-    which each computed batch is handed first, and in which the records for the topics are read. `spool` says
+    the consumer group that shows the job's progress. `job_id` and `place` tell in the marks of the batches
+    which folder the checkpoint belongs to. `before` is called before a batch is computed, on the thread that
+    computes it, and `extra_rows` may add rows to a batch once its own are computed; they are of the same
+    transaction. With `deliver` the rows of the query are any: it is a block to which each computed batch is
+    handed first, and in which the records for the topics are read. `recover` is asked for other rows of a
+    batch that fails, and raises the error if there are none. `spool` says
     whether driver and tasks share a file system, as they do where Spark runs on one machine. `steps` is told
     the name of each step when it is done and the number of the batch: begun, computed, written, marked,
     committed.
@@ -77,9 +91,12 @@ class TransactionalSink:
         job: str,
         group: str | None,
         topics: Sequence[str],
+        job_id: str = "",
+        place: str = "",
         before: Callable[[Batch], None] | None = None,
         extra_rows: Callable[[Batch], DataFrame | None] | None = None,
         deliver: Deliver | None = None,
+        recover: Callable[[Batch, Exception], Recovered] | None = None,
         steps: Callable[[str, int], None] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
@@ -92,9 +109,12 @@ class TransactionalSink:
         self._job = job
         self._group = group
         self._topics = tuple(topics)
+        self._job_id = job_id
+        self._place = place
         self._before = before
         self._extra_rows = extra_rows
         self._deliver = deliver
+        self._recover = recover
         self._steps = steps or _ignore
         self._compression = compression
         self._inline_bytes = inline_bytes
@@ -132,10 +152,11 @@ class TransactionalSink:
             _check_columns(rows)
         outputs = OutputTopics(self._cluster, self._topics)
         create_progress_topic(self._cluster)
-        self._runner = self._open(Checkpoint(self._spark, checkpoint), outputs)
+        files = Checkpoint(checkpoint)
+        self._runner = self._open(files, outputs)
         encoded = self._encode(rows, outputs, through) if self._deliver is None else rows
         writer = encoded.writeStream.foreachBatch(self._process).outputMode(output_mode)
-        writer = writer.option("checkpointLocation", checkpoint)
+        writer = writer.option("checkpointLocation", files.uri)
         if trigger:
             writer = writer.trigger(**trigger)
         if query_name:
@@ -159,11 +180,12 @@ class TransactionalSink:
             self._cluster, self.transactional_id, timeout_ms=self._timeout_ms
         )
         return BatchRunner(
-            spark=self._spark,
             cluster=self._cluster,
             link=self._link,
             transaction=transaction,
             job=self._job,
+            job_id=self._job_id,
+            place=self._place,
             group=self._group,
             outputs=outputs,
             checkpoint=checkpoint,
@@ -173,9 +195,17 @@ class TransactionalSink:
             before=self._before,
             extra_rows=self._extra_rows,
             deliver=self._deliver,
+            recover=lambda batch, error: self._recovered(batch, error, outputs),
             steps=self._steps,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
+
+    def _recovered(self, batch: Batch, error: Exception, outputs: OutputTopics) -> DataFrame:
+        """What is to be computed instead of a batch that failed."""
+        if self._recover is None:
+            raise error
+        rows = self._recover(batch, error)
+        return rows.frame if self._deliver is not None else self._encode(rows.frame, outputs, rows.through)
 
     def _encode(
         self, rows: DataFrame, outputs: OutputTopics, through: Sequence[ArrowFunction] = ()

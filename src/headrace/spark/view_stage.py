@@ -19,7 +19,6 @@ from pyspark import TaskContext
 
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_step import ArrowStep
-from headrace.spark.link import Link
 from headrace.spark.table_stage import positions_of
 from headrace.tables.changes import ChangeReader
 from headrace.tables.view_join import ViewJoin
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from headrace.client.cluster import Cluster
     from headrace.spark.transactional_batch import Batch
     from headrace.tables.view_join import Images, ViewShape
     from headrace.tables.view_table import WholeRows
@@ -92,14 +92,12 @@ class ViewFeed:
     def __init__(
         self,
         context: SparkContext,
-        bootstrap: str,
         folder: ViewFolder,
         shape: ViewShape,
         *,
         with_images: bool = False,
     ) -> None:
         self._context = context
-        self._link = Link(bootstrap=bootstrap)
         self._folder = folder
         self._shape = shape
         self._tables: dict[str, ViewTable] = {}
@@ -111,7 +109,7 @@ class ViewFeed:
         """Find what the batch changes in the view, and tell the tasks of this thread."""
         self._folder.begin(self._shape)
         if not self._tables:
-            self._tables = {table.topic: self._opened(table) for table in self._shape.tables}
+            self._tables = {table.topic: self._opened(table, batch.cluster) for table in self._shape.tables}
         for topic, table in self._tables.items():
             start, end = positions_of(batch, topic)
             table.advance(Step(batch=batch.id, start=start if batch.id else None, end=end))
@@ -121,12 +119,16 @@ class ViewFeed:
         path = self._folder.write_changes(batch.id, rows)
         self._context.setLocalProperty(PROPERTY + str(self._folder.path), str(path))
 
+    def records(self) -> int:
+        """How many records of the tables were read so far."""
+        return sum(reader.records for reader in self._readers.values())
+
     def unread(self, topic: str, batch: Batch) -> pa.Table:
         """The records of a table in the batch, which is the one of the last update, that named no row."""
         return self._readers[topic].unread(*positions_of(batch, topic))
 
-    def _opened(self, table: WholeRows) -> ViewTable:
-        reader = self._readers[table.topic] = ChangeReader(self._link.cluster(), table)
+    def _opened(self, table: WholeRows, cluster: Cluster) -> ViewTable:
+        reader = self._readers[table.topic] = ChangeReader(cluster, table)
         return ViewTable(self._folder.table(table.topic), table, reader.read)
 
 

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias
 
 from headrace.capture.settings import CaptureSettings
 from headrace.errors import HeadraceError, Misuse
+from headrace.streams.callers import folder_of_caller, place_of_caller
 from headrace.streams.clocks import CORRECTED, Clock
 from headrace.streams.into import Into
 from headrace.streams.job import Job
 from headrace.streams.names import checked_name
-from headrace.streams.stream import MAX_RECORDS, Stream
+from headrace.streams.stream import MAX_AHEAD, MAX_RECORDS, Stream
 from headrace.streams.table import Table
 from headrace.streams.topic import Topic
 from headrace.streams.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from headrace.feeds.feed import ChangeFeed
     from headrace.sinks.sink import Sink
-    from headrace.streams.job import Time
+    from headrace.streams.job import OnError, Time
     from headrace.streams.late import Late
     from headrace.streams.rows import Mode, Operators, Rows
-    from headrace.streams.stream import Format
+    from headrace.streams.stream import Format, TimeUnit
 
 Output: TypeAlias = "Topic | Sink"
 USUAL_BROKER: Final = "127.0.0.1:9092"
+UNLIMITED: Final = "unlimited"
+"""The word for a duration without a limit, beside None."""
 
 
 class App:
@@ -46,6 +50,8 @@ class App:
 
     def __init__(self, name: str) -> None:
         self.name = checked_name(name, "application")
+        self.folder = folder_of_caller()
+        """The folder of the file that defines the application: its settings and its state are there."""
         self._jobs: dict[str, Job] = {}
         self._streams: list[Stream] = []
         self._tables: list[Table] = []
@@ -60,6 +66,11 @@ class App:
     def streams(self) -> tuple[Stream, ...]:
         """The streams, in the order of their definition."""
         return tuple(self._streams)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables, in the order of their definition."""
+        return tuple(self._tables)
 
     @property
     def captures(self) -> tuple[CaptureSettings, ...]:
@@ -95,6 +106,9 @@ class App:
         metadata: Sequence[str] = (),
         start: Literal["earliest", "latest"] = "earliest",
         max_records: int = MAX_RECORDS,
+        partitions: int | None = None,
+        time_unit: TimeUnit = "auto",
+        max_ahead: str | timedelta | None = MAX_AHEAD,
     ) -> Stream:
         """The records of a topic as typed rows, for use in jobs.
 
@@ -103,6 +117,13 @@ class App:
         `event_time=correct_clock("occurred", "sent")`. A stream that has had nothing for `idle_after` goes on
         in time all the same: its windows close, and joins do not wait for it. `metadata` adds columns such as
         `_key` and `_offset`, and `headers.trace` the header of that name as `_trace`.
+
+        The topic has to exist, unless a job of the application writes it or `partitions` says with how many
+        partitions to create it.
+
+        Numbers that are read as timestamps count `time_unit`s since 1970: "s", "ms", "us" or "ns", or "auto",
+        by which their size decides. An event time before 1970, or more than `max_ahead` after the timestamp
+        of its record, is a dead letter and does not move the watermark; `max_ahead=None` takes any time.
         """
         clock = event_time if isinstance(event_time, Clock) else None
         stream = Stream(
@@ -116,6 +137,10 @@ class App:
             metadata=tuple(metadata),
             start=start,
             max_records=max_records,
+            partitions=partitions,
+            declared_at=place_of_caller(),
+            time_unit=time_unit,
+            max_ahead=_duration(max_ahead),
         )
         self._streams.append(stream)
         return stream
@@ -128,11 +153,13 @@ class App:
         key: str | Sequence[str],
         valid_from: str | None = None,
         keep: str = "1 day",
+        partitions: int | None = None,
     ) -> Table:
         """The newest row of every key of a topic, to join streams with.
 
         `valid_from` names the timestamp column that says since when a row counts (otherwise the record's
-        timestamp does), and `keep` how long a row that was replaced can still be joined.
+        timestamp does), and `keep` how long a row that was replaced can still be joined. The topic has to
+        exist, unless a job or a capture writes it or `partitions` says with how many partitions to create it.
         """
         table = Table(
             topic=topic,
@@ -140,6 +167,8 @@ class App:
             key=(key,) if isinstance(key, str) else tuple(key),
             valid_from=valid_from,
             keep=keep,
+            partitions=partitions,
+            declared_at=place_of_caller(),
         )
         self._tables.append(table)
         return table
@@ -195,12 +224,12 @@ class App:
         from headrace.feeds.feed import ChangeFeed
         from headrace.settings import Settings
 
-        address = Settings.read().broker(broker)
+        address = Settings.read(project=self.folder).broker(broker)
         return ChangeFeed(view, USUAL_BROKER if address is None else str(address), since=since, follow=follow)
 
     def job(
         self,
-        *,
+        *misplaced: Never,
         into: Output | Sequence[Output],
         name: str | None = None,
         mode: Mode | None = None,
@@ -209,6 +238,7 @@ class App:
         dead_limit: float | None = None,
         late: Late | None = None,
         time: Time = "slowest",
+        on_error: OnError = "fail",
     ) -> Callable[[Callable[[], Any]], Job]:
         """A decorator that makes a job of a function, under the function's name unless another is given.
 
@@ -218,7 +248,16 @@ class App:
         `late="a.topic"` they go there, and with `late=correct("1 hour")` they correct the result. Where a
         job reads several streams, time is that of the `slowest`, for nothing of it is to be late; `fastest`
         does not wait.
+
+        A row that the job's own code fails on (an expression, a function in Python) ends the job, with an
+        error that names the offsets of its batch; with `on_error="dead_letter"` the record is a dead letter
+        and the job goes on. That is for jobs without state.
         """
+        if misplaced:
+            raise Misuse(
+                f"app.job takes its arguments by name, and got {misplaced[0]!r} without one: write "
+                '@app.job(into=app.topic("results")) above the function, and name="…" for another name.'
+            )
         outputs = Into.of(into)
 
         def decorate(function: Callable[[], Any]) -> Job:
@@ -233,6 +272,7 @@ class App:
                 dead_limit=dead_limit,
                 late=late,
                 time=time,
+                on_error=on_error,
             )
             if job.name in self._jobs:
                 raise Misuse(f"the application {self.name!r} has two jobs named {job.name!r}: rename one.")
@@ -252,8 +292,8 @@ class App:
     ) -> None:
         """Run the jobs until Ctrl-C, as `headrace run` does; with `once`, until what is there is processed.
 
-        What is not given is taken from the environment or from `headrace.toml`. The process ends with a code
-        other than 0 when a job failed.
+        What is not given is taken from the environment or from the `headrace.toml` next to the file that
+        defines the application. The process ends with a code other than 0 when a job failed.
         """
         from headrace.streams.command import run_app
 
@@ -263,3 +303,10 @@ class App:
             raise SystemExit(f"error: {error}") from None
         if code:
             raise SystemExit(code)
+
+
+def _duration(given: str | timedelta | None) -> str | None:
+    """A duration as text; None where there is no limit."""
+    if given is None or given == UNLIMITED:
+        return None
+    return given if isinstance(given, str) else f"{round(given.total_seconds() * 1000)} ms"

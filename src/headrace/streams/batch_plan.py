@@ -23,7 +23,8 @@ class BatchPlan:
 
     def __init__(self) -> None:
         self.outputs: dict[str, NewTopic] = {}
-        self.followed: dict[str, NewTopic] = {}
+        self.followed: dict[str, None] = {}
+        """The topics of tables, in the order of the job's function."""
         self.late: Late | None = None
         """What the job wants done with rows that are late for a window."""
         self.patience_ms = 0
@@ -32,6 +33,11 @@ class BatchPlan:
         """The windows of a job that wants something done with late rows, in the order of its function."""
         self.tables: dict[str, Callable[[Batch], pa.Table]] = {}
         """By the topics of the tables that are kept beside the batches: their records that named no row."""
+        self.stages: list[str] = []
+        """The steps of the job that keep state of Headrace's own, with all that the state depends on."""
+        self.native_windows: list[str] = []
+        """The windows of the job that Spark computes, in words."""
+        self._table_counts: list[Callable[[], int]] = []
         self._checks: list[Callable[[], None]] = []
         self._before: list[Callable[[Batch], None]] = []
         self._extra: list[Callable[[Batch], DataFrame | None]] = []
@@ -47,9 +53,17 @@ class BatchPlan:
         """Add a topic to those that the job writes; it is made when it is not there."""
         self.outputs[topic.name] = topic
 
-    def follow(self, topic: NewTopic) -> None:
+    def follow(self, topic: str) -> None:
         """Have the offsets of each batch say how far it goes in a topic that no stream of the job reads."""
-        self.followed[topic.name] = topic
+        self.followed[topic] = None
+
+    def count_tables(self, records: Callable[[], int]) -> None:
+        """Count the records of a table: Spark knows only those of streams."""
+        self._table_counts.append(records)
+
+    def table_records(self) -> int:
+        """How many records of tables were read since the job was started."""
+        return sum(records() for records in self._table_counts)
 
     def check(self, question: Callable[[], None]) -> None:
         """Have something looked at before the job starts; it raises what stands in the way."""

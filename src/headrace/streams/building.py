@@ -215,11 +215,9 @@ class Building:
 def columns_of(stream: Stream) -> list[str]:
     """The columns that the source has to give: what nobody asked for is not cut out of the log."""
     asked = [*stream.asked]
-    if stream.clock is not None and stream.clock.received is None:
+    if stream.clock is not None:
         asked.append("timestamp")
-    if stream.format != "raw":
-        asked.append("error")
-    return list(dict.fromkeys(["value", *asked]))
+    return list(dict.fromkeys(["value", *asked, "error"]))
 
 
 def value_options(stream: Stream) -> dict[str, str]:
@@ -227,11 +225,21 @@ def value_options(stream: Stream) -> dict[str, str]:
     options: dict[str, str] = {} if stream.format == "raw" else {"valueFormat": stream.format}
     if stream.schema is not None:
         options["valueSchema"] = stream.schema
+    options |= _plausible_times(stream)
     if "headers" in stream.metadata:
         options["includeHeaders"] = "true"
     if stream.headers:
         options["headerColumns"] = ", ".join(f"`{name}`" for name in stream.headers)
     return options
+
+
+def _plausible_times(stream: Stream) -> dict[str, str]:
+    """The options by which numbers become times, and times that cannot be true become errors."""
+    options: dict[str, str] = {} if stream.time_unit == "auto" else {"timeUnit": stream.time_unit}
+    if stream.guarded_field is None:
+        return options
+    ahead = "unlimited" if stream.max_ahead is None else f"{milliseconds_of(stream.max_ahead)}ms"
+    return options | {"eventTime": stream.guarded_field, "maxAhead": ahead}
 
 
 def is_local(place: str) -> bool:

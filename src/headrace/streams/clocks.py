@@ -60,6 +60,8 @@ class Clock:
         delay = F.unix_micros(sent) - F.unix_micros(occurred)
         done = (
             F.when(occurred.isNull(), "received")
+            # Nothing has occurred so long after it was received: its clock is off by more than the bound.
+            .when(F.unix_micros(occurred) - F.unix_micros(received) > _micros(self.max_offset), "received")
             .when(offset.isNull(), "as logged")
             .when(F.abs(offset) > _micros(self.max_offset), "received")
             .when((delay < -_micros(self.ignore)) | (delay > _micros(self.max_delay)), "received")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from headrace.settings import Settings
+from headrace.settings import Settings, project_folder
 from headrace.streams.display import Board, JsonLines, Lines
+from headrace.streams.explanation import silence_spark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from headrace.streams.app import App
     from headrace.streams.display import Display
-
-SPARKS_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark repeats every error there as JSON on standard error; the supervisor has said it better."""
 
 
 def run_app(
@@ -29,11 +27,16 @@ def run_app(
     state: str | None = None,
     seconds: float | None = None,
     as_json: bool = False,
+    project: Path | None = None,
 ) -> int:
-    """The exit code of a run of the application: 0 if it was stopped or done, 1 if a job failed."""
+    """The exit code of a run of the application: 0 if it was stopped or done, 1 if a job failed.
+
+    Settings are those of `project`, or of the folder of the file that defines the application.
+    """
     from headrace.streams.runner import Order, Runner
 
-    settings = Settings.read()
+    folder = (project or app.folder).absolute()
+    settings = Settings.read(project=folder)
     address = settings.broker(broker)
     order = Order(
         app=app,
@@ -46,9 +49,9 @@ def run_app(
         spark=settings.spark(),
         seconds=seconds,
     )
-    for name in SPARKS_LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    return Runner(order, display(as_json=as_json)).run()
+    silence_spark()
+    with project_folder(folder):
+        return Runner(order, display(as_json=as_json)).run()
 
 
 def display(*, as_json: bool) -> Display:

@@ -1,4 +1,6 @@
-"""Rows that do not parse: counted as they pass, and written to the job's dead letters in its transaction.
+"""Records that are no rows: counted as they pass, and written to the job's dead letters in its transaction.
+
+They do not parse, their time is implausible, or the job's own code has failed on them.
 
 Spark counts them while it computes a batch (`observe`). Only when there were some are the batch's ranges read
 a second time, for the bad rows alone: a job with good input pays nothing.
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.spark.transactional_sink import Batch
+    from headrace.streams.failed_rows import Failed
     from headrace.streams.job import Job
     from headrace.streams.stream import Stream
     from headrace.streams.workplace import Workplace
@@ -47,24 +50,29 @@ class DeadLetters:
         tables: Mapping[str, Callable[[Batch], pa.Table]],
         workplace: Workplace,
         counts: Callable[[], Counts],
+        failed: Callable[[Batch], Failed],
     ) -> None:
         self._job = job
         self._streams = {stream.topic: stream for stream in streams}
         self._tables = tables
         self._workplace = workplace
         self._counts = counts
+        self._failed = failed
         self.rows = 0
         self.dead = 0
 
     def of_batch(self, batch: Batch) -> DataFrame | None:
         """The records to write for a batch whose rows were computed just now; None if all of them parsed."""
-        counts = self._counts()
+        counts, failed = self._counts(), self._failed(batch)
         self.rows += sum(rows for rows, _ in counts.values())
         unread = {topic: find(batch) for topic, find in self._tables.items()}
         self.dead += sum(dead for _, dead in counts.values()) + sum(map(len, unread.values()))
+        self.dead += sum(len(offsets) for topic in failed.values() for offsets in topic.values())
         self._check_limit()
         topics = [topic for topic, (_, dead) in counts.items() if dead and topic in self._streams]
-        parts = [self._read(self._streams[topic], batch) for topic in topics]
+        if failed:  # then Spark has not counted all of the batch
+            topics = [topic for topic in self._streams if topic in batch.end]
+        parts = [self._read(self._streams[topic], batch, failed) for topic in topics]
         parts += [self._letters(topic, table) for topic, table in unread.items() if len(table)]
         return reduce(lambda one, other: one.unionByName(other), parts) if parts else None
 
@@ -78,16 +86,16 @@ class DeadLetters:
         if not is_share and self.dead <= limit:
             return
         raise DeadLimitReached(
-            f"{self.dead} of {self.rows} rows did not parse in this run, more than dead_limit={limit:g} "
+            f"{self.dead} of {self.rows} rows were dead letters in this run, more than dead_limit={limit:g} "
             f"allows; the batch was not written. Look at what is in {', '.join(self._streams)}; correct the "
             f"schema or the writer, or raise the limit (rows then go to {self._job.dead_topic!r})."
         )
 
-    def _read(self, stream: Stream, batch: Batch) -> DataFrame:
+    def _read(self, stream: Stream, batch: Batch, failed: Failed) -> DataFrame:
         reader = (
             self._workplace.spark.read.format("headrace")
             .option("kafka.bootstrap.servers", self._workplace.bootstrap)
-            .options(**range_options(stream.topic, batch))
+            .options(**range_options(stream.topic, batch.start, batch.end, failed))
             .option("errorsOnly", "true")
         )
         return as_letters(reader.options(**value_options(stream)).load(), self._job.dead_topic)

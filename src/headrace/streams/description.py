@@ -42,6 +42,11 @@ class Description:
     output: str
     mode: str
     operators: tuple[Operator, ...] = ()
+    """The steps for which Spark keeps state."""
+    stages: tuple[str, ...] = ()
+    """The steps for which Headrace keeps state, each with all that its state depends on."""
+    windows: tuple[str, ...] = ()
+    """The windows that Spark computes, in the words of the job."""
     schema: str = ""
     """The columns of its rows: told to people, not compared."""
 
@@ -61,7 +66,8 @@ class Description:
             )
             for operator in value["operators"]
         )
-        return cls(**{**value, "inputs": tuple(value["inputs"]), "operators": operators})
+        lists = {name: tuple(value.get(name, ())) for name in ("inputs", "stages", "windows")}
+        return cls(**{**value, **lists, "operators": operators})
 
 
 def check_change(job: str, before: Description, after: Description) -> None:
@@ -79,7 +85,7 @@ def check_change(job: str, before: Description, after: Description) -> None:
 
 def incompatibilities(before: Description, after: Description) -> list[str]:
     """What stands against going on, each as a sentence; an empty list if nothing does."""
-    reasons = _inputs(before, after) + _operators(before, after)
+    reasons = _inputs(before, after) + (_engines(before, after) or _operators(before, after))
     if before.mode != after.mode and before.operators:
         reasons.append(f"its mode was {before.mode} and is now {after.mode}, with state that depends on it.")
     return reasons
@@ -94,6 +100,32 @@ def _inputs(before: Description, after: Description) -> list[str]:
             f"{_listed(after.inputs)}: the checkpoint knows them by position."
         ]
     return [f"it read {_listed(before.inputs)}, and now it reads {_listed(after.inputs)}."]
+
+
+def _engines(before: Description, after: Description) -> list[str]:
+    """What changed in who keeps the state of the job, and for which windows."""
+    if before.stages != after.stages:
+        return [f"it kept {_state(before)}, and now it would keep {_state(after)}.{_hint(before, after)}"]
+    if before.windows != after.windows:
+        return [f"its windows were {_listed(before.windows)}, and now they are {_listed(after.windows)}."]
+    return []
+
+
+def _state(of: Description) -> str:
+    kept = [f"state of Headrace's own for {stage}" for stage in of.stages]
+    if of.operators:
+        kinds = [operator.kind for operator in of.operators]
+        kept.append(f"Spark's state for {_listed(of.windows or kinds)}")
+    return " and ".join(kept) or "no state"
+
+
+def _hint(before: Description, after: Description) -> str:
+    if bool(before.operators) == bool(after.operators):
+        return ""
+    return (
+        " Neither can read the other's state. Which of the two computes a window depends on the job: Spark "
+        "does with idle_after=, metadata=, a corrected clock, emit=, and aggregates such as stddev."
+    )
 
 
 def _operators(before: Description, after: Description) -> list[str]:
@@ -111,7 +143,7 @@ def _operator(old: Operator, new: Operator) -> list[str]:
     if old.holds != new.holds:
         return [f"its {old.kind} kept {_listed(old.holds)}, and now it keeps {_listed(new.holds)}."]
     if old.details != new.details:
-        return [f"the keys of its {old.kind} ({_listed(old.keys)}) are computed in another way than before."]
+        return [f"the keys of its {old.kind} ({_listed(old.keys)}) are computed differently than before."]
     return []
 
 

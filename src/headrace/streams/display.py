@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
+from headrace.printable import printable
 from headrace.streams.report import HELD_UP
 from headrace.streams.supervisor import State
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.streams.supervisor import News
 
 HEADINGS: Final = ("job", "rows/s", "lag", "watermark", "batch ms", "state", "late", "dead")
+UNTIMED: Final = "no time"
 LINE_EVERY_S: Final = 10.0
 PICTURES_PER_SECOND: Final = 4
 STYLES: Final = {State.RUNNING: "", State.FAILED: "red", HELD_UP: "yellow"}
@@ -55,7 +57,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._out.write(text + "\n")
+        self._out.write(printable(text) + "\n")
         self._out.flush()
 
     def tell(self, news: News) -> None:
@@ -144,12 +146,12 @@ class Board:
 
     def say(self, text: str) -> None:
         """Print a text above the table, where it stays."""
-        self._live.console.print(text, markup=False, highlight=False)
+        self._live.console.print(printable(text), markup=False, highlight=False)
 
     def tell(self, news: News) -> None:
         """Print what happened above the table; problems stand out."""
         style = "" if news.state in (State.RUNNING, State.FINISHED) else "red"
-        self._live.console.print(sentence(news), markup=False, highlight=False, style=style)
+        self._live.console.print(printable(sentence(news)), markup=False, highlight=False, style=style)
 
     def show(self, reports: Sequence[Report]) -> None:
         """Show these figures from now on."""
@@ -160,7 +162,7 @@ class Board:
         from rich.text import Text
 
         held_up = [f"{each.job} waits for {each.reason}" for each in self._reports if each.state == HELD_UP]
-        return Group(table(self._reports), *(Text(line, style="yellow") for line in held_up))
+        return Group(table(self._reports), *(Text(printable(line), style="yellow") for line in held_up))
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -177,12 +179,15 @@ def table(reports: Sequence[Report]) -> RenderableType:
     from rich.table import Table
 
     picture = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for heading in HEADINGS:
+    # Seldom any: the column is there when there is something to see.
+    has_untimed = any(report.untimed for report in reports)
+    for heading in (*HEADINGS, *([UNTIMED] if has_untimed else [])):
         picture.add_column(
             heading, justify="left" if heading in ("job", "watermark") else "right", no_wrap=True
         )
     for report in reports:
-        picture.add_row(*_cells(report), style=STYLES.get(report.state, "dim"))
+        untimed = [_figure(report.untimed)] if has_untimed else []
+        picture.add_row(*_cells(report), *untimed, style=STYLES.get(report.state, "dim"))
     return picture
 
 
@@ -227,9 +232,8 @@ def sentence(news: News) -> str:
 def summary(report: Report) -> str:
     """How a job is doing, as one line."""
     lag = "" if report.lag is None else f", lag {report.lag:,}"
-    extra = "".join(
-        f", {count:,} {name}" for name, count in (("late", report.late), ("dead", report.dead)) if count
-    )
+    counts = {"late": report.late, "dead": report.dead, "without event time": report.untimed}
+    extra = "".join(f", {count:,} {name}" for name, count in counts.items() if count)
     time_text = "" if report.watermark is None else f", watermark {_short_time(report.watermark)}"
     batches = "1 batch" if report.batches == 1 else f"{report.batches:,} batches"
     return (

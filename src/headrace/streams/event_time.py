@@ -26,6 +26,12 @@ PLAIN: Final = {"headrace": "a time beside the event time"}
 
 def timed_frame(rows: Rows, what: str) -> DataFrame:
     """The rows with their event time marked; `what` names, in a complaint, who needs it."""
+    if rows.untimed_by is not None:
+        raise Misuse(
+            f"{what} cannot follow {rows.untimed_by}: rows that have waited come out behind the watermark, "
+            "where they would all be late. Put it before the join, or let another job read what this one "
+            "writes."
+        )
     if rows.event_time is None or rows.lateness is None:
         raise Misuse(
             f"{what} needs to know when its events happened: declare the stream with event_time= and "

@@ -7,13 +7,18 @@ of what Spark says.
 
 from __future__ import annotations
 
+import inspect
+import logging
 import re
-import sysconfig
+import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace.errors import HeadraceError
+from headrace.streams.callers import is_own
+from headrace.suggestion import did_you_mean
 
 TRACEBACK: Final = "Traceback (most recent call last):"
 ENDS: Final = (
@@ -35,13 +40,34 @@ SPARKS: Final = ("pyspark.", "py4j.")
 """Whose errors repeat what Spark says in its own form."""
 JAVA_ERROR: Final = "py4j.protocol.Py4JJavaError"
 """Its name tells nobody anything."""
-LIBRARIES: Final = (
-    sysconfig.get_paths()["stdlib"],
-    "site-packages",
-    "dist-packages",
-    str(Path(__file__).parents[1]),
+PROGRAMMING: Final = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, SyntaxError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""Python's errors of code that is wrong, not of a network or a disk that is away."""
+REFUSALS: Final = ("AnalysisException", "ParseException", "IllegalArgumentException")
+"""Spark's errors of a query that it does not run, whatever its input is."""
+UNKNOWN_ARGUMENT: Final = re.compile(
+    r"^(?P<function>[\w.]+)\(\) got an unexpected keyword argument '(?P<name>\w+)'$"
 )
+ADVICE: Final = {
+    "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION": "Results of an aggregation without a window change with "
+    "every row, so they cannot be appended. Write them into a view, into=app.view(…, key=…), or as changes, "
+    'mode="update"; or aggregate by window, stream.window(tumbling("1 minute"), by=…).agg(…).',
+    "NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING": "Use .top(…) for the first rows of each window, or a "
+    "window of event time.",
+}
+"""What to write instead, by the condition of Spark's error."""
+SPARKS_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 LONGEST: Final = 600
+
+
+def is_spark_gone(error: BaseException) -> bool:
+    """Whether the Java process of Spark has ended: all further calls to it would fail in the same way."""
+    if type(error).__name__ == "Py4JNetworkError":
+        return True
+    frames = traceback.extract_tb(error.__traceback__) if isinstance(error, ConnectionError) else ()
+    return any("py4j" in Path(frame.filename).parts for frame in frames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +89,12 @@ class Cause:
         return f"{name}{_one_line(self.message)}{place}"
 
 
+def silence_spark() -> None:
+    """Keep PySpark from printing every error again as JSON, with the stack of the JVM, on standard error."""
+    for name in SPARKS_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
 def explain(error: BaseException) -> str:
     """One sentence that says why."""
     return root_cause(error).sentence
@@ -71,15 +103,58 @@ def explain(error: BaseException) -> str:
 def root_cause(error: BaseException) -> Cause:
     """The innermost cause that an exception of Spark's, or any other, tells of."""
     if isinstance(error, HeadraceError):
-        return Cause(kind=_qualified(error), message=str(error))
+        return Cause(kind=_qualified(error), message=str(error), place=_place_in(error))
     text = WRAPPING.sub("", str(error))
     for end in ENDS:
         text = text.partition(end)[0]
     if TRACEBACK in text:
         return _python_cause(text)
     if type(error).__module__.startswith(SPARKS):
-        return Cause(kind="", message=_spark_message(text), place=_place_in(error))
-    return Cause(kind=_qualified(error), message=str(error), place=_place_in(error))
+        return Cause(kind="", message=_spark_message(text) + _advice(error), place=_place_in(error))
+    message = str(error) + _suggestion(str(error))
+    return Cause(kind=_qualified(error), message=message, place=_place_in(error))
+
+
+def sentence_of(error: BaseException, *, otherwise: str) -> str:
+    """Why, in one sentence, with the line of the user's code or, where none was running, `otherwise`."""
+    cause = root_cause(error)
+    return cause.sentence if cause.place else f"{cause.sentence} ({otherwise})"
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether an error while a job is defined and started would come again each time.
+
+    Errors of our own say that themselves. One with a traceback in its text comes from a process of Spark's,
+    which may have died or may not have reached a broker.
+    """
+    is_refusal = type(error).__module__.startswith("pyspark.") and type(error).__name__ in REFUSALS
+    return (isinstance(error, PROGRAMMING) or is_refusal) and TRACEBACK not in str(error)
+
+
+def _advice(error: Any) -> str:
+    advice = ADVICE.get(error.getCondition() or "") if hasattr(error, "getCondition") else None
+    return "" if advice is None else f" {advice}"
+
+
+def _suggestion(message: str) -> str:
+    """The argument that was meant, where a function of Headrace's got one that it does not have."""
+    match = UNKNOWN_ARGUMENT.match(message)
+    function = None if match is None else _function(match["function"])
+    if match is None or function is None:
+        return ""
+    return "." + did_you_mean(match["name"], inspect.signature(function).parameters)
+
+
+def _function(name: str) -> Any:
+    """The function of Headrace's that an error of Python's names: `App.stream`, `tumbling`."""
+    modules = [module for key, module in list(sys.modules.items()) if key.startswith("headrace.")]
+    for module in modules:
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if inspect.isfunction(found):
+            return found
+    return None
 
 
 def _python_cause(text: str) -> Cause:
@@ -97,7 +172,7 @@ def _python_cause(text: str) -> Cause:
 
 
 def _own_place(frames: list[re.Match[str]]) -> str:
-    own = [frame for frame in frames if not any(part in frame["file"] for part in LIBRARIES)]
+    own = [frame for frame in frames if is_own(frame["file"])]
     if not own:
         return ""
     return f"{Path(own[-1]['file']).name}, line {own[-1]['line']}, in {own[-1]['function']}"
@@ -108,7 +183,7 @@ def _place_in(error: BaseException) -> str:
     place, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not any(part in code.co_filename for part in LIBRARIES):
+        if is_own(code.co_filename):
             place = f"{Path(code.co_filename).name}, line {trace.tb_lineno}, in {code.co_name}"
         trace = trace.tb_next
     return place

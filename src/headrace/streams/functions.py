@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import Misuse
 from headrace.streams.columns import listed
 from headrace.streams.event_time import keep_event_time
+from headrace.streams.schemas import read_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -44,20 +45,9 @@ def map_arrow(rows: Rows, function: Callable[[pa.RecordBatch], Any], schema: str
 
 
 def _struct(schema: str | StructType) -> StructType:
-    from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
-    if isinstance(schema, StructType):
-        return schema
-    try:
-        struct = StructType.fromDDL(schema)
-    except PySparkException as error:
-        from headrace.streams.explanation import root_cause
-
-        raise Misuse(f"map_arrow: the schema {schema!r} is not one: {root_cause(error).message}") from None
-    if not isinstance(struct, StructType):
-        raise Misuse(f'map_arrow: the schema {schema!r} names no columns: write "id long, city string".')
-    return struct
+    return schema if isinstance(schema, StructType) else read_schema(schema, "map_arrow")
 
 
 def _has_time(struct: StructType, column: str) -> bool:

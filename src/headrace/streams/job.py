@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headrace.client.topics import NewTopic
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.streams.rows import Mode
 
 Time = Literal["slowest", "fastest"]
+OnError = Literal["fail", "dead_letter"]
 Result = Any
 """What a job's function returns: a DataFrame, rows or a stream. (Any, so that users need not annotate.)"""
 DROP: Final = "drop"
@@ -46,6 +48,8 @@ class Job:
     """Of several streams, the one whose watermark counts."""
     late: Late | None = None
     """What becomes of rows that are late for a window: `drop` (as without it), a topic, or `correct(…)`."""
+    on_error: OnError = "fail"
+    """Whether a row that the job's own code fails on ends the job, or is a dead letter."""
 
     def __post_init__(self) -> None:
         checked_name(self.name, "job")
@@ -59,6 +63,10 @@ class Job:
             )
         if self.time not in get_args(Time):
             raise Misuse(f"job {self.name!r}: time {self.time!r} is not known: use slowest or fastest.")
+        if self.on_error not in get_args(OnError):
+            raise Misuse(
+                f"job {self.name!r}: on_error {self.on_error!r} is not known: use fail or dead_letter."
+            )
         if self.dead_limit is not None and self.dead_limit < 0:
             raise Misuse(
                 f"job {self.name!r}: dead_limit is a number of rows, or a share of them such as 0.01."
@@ -83,6 +91,14 @@ class Job:
         """Where rows go that are late for a window; None if they are dropped."""
         topic = self.late if isinstance(self.late, str) or self.late is None else self.late.beyond
         return None if topic == DROP else topic
+
+    @property
+    def place(self) -> str:
+        """Where the function is: "pipeline.py, line 12, in revenue"."""
+        code = getattr(self.function, "__code__", None)  # a callable object has none
+        if code is None:
+            return f"job {self.name}"
+        return f"{Path(code.co_filename).name}, line {code.co_firstlineno}, in {code.co_name}"
 
     @property
     def purpose(self) -> str:

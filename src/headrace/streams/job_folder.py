@@ -1,33 +1,49 @@
-"""What a job leaves on disk: its checkpoint, the description of what made it, and a lock while it runs.
+"""What a job keeps: its checkpoint, all that belongs to the checkpoint, and a lock while it runs.
 
 ```text
-<state>/<application>/<job>/
-    lock            held by the process that runs the job
+<checkpoints>/<application>/<job>/       the state folder, unless checkpoints are elsewhere
+    identity.json   the id of this folder, which is in the marks of the job's batches
     job.json        the description of the query that the checkpoint belongs to
     beginning.json  after a reset: the number of the checkpoint, and where it begins
     outputs-1/      for each sink, the rows that its target refused; of the checkpoint with that number
     checkpoint-1/   Spark's; a reset begins checkpoint-2, and leaves this one as it is
+<state>/<application>/<job>/             on the machine of the driver
+    lock            held by the process that runs the job
     wanted          written by a process that waits for the job, so that the one that has it ends
-<state>/<application>/<job>.rebuild/
-                    the same for a view that is rebuilt beside the one that is read
+    checkpoints     where the other folder is, if it is elsewhere
+<job>.rebuild/      the same for a view that is rebuilt next to the one that is read
 ```
+
+All that exactly-once depends on is in the first folder. A driver on another machine that has the same
+checkpoints continues the job; one that has another folder would write every result a second time, and is
+refused: the newest mark of the job names the folder that its last batch belongs to.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
-from dataclasses import asdict, dataclass
+import uuid
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from socket import gethostname
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 from headrace.errors import HeadraceError, Misuse
+from headrace.folders import LocalFolder, local_path
 from headrace.streams.description import Description, check_change
+
+if TYPE_CHECKING:
+    from headrace.folders import Folder
+    from headrace.spark.progress import Mark
 
 JOB: Final = "job.json"
 BEGINNING: Final = "beginning.json"
+IDENTITY: Final = "identity.json"
+CHECKPOINTS: Final = "checkpoints"
+CHECKPOINT: Final = "checkpoint-"
 LOCK: Final = "lock"
 WANTED: Final = "wanted"
 REBUILD: Final = "rebuild"
@@ -41,6 +57,10 @@ class JobTakenOver(HeadraceError):
     """Another process goes on with the job."""
 
 
+class JobIsElsewhere(HeadraceError):
+    """The last batch of the job belongs to another folder than the one that is to be used."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
     """Where a checkpoint that is not there yet is to begin in every topic."""
@@ -50,6 +70,8 @@ class Beginning:
     """`stream`: as each stream says itself."""
     value: int = 0
     """The offset, or the time in milliseconds since 1970."""
+    replaces: str | None = None
+    """The mark that the job had when it was first started after the reset; None before that."""
 
 
 class JobFolder:
@@ -57,12 +79,15 @@ class JobFolder:
 
     def __init__(self, path: Path, *, checkpoints: str | None = None) -> None:
         self.path = path
+        """The folder on this machine."""
         self._checkpoints = checkpoints
         self._held: IO[str] | None = None
 
     @staticmethod
     def of(state: Path, app: str, job: str, *, checkpoints: str | None = None) -> JobFolder:
         """The folder of a job; its checkpoints may be elsewhere, on a file system that a cluster shares."""
+        if checkpoints is not None and (path := local_path(checkpoints)) is not None:
+            checkpoints = str(path.absolute())
         elsewhere = None if checkpoints is None else f"{checkpoints.rstrip('/')}/{app}/{job}"
         return JobFolder(state.absolute() / app / job, checkpoints=elsewhere)
 
@@ -76,15 +101,30 @@ class JobFolder:
         """The name of the job."""
         return self.path.name
 
+    @cached_property
+    def kept(self) -> Folder:
+        """The checkpoints, and what belongs to them."""
+        if self._checkpoints is None:
+            return LocalFolder(self.path)
+        from headrace.spark.hadoop_folder import folder_at
+
+        return folder_at(self._checkpoints)
+
     @property
     def checkpoint(self) -> str:
         """The place of the checkpoint that counts."""
-        return f"{self._checkpoints or self.path}/checkpoint-{self.beginning().generation}"
+        return f"{self._checkpoints or self.path}/{CHECKPOINT}{self.beginning().generation}"
 
     @property
-    def outputs(self) -> Path:
+    def has_begun(self) -> bool:
+        """Whether the checkpoint that counts has a batch: then it knows where the job began."""
+        generation = self.beginning().generation
+        return bool(self.kept.child(f"{CHECKPOINT}{generation}").child("offsets").names())
+
+    @property
+    def outputs(self) -> Folder:
         """What the job keeps for its outputs besides topics; it belongs to the checkpoint that counts."""
-        return self.path / f"outputs-{self.beginning().generation}"
+        return self.kept.child(f"outputs-{self.beginning().generation}")
 
     @property
     def beside(self) -> JobFolder:
@@ -95,25 +135,64 @@ class JobFolder:
     @property
     def is_reset(self) -> bool:
         """Whether the job was ever told to begin anew."""
-        return (self.path / BEGINNING).exists()
+        return self.kept.read(BEGINNING) is not None
+
+    @property
+    def place(self) -> str:
+        """Where the checkpoints are, for people."""
+        is_local = isinstance(self.kept, LocalFolder)
+        return f"{self.kept} on {gethostname()}" if is_local else str(self.kept)
+
+    def identity(self) -> str:
+        """The id of the folder, which stays the same when the folder is moved."""
+        found = self._read(IDENTITY)
+        if found is None:
+            if any(name.startswith(CHECKPOINT) for name in self.kept.names()) and not self.is_reset:
+                raise Misuse(
+                    f"{self.kept} has a checkpoint and no {IDENTITY}: an earlier version wrote it, or files "
+                    f"were removed. Reset the job: headrace job reset {self.app}.{self.name} --to start."
+                )
+            found = {"id": uuid.uuid4().hex}
+            self._write(IDENTITY, found)
+        return str(found["id"])
+
+    def claim(self, mark: Mark | None) -> None:
+        """Pass if the job may run with this folder; `JobIsElsewhere` if its last batch is of another one.
+
+        A reset replaces what was there before, in whichever folder, but only up to the mark that it found.
+        """
+        identity, beginning = self.identity(), self.beginning()
+        found = "" if mark is None else f"{mark.job_id} {mark.query} {mark.batch}"
+        is_ours = mark is None or mark.job_id in ("", identity)
+        is_replaced = self.is_reset and beginning.replaces in (None, found)
+        if not is_ours and not is_replaced:
+            assert mark is not None
+            raise JobIsElsewhere(_elsewhere(self, mark))
+        if self.is_reset and beginning.replaces is None:
+            self._write(BEGINNING, asdict(replace(beginning, replaces=found)))
 
     def adopt(self, checkpoint: Path) -> None:
         """Go on with a checkpoint that was made elsewhere."""
         beginning = Beginning(generation=self.beginning().generation + 1)
-        place = Path(f"{self._checkpoints or self.path}/checkpoint-{beginning.generation}")
+        place = Path(f"{self.kept}/{CHECKPOINT}{beginning.generation}")
         if place.exists():  # of an attempt that was cut before the next line but one
             shutil.rmtree(place)
         checkpoint.rename(place)
-        _write(self.path / BEGINNING, asdict(beginning))
+        self._write(BEGINNING, asdict(beginning))
+
+    def delete(self) -> None:
+        """Delete the folder, and the one with the checkpoints."""
+        self.kept.delete()
+        LocalFolder(self.path).delete()
 
     def beginning(self) -> Beginning:
         """Which checkpoint counts, and where it begins."""
-        written = _read(self.path / BEGINNING)
+        written = self._read(BEGINNING)
         return Beginning() if written is None else Beginning(**written)
 
     def description(self) -> Description | None:
         """What the checkpoint was made by; None if the job has never run, or not since its reset."""
-        written = _read(self.path / JOB)
+        written = self._read(JOB)
         if written is None or written.get("generation") != self.beginning().generation:
             return None
         return Description.from_json(written)
@@ -123,14 +202,16 @@ class JobFolder:
         before = self.description()
         if before is not None:
             check_change(self.name, before, description)
-        _write(self.path / JOB, description.to_json())
+        self._write(JOB, description.to_json())
 
-    def reset(self, *, kind: Literal["start", "end", "offset", "time"], value: int = 0) -> Beginning:
+    def reset(
+        self, *, kind: Literal["stream", "start", "end", "offset", "time"], value: int = 0
+    ) -> Beginning:
         """Let the job begin anew, from that place, in a checkpoint of its own."""
         beginning = Beginning(generation=self.beginning().generation + 1, kind=kind, value=value)
         self.hold()
         try:
-            _write(self.path / BEGINNING, asdict(beginning))
+            self._write(BEGINNING, asdict(beginning))
         finally:
             self.release()
         return beginning
@@ -151,6 +232,13 @@ class JobFolder:
             ) from None
         self._held = file
         (self.path / WANTED).unlink(missing_ok=True)
+        if self._checkpoints is not None:
+            LocalFolder(self.path).write(CHECKPOINTS, self._checkpoints)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the job has been started with this folder."""
+        return (self.path / CHECKPOINTS).exists() or (self.path / JOB).exists()
 
     @property
     def is_ours(self) -> bool:
@@ -184,10 +272,29 @@ class JobFolder:
             return True
         return False
 
+    def _read(self, name: str) -> dict[str, Any] | None:
+        text = self.kept.read(name)
+        if text is None:
+            return None
+        try:
+            content = json.loads(text)
+        except ValueError as fault:
+            raise Misuse(
+                f"{self.kept}/{name} cannot be read ({fault}): it is not as it was written; restore or "
+                "delete it."
+            ) from fault
+        assert isinstance(content, dict)
+        return content
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        self.kept.write(name, json.dumps(content, indent=2))
+
 
 def job_folders(state: Path) -> list[JobFolder]:
     """The folders of all jobs that have run with this state folder."""
-    return [JobFolder(path.parent) for path in sorted(state.absolute().glob(f"*/*/{JOB}"))]
+    paths = sorted(path for path in state.absolute().glob("*/*") if path.is_dir())
+    folders = [JobFolder(path, checkpoints=LocalFolder(path).read(CHECKPOINTS)) for path in paths]
+    return [folder for folder in folders if folder.is_known]
 
 
 def find_job(state: Path, name: str) -> JobFolder:
@@ -201,25 +308,12 @@ def find_job(state: Path, name: str) -> JobFolder:
     raise Misuse(f"{problem} named {name!r} in {state}. Jobs that have run with this state folder: {known}.")
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as fault:
-        raise Misuse(
-            f"{path} cannot be read ({fault}): it is not as it was written; restore or delete it."
-        ) from fault
-    assert isinstance(content, dict)
-    return content
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Put a file in place as a whole: after a crash the old one or the new one is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+def _elsewhere(folder: JobFolder, mark: Mark) -> str:
+    name = f"{folder.app}.{folder.name}"
+    options = f"--state {folder.path.parents[1]}"
+    return (
+        f"the last results of job {name!r} (batch {mark.batch}) were written with the checkpoint in "
+        f"{mark.place}, and this run has {folder.place}: it would read its input again and write its results "
+        "a second time. To continue the job, start it with that folder: by --state, or by checkpoints in "
+        f"headrace.toml. To start over here: headrace job reset {name} --to start {options}"
+    )

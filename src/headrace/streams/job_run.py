@@ -9,17 +9,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.topics import NewTopic
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Misuse
+from headrace.spark.progress import create_progress_topic, read_mark
+from headrace.spark.shared_folder import check_shared
 from headrace.streams.building import Building, RowsWanted
 from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
+from headrace.streams.explanation import is_permanent, sentence_of
+from headrace.streams.failed_rows import FailedRows
 from headrace.streams.handover import Handover, fitting_batches, handover_of
 from headrace.streams.job_folder import JobTakenOver
 from headrace.streams.late import LateRows, dropped_rows, left_out
 from headrace.streams.outputs import Outputs
 from headrace.streams.plan import input_topics, stateful_operators
-from headrace.streams.report import Tally
-from headrace.streams.workplace import PARTITIONS
+from headrace.streams.report import Tally, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +45,10 @@ OPENING_SOURCES: Final = "Initializing sources"
 
 class Stopping(HeadraceError):
     """The job was asked to stop, and the batch that would have been the next was not begun."""
+
+
+class BadJob(Misuse):
+    """A job whose definition Python or Spark refuses: it is the same each time that it is started."""
 
 
 class JobRun:
@@ -72,6 +79,8 @@ class JobRun:
         self._outputs: Outputs | None = None
         self._execution: Any = None
         self._seen = -1
+        self._started: Building | None = None
+        self._table_records = 0
 
     @property
     def name(self) -> str:
@@ -85,7 +94,11 @@ class JobRun:
 
     def inputs(self) -> tuple[str, ...]:
         """The topics that the job reads, tables included: its function is called to find out."""
-        building, rows = self._built()
+        try:
+            building, rows = self._built()
+        except Exception as error:
+            self._refuse(error)
+            raise
         topics = input_topics(rows.frame)
         return tuple(dict.fromkeys([*topics, *building.plan.followed]))
 
@@ -101,15 +114,25 @@ class JobRun:
             building, rows = self._build()
             self._rows = rows
             building.plan.check_all()
-            self._folder.accept(self._describe(rows))
+            check_shared(self._workplace.spark, self._folder.checkpoint)
+            self._folder.accept(self._describe(building, rows))
+            create_progress_topic(self._workplace.cluster)
+            self._folder.claim(read_mark(self._workplace.cluster, self.job.full_name))
             for view in self.job.into.views if self._is_known else ():
                 view.remember(self._workplace.cluster, rows.frame, self.job.full_name)
             self._stopping.clear()
             self._seen = -1
+            self._started, self._table_records = building, 0
             self._query = self._start(building, rows)
-        except BaseException:
+        except BaseException as error:
             self._close()
+            self._refuse(error)
             raise
+
+    def _refuse(self, error: BaseException) -> None:
+        """Raise what is wrong with the job's definition, with the line of the user's code, if that is it."""
+        if type(error) is Misuse or is_permanent(error):
+            raise BadJob(sentence_of(error, otherwise=self.job.place)) from error
 
     def provide(self) -> None:
         """Make the topics that are missing."""
@@ -120,13 +143,17 @@ class JobRun:
         building, rows = self._built()
         building.look_at(rows.frame)
         self._provide(building)
-        starts = self._workplace.starts(
-            [stream.topic for stream in building.streams], self._folder.beginning()
-        )
+        starts = self._starts(building)
         if not starts and not building.wants_more:
             return building, rows
         # The function is called again: sources are told where to begin, and what to do, when they are made.
         return self._built(starts, first=building)
+
+    def _starts(self, building: Building) -> Starts:
+        """Where the streams begin after a reset; a checkpoint that has a batch knows it."""
+        if self._folder.has_begun:
+            return {}
+        return self._workplace.starts([stream.topic for stream in building.streams], self._folder.beginning())
 
     def _built(self, starts: Starts | None = None, *, first: Building | None = None) -> tuple[Building, Rows]:
         """What the job's function gives; it is called again when it wants more of a stream than was known."""
@@ -152,19 +179,22 @@ class JobRun:
         )
 
     def _provide(self, building: Building) -> None:
-        topics = [NewTopic(name=stream.topic, partitions=PARTITIONS) for stream in building.streams]
+        read = dict.fromkeys([*(stream.topic for stream in building.streams), *building.plan.followed])
+        topics = self._workplace.inputs.missing(self._workplace.cluster, read)
         topics += self.job.into.new_topics()
         topics.append(NewTopic(name=self.job.dead_topic, partitions=1))
-        topics += [*building.plan.outputs.values(), *building.plan.followed.values()]
+        topics += building.plan.outputs.values()
         self._workplace.provide({topic.name: topic for topic in topics}.values())
 
-    def _describe(self, rows: Rows) -> Description:
+    def _describe(self, building: Building, rows: Rows) -> Description:
         return Description(
             generation=self._folder.beginning().generation,
             inputs=input_topics(rows.frame),
             output=self.job.into.name,
             mode=rows.mode or "append",
             operators=stateful_operators(rows.frame),
+            stages=tuple(building.plan.stages),
+            windows=tuple(building.plan.native_windows),
             schema=rows.frame.schema.simpleString(),
         )
 
@@ -172,8 +202,10 @@ class JobRun:
         from headrace.spark.transactional_sink import TransactionalSink
 
         into_topics = [topic.name for topic in self.job.into.topics]
+        failed = FailedRows(self.job, building, self._workplace, self.tally)
+        failed.check(rows)
         letters = DeadLetters(
-            self.job, building.streams, building.plan.tables, self._workplace, self._observed
+            self.job, building.streams, building.plan.tables, self._workplace, self._observed, failed.of_batch
         )
         building.plan.add_rows(letters.of_batch)
         building.plan.add_rows(lambda batch: self._count_left_out(building.state, batch))
@@ -188,17 +220,19 @@ class JobRun:
             self._workplace.spark,
             self._workplace.bootstrap,
             job=self.job.full_name,
+            job_id=self._folder.identity(),
+            place=self._folder.place,
             group=self.job.full_name,
             topics=[*into_topics, self.job.dead_topic, *building.plan.outputs],
             before=building.plan.prepare,
             extra_rows=building.plan.extra_rows,
             deliver=None if self._outputs is None else self._outputs.deliver,
+            recover=lambda batch, error: self._hand_over(failed.recover(batch, error)),
             steps=self._step,
         )
         # A query takes the settings of the session when it starts.
         self._workplace.spark.conf.set(WATERMARK_POLICY, "max" if self.job.time == "fastest" else "min")
-        is_one_topic = self._outputs is None
-        handover = handover_of(rows, self.job.into.topics[0]) if is_one_topic else Handover(frame=rows.frame)
+        handover = self._hand_over(rows)
         with fitting_batches(handover):
             return self._sink.start(
                 handover.frame,
@@ -209,12 +243,19 @@ class JobRun:
                 output_mode=rows.mode or "append",
             )
 
+    def _hand_over(self, rows: Rows) -> Handover:
+        """What the sink is given of rows."""
+        if self._outputs is not None:
+            return Handover(frame=rows.frame)
+        return handover_of(rows, self.job.into.topics[0])
+
     def _open_outputs(self, schema: StructType) -> Outputs:
         return Outputs(
             self.job,
             self._workplace.spark,
             schema,
             folder=self._folder.outputs,
+            state=self._workplace.state.absolute(),
             tally=self.tally,
             pause=self._stopping.wait,
             steps=self._step,
@@ -319,4 +360,13 @@ class JobRun:
             fresh.append(recent[position])
         for progress in reversed(fresh):
             self._seen = max(self._seen, progress.batchId())
-            self.tally.add(json.loads(progress.json()), now_s=time.monotonic())
+            document = json.loads(progress.json())
+            self.tally.add(document, rows=self._records_of(document), now_s=time.monotonic())
+
+    def _records_of(self, progress: dict[str, Any]) -> int:
+        """The records of streams and tables that a batch read."""
+        assert self._started is not None
+        before, self._table_records = self._table_records, self._started.plan.table_records()
+        # Without a stream, what Spark counts are the rows by which its tasks are started.
+        of_streams = rows_of(progress) if self._started.streams else 0
+        return of_streams + self._table_records - before

@@ -55,7 +55,7 @@ def note_window(rows: Rows, window: Window) -> Late | None:
     if plan.late is None:
         return None
     # What an operator that keeps state hands on is never late: Spark holds the watermark back for it.
-    can_be_late = not rows.frame.isStreaming or not _keeps_state(rows.frame)
+    can_be_late = not rows.frame.isStreaming or not keeps_state(rows.frame)
     plan.windows.append(MetWindow(rows=rows, window=window, can_be_late=can_be_late))
     if not can_be_late and not isinstance(plan.late, str):
         raise Misuse(
@@ -66,7 +66,7 @@ def note_window(rows: Rows, window: Window) -> Late | None:
     return plan.late
 
 
-def _keeps_state(frame: DataFrame) -> bool:
+def keeps_state(frame: DataFrame) -> bool:
     """Whether a step before these rows keeps state: one of Spark's, or a stage of ours."""
     from headrace.spark.keyed_stage import SLOT
 
@@ -86,7 +86,7 @@ class LateRows:
         """The records to write for a batch that was computed just now; None if all of it was in time."""
         if not self._dropped() and not left_out(self._building.state, batch):
             return None
-        replay = Replay(self._building, batch)
+        replay = Replay(self._building, batch.start, batch.end)
         with replay.active():
             self._job.function()
         met = zip(self._building.plan.windows, replay.plan.windows, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
 from headrace.streams.event_time import MARK
 from headrace.streams.windows import Hopping, Session, Sliding
@@ -34,6 +35,8 @@ def aggregate_natively(rows: Rows, window: Window, by: Sequence[str], columns: S
     The time of the result is the end of its window, and Spark's watermark knows that: the rows can go into
     another window or a join.
     """
+    if rows.frame.isStreaming:
+        current_building("a window").plan.native_windows.append(window_in_words(window, by))
     keys = [quoted(name) for name in by]
     if isinstance(window, Hopping) and window.zone is not None:
         from headrace.streams.zones import aggregate_in_zone
@@ -48,6 +51,24 @@ def aggregate_natively(rows: Rows, window: Window, by: Sequence[str], columns: S
         # By position: a column of the user's may be named as Spark names its windows.
         named = made.toDF(_SPAN, *made.columns[1:])
     return replace(rows, frame=as_result(named, end_metadata(rows)), event_time=END, mode="append")
+
+
+def window_in_words(window: Window, by: Sequence[str]) -> str:
+    """What the state of a window depends on, the same for equal times however they were written.
+
+    >>> from headrace.streams.windows import hopping, session
+    >>> window_in_words(hopping("2 minutes", every="60 seconds"), ["city"])
+    'windows of 120 s every 60 s by city'
+    >>> window_in_words(session("5 minutes"), [])
+    'sessions with a gap of 300 s'
+    """
+    if isinstance(window, Hopping):
+        words = f"windows of {window.size_ms / 1000:g} s every {window.every_ms / 1000:g} s"
+        words += f", offset {window.offset_ms / 1000:g} s" if window.offset_ms else ""
+        words += f", in the zone {window.zone}" if window.zone else ""
+    else:
+        words = f"sessions with a gap of {_session(window).gap_ms / 1000:g} s"
+    return f"{words} by {', '.join(by)}" if by else words
 
 
 def as_result(frame: DataFrame, metadata: dict[str, Any]) -> DataFrame:

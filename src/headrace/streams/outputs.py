@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from headrace.folders import Folder
     from headrace.sinks.journal import Letter
     from headrace.sinks.sink import Sink
     from headrace.spark.transactional_batch import Batch
@@ -43,7 +44,8 @@ class Outputs:
         spark: SparkSession,
         schema: StructType,
         *,
-        folder: Path,
+        folder: Folder,
+        state: Path,
         tally: Tally,
         pause: Callable[[float], bool],
         steps: Callable[[str, int], None],
@@ -55,7 +57,7 @@ class Outputs:
         self._tally = tally
         self._deliveries = [
             Delivery(sink, place, tell=self._tell, pause=pause)
-            for sink, place in _places(job, schema, folder)
+            for sink, place in _places(job, schema, folder, state)
         ]
 
     @contextmanager
@@ -97,21 +99,25 @@ class Outputs:
             delivery.close()
 
 
-def _places(job: Job, schema: StructType, folder: Path) -> list[tuple[Sink, Place]]:
+def _places(job: Job, schema: StructType, folder: Folder, state: Path) -> list[tuple[Sink, Place]]:
     if not job.into.sinks:
         return []
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
         raise Misuse(f"job {job.name!r}: its rows have two columns named {twice[0]!r}: rename one.")
     place = Place(
-        job=job.full_name, generation=generation_of(folder), schema=_arrow_schema(schema), folder=folder
+        job=job.full_name,
+        generation=generation_of(folder),
+        schema=_arrow_schema(schema),
+        folder=folder,
+        state=state,
     )
     return [(sink, replace(place, folder=folder_of(folder, sink))) for sink in job.into.sinks]
 
 
-def folder_of(folder: Path, sink: Sink) -> Path:
+def folder_of(folder: Folder, sink: Sink) -> Folder:
     """The folder of one sink in that of a job's outputs."""
-    return folder / _folder_name(sink.name)
+    return folder.child(_folder_name(sink.name))
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

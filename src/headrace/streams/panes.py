@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.columns.panes import Hops
 from headrace.streams.pieces import put_together
-from headrace.streams.zones import aggregate_in_zone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +31,9 @@ ENOUGH: Final = 4
 def hop_by_panes(rows: Rows, window: Hopping, by: Sequence[str], columns: Sequence[Column]) -> Rows | None:
     """The same rows as Spark's own window gives, at the same time; None where that is the better way.
 
-    It is with gaps, and with little overlap unless the source itself can sum up. Windows of a time zone are
-    computed here too.
+    It is with gaps, in a time zone, and with little overlap unless the source itself can sum up.
     """
-    if window.zone is not None:
-        return aggregate_in_zone(rows, window, by, columns)
-    if window.has_gaps:
+    if window.zone is not None or window.has_gaps:
         return None
     hops = Hops(
         size_us=window.size_ms * 1000, every_us=window.every_ms * 1000, offset_us=window.offset_ms * 1000

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.columns.measures import part_names
 from headrace.spark.keyed_stage import arrow_schema
-from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, TIME, Sums
+from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, TIME, UNTIMED_RECORDS, Sums
 from headrace.streams.aggregates import Uncombinable, read_aggregates
 from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.streams.rows import Rows
     from headrace.streams.stream import Stream
 
-COUNTS: Final = (NEWEST, RECORDS, DEAD_RECORDS)
+COUNTS: Final = (NEWEST, RECORDS, DEAD_RECORDS, UNTIMED_RECORDS)
 """What sums have beside pieces: the newest time, and how many records they stand for."""
 
 

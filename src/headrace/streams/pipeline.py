@@ -52,6 +52,8 @@ def _executed(path: Path, name: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except Misuse as error:
+        raise Misuse(explain(error)) from error
     except HeadraceError:
         raise
     except Exception as error:

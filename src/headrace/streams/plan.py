@@ -167,16 +167,26 @@ def _unnamed(expression: Any) -> Any:
 
 
 def _definitions(node: Any) -> str:
-    """How columns that a projection right below makes for the keys are computed: windows above all."""
+    """How the columns that the step right below makes for the keys are computed: windows above all."""
     (child,) = _items(node.children())
     while child.nodeName() in ("Filter", "SubqueryAlias"):
         (child,) = _items(child.children())
-    if child.nodeName() != "Project":
-        return ""
     wanted = {
         key.exprId().id()
         for key in _items(node.groupingExpressions())
         if key.nodeName() == "AttributeReference"
     }
-    made = [column for column in _items(child.projectList()) if column.nodeName() == "Alias"]
-    return IDENTITY.sub("", "; ".join(column.sql() for column in made if column.exprId().id() in wanted))
+    made = [expression.sql() for expression in _made(child, wanted)]
+    return IDENTITY.sub("", "; ".join(made))
+
+
+def _made(node: Any, wanted: set[int]) -> list[Any]:
+    """The expressions by which a step makes the columns with these numbers."""
+    if node.nodeName() == "Project":
+        made = [column for column in _items(node.projectList()) if column.nodeName() == "Alias"]
+        return [column for column in made if column.exprId().id() in wanted]
+    if node.nodeName() != "Expand":
+        return []
+    # A row of a window that overlaps others is multiplied: one projection for each of its windows.
+    places = [place for place, column in enumerate(_items(node.output())) if column.exprId().id() in wanted]
+    return [projection.apply(place) for projection in _items(node.projections()) for place in places]

@@ -18,7 +18,6 @@ differences.
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -182,7 +181,7 @@ class Rebuild:
             self._workplace, old=self._view.name, new=aside.into.name, writer=f"headrace.{self.job.full_name}"
         )
         self._folder.adopt(Path(beside.checkpoint))
-        shutil.rmtree(beside.path)
+        beside.delete()
         self._is_over = True
         late = {topic for topic in (aside.late_topic,) if topic and topic != self.job.late_topic}
         _delete_topics(self._workplace.bootstrap, {aside.into.name, aside.dead_topic, *late})

@@ -95,8 +95,13 @@ def _to_target(sink: Sink, letters: Sequence[DeadLetter], job: Job, state: Path,
     first, last = letters[0], letters[-1]
     name = f"{job.name}.redrive-{first.partition}"
     folder = folder_of(JobFolder.of(state, job.app, name).outputs, sink)
-    folder.mkdir(parents=True, exist_ok=True)
-    place = Place(job=f"{job.app}.{name}", generation=first.time_ms, schema=rows.schema, folder=folder)
+    place = Place(
+        job=f"{job.app}.{name}",
+        generation=first.time_ms,
+        schema=rows.schema,
+        folder=folder,
+        state=state,
+    )
     with closing(sink.open(place)) as target:
         newest = target.newest()
         waiting = [index for index, letter in enumerate(letters) if newest is None or letter.offset >= newest]
@@ -124,7 +129,8 @@ def _to_topics(
         producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         for letter in letters:
-            if letter.topic is not None:
+            # A batch that could not be read has no bytes here: it is in its topic still.
+            if letter.topic is not None and letter.value is not None:
                 produce(producer, letter.topic, key=letter.key, value=letter.value)
                 outcome.sent[letter.topic] += 1
         for letter, reason in outcome.refused:

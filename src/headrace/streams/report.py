@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.streams.building import DEAD
 
@@ -35,6 +35,8 @@ class Report:
     state_rows: int | None = None
     late: int = 0
     dead: int = 0
+    untimed: int = 0
+    """Rows without an event time: no window, join or other step that goes by time has them."""
     reason: str = ""
 
 
@@ -48,23 +50,33 @@ class Tally:
     left_out: int = 0
     """Late rows that Spark does not know of: those of our own stages. Another thread counts them."""
     dead: int = 0
+    untimed: int = 0
     refused: int = 0
     """Rows that a target did not take: they are dead letters too. Another thread counts them."""
+    failed: int = 0
+    """Records that the job's own code failed on: they are dead letters too. Another thread counts them."""
     held_up: str = ""
     """Which target the job waits for, and why. Another thread says so."""
     lag: int | None = None
     watermark: str | None = None
     batch_ms: int | None = None
     state_rows: int | None = None
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    busy_s: float = 0.0
+    """How long batches took, all together."""
+    _recent: deque[_Batch] = field(default_factory=deque)
 
-    def add(self, progress: Mapping[str, Any], *, now_s: float) -> None:
-        """Take in the progress of one micro-batch, as Spark reports it in JSON."""
-        rows = rows_of(progress)
+    def add(self, progress: Mapping[str, Any], *, now_s: float, rows: int | None = None) -> None:
+        """Take in the progress of one micro-batch, as Spark reports it in JSON.
+
+        `rows` are the records that it read, where Spark does not know them all.
+        """
+        rows = rows_of(progress) if rows is None else rows
         self.batches += 1
         self.rows += rows
-        self._recent.append((now_s, rows))
         self.batch_ms = (progress.get("durationMs") or {}).get("triggerExecution", self.batch_ms)
+        duration_s = (self.batch_ms or 0) / 1000
+        self.busy_s += duration_s
+        self._recent.append(_Batch(now_s - duration_s, now_s, rows))
         self.lag = _lag(progress.get("sources") or (), self.lag)
         watermark = (progress.get("eventTime") or {}).get("watermark")
         self.watermark = self.watermark if watermark in (None, BEGINNING) else watermark
@@ -72,13 +84,27 @@ class Tally:
         if operators:
             self.state_rows = sum(int(operator.get("numRowsTotal", 0)) for operator in operators)
         self.late += sum(int(operator.get("numRowsDroppedByWatermark", 0)) for operator in operators)
-        self.dead += _dead(progress.get("observedMetrics") or {})
+        metrics = progress.get("observedMetrics") or {}
+        self.dead += _observed(metrics, "dead")
+        self.untimed += _observed(metrics, "untimed")
 
     def rows_per_second(self, *, now_s: float) -> float:
-        """The rows that came in during the last seconds, for each of them."""
-        while self._recent and self._recent[0][0] < now_s - RATE_WINDOW_S:
+        """The rate of the last seconds; of a batch that took longer, the rate at which it read its rows."""
+        while self._recent and self._recent[0].counts_until_s < now_s:
             self._recent.popleft()
-        return sum(rows for _, rows in self._recent) / RATE_WINDOW_S
+        if not self._recent:
+            return 0.0
+        span_s = max(RATE_WINDOW_S, now_s - self._recent[0].start_s)
+        return sum(batch.rows for batch in self._recent) / span_s
+
+    @property
+    def average_rows_per_second(self) -> float:
+        """The rate over the whole run, while batches were under way."""
+        return self.rows / self.busy_s if self.busy_s else 0.0
+
+    def _rate(self, state: str, now_s: float) -> float:
+        is_over = state in ("finished", "failed")
+        return self.average_rows_per_second if is_over else self.rows_per_second(now_s=now_s)
 
     def report(self, *, job: str, into: str, state: str, reason: str, now_s: float) -> Report:
         """The line of the table."""
@@ -89,14 +115,28 @@ class Tally:
             reason=reason or self.held_up,
             batches=self.batches,
             rows=self.rows,
-            rows_per_second=round(self.rows_per_second(now_s=now_s), 1),
+            rows_per_second=round(self._rate(state, now_s), 1),
             lag=self.lag,
             watermark=self.watermark,
             batch_ms=self.batch_ms,
             state_rows=self.state_rows,
             late=self.late + self.left_out,
-            dead=self.dead + self.refused,
+            dead=self.dead + self.refused + self.failed,
+            untimed=self.untimed,
         )
+
+
+class _Batch(NamedTuple):
+    """A micro-batch among the recent ones."""
+
+    start_s: float
+    end_s: float
+    rows: int
+
+    @property
+    def counts_until_s(self) -> float:
+        """As long as the next one may take, if it is like this one."""
+        return self.end_s + max(RATE_WINDOW_S, self.end_s - self.start_s)
 
 
 def rows_of(progress: Mapping[str, Any]) -> int:
@@ -139,5 +179,6 @@ def _offsets(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _dead(metrics: Mapping[str, Any]) -> int:
-    return sum(int(row.get("dead") or 0) for name, row in metrics.items() if name.startswith(DEAD))
+def _observed(metrics: Mapping[str, Any], count: str) -> int:
+    """The sum of one of the counts that were observed of each topic."""
+    return sum(int(row.get(count) or 0) for name, row in metrics.items() if name.startswith(DEAD))

@@ -7,10 +7,11 @@ at every step, so whatever Spark can do stays one attribute away.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from headrace.errors import Misuse
 from headrace.streams.table import Table
+from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.spark.arrow_step import ArrowStep
+    from headrace.streams.staged_join import How as StreamHow
+    from headrace.streams.stream_join import Within
+    from headrace.streams.table_join import AsOf
+    from headrace.streams.table_join import How as TableHow
     from headrace.streams.windowing import Windowed
     from headrace.streams.windows import Window
 
@@ -60,6 +65,14 @@ class Operators:
 
         return window_rows(self.rows, window, by)
 
+    @overload
+    def join(self, other: Operators, on: On, *, within: Within, how: StreamHow = "inner") -> Rows: ...
+
+    @overload
+    def join(
+        self, other: Table, on: On, *, as_of: AsOf = "event", how: TableHow = "left", wait: str | None = None
+    ) -> Rows: ...
+
     def join(self, other: Operators | Table, on: On, **options: Any) -> Rows:
         """Each row with the rows of `other` that belong to it, by the columns `on`.
 
@@ -69,9 +82,16 @@ class Operators:
         if isinstance(other, Table):
             from headrace.streams.table_join import join_table
 
+            _check_options(options, ("as_of", "how", "wait"), "a stream with a table")
             return join_table(self.rows, other, on, **options)
         from headrace.streams.stream_join import join_streams
 
+        _check_options(options, ("within", "how"), "two streams")
+        if "within" not in options:
+            raise Misuse(
+                "a join of two streams needs within=: how far apart the times of two rows may be, such as "
+                'within="5 minutes".'
+            )
         return join_streams(self.rows, other.rows, on, **options)
 
     def deduplicate(self, *columns: str, within: str) -> Rows:
@@ -97,6 +117,15 @@ class Operators:
         return map_arrow(self.rows, function, schema)
 
 
+def _check_options(options: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise Misuse(
+            f"a join of {what} has no argument {unknown[0]!r}.{did_you_mean(unknown[0], known)} It takes "
+            f"{', '.join(f'{name}=' for name in known)}."
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows(Operators):
     """A streaming DataFrame, and what is known about its time and about how it is to be written."""
@@ -120,6 +149,8 @@ class Rows(Operators):
     """The last step in Python that has made rows: see `last_step`."""
     behind_ms: int = 0
     """How far rows may be behind the watermark without being late: a join holds them back."""
+    untimed_by: str | None = None
+    """The step that took the event time away, where one did."""
 
     @property
     def rows(self) -> Rows:

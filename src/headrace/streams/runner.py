@@ -16,6 +16,7 @@ from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
 from headrace.spark.machine import usable_cores
 from headrace.streams.dependencies import stages
+from headrace.streams.inputs import InputTopics
 from headrace.streams.rebuild import run_of
 from headrace.streams.supervisor import Supervisor
 from headrace.streams.workplace import Workplace
@@ -106,6 +107,7 @@ class Runner:
                 cluster=cluster,
                 state=self._order.state,
                 checkpoints=self._order.checkpoints,
+                inputs=InputTopics.of(self._order.app),
             )
             runs = [run_of(job, workplace, once=self._order.once) for job in self._jobs]
             self._captures = [
@@ -136,12 +138,7 @@ class Runner:
             self._stopped.wait(TURN_S)
 
     def _run_once(self, runs: Sequence[JobRun | Rebuild]) -> int:
-        by_name = {run.name: run for run in runs}
-        inputs = {run.name: run.inputs() for run in runs}
-        outputs = {run.name: [topic.name for topic in run.job.into.topics] for run in runs}
-        order: list[list[Run]] = [[*self._captures]]
-        order += [[by_name[name] for name in names] for names in stages(inputs, outputs)]
-        for stage in order:
+        for stage in self._stages(runs):
             self._supervisor.add(stage, limit=ONCE_ATTEMPTS)
             self._look_after(runs)
             if self._stopped.is_set():
@@ -150,6 +147,23 @@ class Runner:
             if self._supervisor.failed:
                 return FAILED
         return DONE
+
+    def _stages(self, runs: Sequence[JobRun | Rebuild]) -> list[list[Run]]:
+        """Captures first, and then the jobs in the order in which they feed each other.
+
+        A job that cannot even be built is given up, like one that fails when it is started; then none runs.
+        """
+        inputs: dict[str, tuple[str, ...]] = {}
+        for run in runs:
+            try:
+                inputs[run.name] = run.inputs()
+            except Exception as error:  # noqa: BLE001  the supervisor says what is wrong with it
+                self._supervisor.give_up(run, error)
+        if self._supervisor.failed:
+            return [[]]
+        by_name: dict[str, Run] = {run.name: run for run in runs}
+        outputs = {run.name: [topic.name for topic in run.job.into.topics] for run in runs}
+        return [[*self._captures], *([by_name[name] for name in names] for names in stages(inputs, outputs))]
 
     def _look_after(self, runs: Sequence[JobRun | Rebuild]) -> None:
         """Turn after turn, until no job runs any more or somebody stops it."""

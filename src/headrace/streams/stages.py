@@ -37,6 +37,7 @@ def staged(
         behind_ms=behind_ms - building.join_way.behind_ms,
         **stage,
     )
+    building.plan.stages.append(made.outline)
     building.plan.check(lambda: _check_outline(made, building.job))
     building.plan.before(lambda batch: made.prepare(batch, frame))
     step = made.step(frame)

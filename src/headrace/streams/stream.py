@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.names import checked_name
 from headrace.streams.rows import Operators
+from headrace.streams.schemas import read_schema
 
 if TYPE_CHECKING:
     from headrace.streams.clocks import Clock
     from headrace.streams.rows import Rows
 
 Format = Literal["json", "csv", "text", "raw"]
+TimeUnit = Literal["auto", "s", "ms", "us", "ns"]
 
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """What a record carries beside its value; as columns of a stream they begin with an underscore."""
@@ -25,6 +27,7 @@ HEADER: Final = "headers."
 STRUCTURED: Final = ("json", "csv")
 """Formats whose values have fields."""
 MAX_RECORDS: Final = 1_000_000
+MAX_AHEAD: Final = "1 day"
 _HEADER: Final = re.compile(r"headers\.[^`,\s]+")
 
 
@@ -52,6 +55,14 @@ class Stream(Operators):
     """How long a stream may have nothing before its time goes on without it."""
     clock: Clock | None = None
     """How the event time is made of the times of a device whose clock may be wrong."""
+    partitions: int | None = None
+    """With how many partitions the topic is created if it does not exist; without it, it has to exist."""
+    declared_at: str = field(default="", compare=False, repr=False)
+    """The line of the user's code that declares it."""
+    time_unit: TimeUnit = "auto"
+    """What numbers count that are read as timestamps; `auto` goes by their size."""
+    max_ahead: str | None = MAX_AHEAD
+    """How far an event time may be ahead of the time of its record; None: any time is taken."""
 
     def __post_init__(self) -> None:
         checked_name(self.topic, "topic")
@@ -74,7 +85,14 @@ class Stream(Operators):
             )
         if self.idle_after is not None and self.event_time is None:
             problems.append("idle_after is about event time: declare event_time and lateness too.")
-        for name, text in (("lateness", self.lateness), ("idle_after", self.idle_after)):
+        if self.time_unit not in get_args(TimeUnit):
+            problems.append(
+                f"time_unit {self.time_unit!r} is not known: use {', '.join(get_args(TimeUnit))}."
+            )
+        if self.event_time is None and self.max_ahead != MAX_AHEAD:
+            problems.append("max_ahead is about event time: declare event_time and lateness too.")
+        durations = {"lateness": self.lateness, "idle_after": self.idle_after, "max_ahead": self.max_ahead}
+        for name, text in durations.items():
             if text is not None:
                 milliseconds_of(text, f"the stream of {self.topic!r}: {name}")
         problems += [
@@ -86,6 +104,8 @@ class Stream(Operators):
             problems.append(f"start is earliest or latest, not {self.start!r}.")
         if self.max_records < 1:
             problems.append("max_records is at least 1.")
+        if self.partitions is not None and self.partitions < 1:
+            problems.append("partitions is at least 1.")
         return problems
 
     @property
@@ -99,6 +119,26 @@ class Stream(Operators):
         return tuple(name.removeprefix(HEADER) for name in self.metadata)
 
     @property
+    def time_column(self) -> str | None:
+        """The metadata that is the event time, by the source's name of it; None where it is a field."""
+        times = {f"_{name}": name for name in self.asked}
+        return None if self.clock is not None else times.get(self.event_time or "")
+
+    @property
+    def guarded_field(self) -> str | None:
+        """The field of the values whose times must be plausible.
+
+        Of corrected times it is the time of receipt, if that is a field: the correction compares the others
+        with it. The time of the record itself is bounded by the broker.
+        """
+        if self.clock is not None:
+            return self.clock.received
+        return None if self.time_column is not None else self.event_time
+
+    @property
     def rows(self) -> Rows:
         """The rows, with the columns of the schema and of the metadata asked for."""
-        return current_building(f"the rows of {self.topic!r}").rows(self)
+        building = current_building(f"the rows of {self.topic!r}")
+        if self.schema is not None:
+            read_schema(self.schema, f"the stream of {self.topic!r}", self.declared_at)
+        return building.rows(self)

@@ -11,23 +11,27 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.errors import Misuse
-from headrace.streams.explanation import root_cause
+from headrace.streams.explanation import Cause, is_spark_gone, root_cause
 from headrace.streams.restarts import Restarts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+SPARK_GONE: Final = "the Java process of Spark has ended. Start the run again: it continues where it was."
 HOPELESS: Final = frozenset(
     {
         "BadCheckpoint",
         "BadColumns",
         "BadOption",
+        "BadState",
         "CaptureFailed",
         "CheckpointMismatch",
         "DataLost",
         "DeadLimitReached",
+        "JobIsElsewhere",
         "JobIsRunning",
         "JobTakenOver",
+        "MissingTopic",
         "Misuse",
         "OffsetsGone",
         "SinkFenced",
@@ -148,6 +152,12 @@ class Supervisor:
             charge.state = State.FINISHED
         return in_time
 
+    def give_up(self, run: Run, error: Exception) -> None:
+        """Take charge of a job that failed before it was started, and will not be."""
+        charge = Charge(run=run, restarts=Restarts(limit=1), since_s=self.clock())
+        self.charges[run.name] = charge
+        self._failed(charge, error)
+
     def _start(self, charge: Charge) -> None:
         charge.since_s = self.clock()
         try:
@@ -170,9 +180,10 @@ class Supervisor:
         self.tell(News(job=charge.run.name, state=State.FINISHED, text="has processed what was there"))
 
     def _failed(self, charge: Charge, error: Exception) -> None:
-        cause = root_cause(error)
+        cause = Cause(kind="", message=SPARK_GONE) if is_spark_gone(error) else root_cause(error)
         wait_s = charge.restarts.wait_s(ran_for_s=self.clock() - charge.since_s)
-        if isinstance(error, Misuse) or cause.kind.rpartition(".")[2] in HOPELESS:
+        is_final = isinstance(error, Misuse) or cause.kind.rpartition(".")[2] in HOPELESS
+        if is_final or cause.message == SPARK_GONE:
             wait_s = None
         charge.reason = cause.sentence
         charge.state = State.FAILED if wait_s is None else State.WAITING

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.names import checked_name
+from headrace.streams.schemas import read_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -35,18 +35,25 @@ class Table:
     keep: str = "1 day"
     """How long a row that was replaced can still be joined, in event time."""
     format: Literal["json"] = "json"
+    partitions: int | None = None
+    """With how many partitions the topic is created if it does not exist; without it, it has to exist."""
+    declared_at: str = field(default="", compare=False, repr=False)
+    """The line of the user's code that declares it."""
 
     def __post_init__(self) -> None:
         checked_name(self.topic, "topic")
         if not self.key:
             raise Misuse(f'the table of {self.topic!r} needs a key: name the columns, for example key="id".')
         milliseconds_of(self.keep, f"keep of the table of {self.topic!r}")
+        if self.partitions is not None and self.partitions < 1:
+            raise Misuse(f"the table of {self.topic!r}: partitions is at least 1.")
 
     def struct(self) -> StructType:
         """The columns of a row, as Spark reads the schema; each of them may be missing in a value."""
         from pyspark.sql.types import StructField, StructType
 
-        return StructType([StructField(field.name, field.dataType) for field in self._declared()])
+        declared = read_schema(self.schema, f"the table of {self.topic!r}", self.declared_at)
+        return StructType([StructField(column.name, column.dataType) for column in declared])
 
     @property
     def changes(self) -> TableView:
@@ -68,13 +75,3 @@ class Table:
         from headrace.streams.table_view import TableView
 
         return TableView(first=self).join(other, on, how=how)
-
-    def _declared(self) -> StructType:
-        from pyspark.sql.types import StructType
-
-        if self.schema.lstrip().startswith("{"):
-            return StructType.fromJson(json.loads(self.schema))
-        struct = StructType.fromDDL(self.schema)
-        if not isinstance(struct, StructType):
-            raise Misuse(f'the table of {self.topic!r} needs columns: schema="id long, name string".')
-        return struct

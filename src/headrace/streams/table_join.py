@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote, urlparse
 
-from headrace.client.topics import NewTopic
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
 from headrace.streams.event_time import keep_event_time, marked_time
 from headrace.streams.waiting import hold_rows
-from headrace.streams.workplace import PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,6 +82,11 @@ def _check_choices(rows: Rows, as_of: str, how: str) -> None:
         )
     if how not in ("left", "inner"):
         raise Misuse(f"how={how!r}: a stream joins a table as left or inner.")
+    if as_of == "event" and rows.untimed_by is not None:
+        raise Misuse(
+            f'a join with as_of="event" cannot follow {rows.untimed_by}, which takes the event time from its '
+            'rows: join this table first, write as_of="latest", or join it in a job of its own.'
+        )
     if as_of == "event" and rows.event_time is None:
         raise Misuse(
             "the join needs to know when its events happened: declare the stream with event_time= and "
@@ -133,11 +136,10 @@ def _follow(building: Building, table: Table, columns: StructType) -> None:
 
     def begin() -> Table:
         folder = _folder(building.state, table.topic)
-        feed = TableFeed(building.spark.sparkContext, building.bootstrap, folder, definition)
-        building.plan.follow(
-            NewTopic(name=table.topic, partitions=PARTITIONS, configs={"cleanup.policy": "compact"})
-        )
+        feed = TableFeed(building.spark.sparkContext, folder, definition)
+        building.plan.follow(table.topic)
         building.plan.before(feed.update)
+        building.plan.count_tables(feed.records)
         building.plan.tables[table.topic] = feed.unread
         return table
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import urlparse
 
-from headrace.client.topics import NewTopic
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.columns import listed
@@ -24,7 +23,6 @@ from headrace.streams.plan import stateful_operators
 from headrace.streams.rows import Operators, Rows
 from headrace.streams.table import Table
 from headrace.streams.view_layout import Layout, TableLink, changes_of
-from headrace.streams.workplace import PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,15 +165,14 @@ def _followed(
     from headrace.spark.view_stage import ViewFeed, watched
 
     context = building.spark.sparkContext
-    feed = ViewFeed(context, building.bootstrap, folder, shape, with_images=with_images)
+    feed = ViewFeed(context, folder, shape, with_images=with_images)
     building.plan.before(feed.update)
+    building.plan.count_tables(feed.records)
     for table in tables:
         building.plan.tables[table.topic] = partial(feed.unread, table.topic)
     topics = list(dict.fromkeys(table.topic for table in shape.tables))
     for topic in topics:
-        building.plan.follow(
-            NewTopic(name=topic, partitions=PARTITIONS, configs={"cleanup.policy": "compact"})
-        )
+        building.plan.follow(topic)
     return watched(building.spark, building.bootstrap, topics[0], topics[1:])
 
 

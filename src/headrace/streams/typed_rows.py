@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.durations import interval_of
 from headrace.errors import Misuse
-from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, TIME
+from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, TIME, UNTIMED_RECORDS
 from headrace.streams.columns import quoted
 from headrace.streams.newest_times import observe_newest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
 
     from headrace.streams.stream import Stream
 
 DEAD: Final = "headrace.dead."
-"""The observed metrics of a topic: how many rows there were, and how many of them did not parse."""
+"""The observed metrics of a topic: how many rows there were, how many of them are dead letters, and how many
+have no event time."""
 HEARTBEAT: Final = "heartbeat"
 """The source's column of rows that carry a time and nothing else."""
 CLOCK: Final = "clock"
@@ -52,11 +55,11 @@ def timed_sums(stream: Stream, records: DataFrame) -> DataFrame:
 
     assert stream.event_time is not None
     assert stream.lateness is not None
-    sums = {"rows": RECORDS, "dead": DEAD_RECORDS}
+    sums = {"rows": RECORDS, "dead": DEAD_RECORDS, "untimed": UNTIMED_RECORDS}
     counts = [F.coalesce(F.sum(quoted(of)), F.lit(0)).alias(name) for name, of in sums.items()]
     panes = records.observe(DEAD + stream.topic, *counts).filter(F.col(quoted(NEWEST)).isNotNull())
     at = F.timestamp_micros(quoted(NEWEST)).alias(TIME)
-    kept = [quoted(name) for name in records.columns if name not in (NEWEST, RECORDS, DEAD_RECORDS)]
+    kept = [quoted(name) for name in records.columns if name not in (NEWEST, *sums.values())]
     return _behind_a_barrier(panes.select(at, *kept).withWatermark(TIME, interval_of(stream.lateness)))
 
 
@@ -64,18 +67,44 @@ def _parsed(stream: Stream, records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     beats = HEARTBEAT in records.columns
+    is_record = F.col(HEARTBEAT).isNull() if beats else F.lit(True)
+    is_row = F.col("error").isNull() & is_record
     if stream.format != "raw":
-        is_record = F.col(HEARTBEAT).isNull() if beats else F.lit(True)
-        count = F.count(F.when(is_record, 1)) if beats else F.count(F.lit(1))
-        records = records.observe(
-            DEAD + stream.topic, count.alias("rows"), F.count("error").alias("dead")
-        ).filter((F.col("error").isNull() & F.col("value").isNotNull()) | ~is_record)
+        is_row &= F.col("value").isNotNull()
+    counts = [
+        (F.count(F.when(is_record, 1)) if beats else F.count(F.lit(1))).alias("rows"),
+        F.count("error").alias("dead"),
+        *_untimed(stream, _fields(records), is_row),
+    ]
+    records = records.observe(DEAD + stream.topic, *counts).filter(is_row | ~is_record)
     values = "value.*" if stream.schema is not None else "value"
     metadata = [F.col(quoted(name)).alias(f"_{name}") for name in stream.asked]
     hidden = [HEARTBEAT] if beats else []
-    if stream.clock is not None and stream.clock.received is None:
+    if stream.clock is not None:
         hidden.append(TIMESTAMP)
     return records.select(values, *metadata, *(F.col(name).alias(_hidden(name)) for name in hidden))
+
+
+def _untimed(stream: Stream, fields: Sequence[str], is_row: Column) -> list[Column]:
+    """How many rows have no event time; a corrected time is missing where it neither occurred nor arrived."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    field = stream.event_time if stream.clock is None else stream.clock.occurred
+    if stream.time_column is not None:
+        missing = F.col(quoted(stream.time_column)).isNull()
+    elif field is None or field not in fields:
+        return []  # a field that is not there is an error of its own
+    else:
+        missing = F.col(f"value.{quoted(field)}").isNull()
+        if stream.clock is not None:
+            missing &= F.col(TIMESTAMP).isNull()
+    return [F.count(F.when(is_row & missing, 1)).alias("untimed")]
+
+
+def _fields(records: DataFrame) -> list[str]:
+    """The fields of the values; none where they have no parts."""
+    names: list[str] = getattr(records.schema["value"].dataType, "names", [])
+    return names
 
 
 def _hidden(name: str) -> str:
@@ -94,7 +123,9 @@ def _timed(stream: Stream, rows: DataFrame) -> DataFrame:
                 f"the stream of {stream.topic!r}: correct_clock() adds the columns {CLOCK!r} and "
                 f"{stream.event_time!r}, and the values have a field {name!r}: leave it out of the schema."
             )
-    received = None if stream.clock.received is not None else F.col(_hidden(TIMESTAMP))
+    received = F.col(_hidden(TIMESTAMP))
+    if stream.clock.received is not None:
+        received = F.coalesce(quoted(stream.clock.received), received)
     assert stream.event_time is not None
     corrected = rows.withColumn(CLOCK, stream.clock.column(received))
     return corrected.withColumn(stream.event_time, F.col(f"{CLOCK}.time"))

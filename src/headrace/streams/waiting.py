@@ -46,9 +46,11 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], wait: str) -> Rows:
             f"rows wait for a table as {note.outline}, and the job now has {stage.outline}: undo the change, "
             "give the job a new name, or reset it."
         )
+    plan.stages.append(f"rows that wait for a table: {stage.outline}")
     plan.before(lambda batch: stage.prepare(batch, frame))
     step = stage.step(frame)
-    return replace(rows, frame=step.rows, step=step, event_time=None, lateness=None)
+    untimed_by = f"join(…, wait={wait!r})"
+    return replace(rows, frame=step.rows, step=step, event_time=None, lateness=None, untimed_by=untimed_by)
 
 
 def _outline(keys: tuple[str, ...], schema: StructType) -> str:

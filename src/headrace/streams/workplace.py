@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.topics import NewTopic, create_topics
 from headrace.errors import Misuse
+from headrace.streams.inputs import InputTopics
 from headrace.streams.job_folder import JobFolder
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Workplace:
     state: Path
     checkpoints: str | None = None
     """Where checkpoints are, if not in the state folder: a place that all machines of a cluster reach."""
+    inputs: InputTopics = field(default_factory=InputTopics)
+    """The topics that the application declares; those that its jobs read besides have to exist."""
 
     def folder(self, job: Job) -> JobFolder:
         """The folder of a job."""

@@ -12,7 +12,7 @@ from headrace.client.errors import OffsetsGone
 from headrace.client.fetch import PartitionReader
 from headrace.client.offsets import EARLIEST, list_offsets
 from headrace.client.partition import TopicPartition
-from headrace.columns.cutting import Cutter
+from headrace.columns.cutting import Cutter, UnreadableBatch
 from headrace.tables.keys import RecordKeys, key_bytes
 from headrace.tables.row_values import RowReader
 from headrace.tables.versions import newest_us, sorted_versions, version_schema, version_table
@@ -49,7 +49,7 @@ class Changes:
     versions: pa.Table
     newest_us: int | None = None
     unread: pa.Table = field(default_factory=UNREAD.empty_table)
-    """The records that named no row: values that do not parse, and keys that are null."""
+    """The records that named no row: batches that cannot be read, values that do not parse, null keys."""
 
 
 class ChangeReader:
@@ -60,6 +60,8 @@ class ChangeReader:
         self._topic = definition.topic
         self._maker = VersionMaker(definition)
         self._unread: pa.Table | None = None
+        self.records = 0
+        """How many records were read so far."""
 
     def read(self, start: Positions, end: Positions) -> Changes:
         """What the topic holds between two positions; a partition without a start begins at its first record.
@@ -69,6 +71,7 @@ class ChangeReader:
         parts = [part for number in sorted(end) for part in self._parts(number, start, end)]
         changes = joined_changes(parts, self._maker.schema)
         self._unread = changes.unread
+        self.records += changes.versions.num_rows + changes.unread.num_rows
         return changes
 
     def unread(self, start: Positions, end: Positions) -> pa.Table:
@@ -79,8 +82,13 @@ class ChangeReader:
 
     def _parts(self, number: int, start: Positions, end: Positions) -> Iterator[Changes]:
         partition = TopicPartition(self._topic, number)
-        for piece in _gathered(self._pieces(partition, self._first(partition, start, end), end[number])):
+        unreadable: list[UnreadableBatch] = []
+        pieces = self._pieces(partition, self._first(partition, start, end), end[number], unreadable)
+        for piece in _gathered(pieces):
             yield self._maker.changes(piece, number)
+        if unreadable:
+            named = _unreadable(unreadable, number)
+            yield Changes(versions=self._maker.schema.empty_table(), unread=named)
 
     def _first(self, partition: TopicPartition, start: Positions, end: Positions) -> int:
         known = start.get(partition.partition)
@@ -89,14 +97,21 @@ class ChangeReader:
         # New, or made anew: its end is before what was read.
         return list_offsets(self._cluster, {partition: EARLIEST})[partition]
 
-    def _pieces(self, partition: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _pieces(
+        self, partition: TopicPartition, start: int, end: int, unreadable: list[UnreadableBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """The records between two offsets; batches that cannot be read are added to `unreadable`."""
         position = start
         while position < end:
             cutter = Cutter(partition, position, end, columns=COLUMNS)
             try:
                 for fetched in PartitionReader(self._cluster, partition, position, end):
                     position = fetched.next_offset
-                    yield from cutter.parts(fetched.batches, fetched.aborted)
+                    for part in cutter.readable_parts(fetched.batches, fetched.aborted):
+                        if isinstance(part, UnreadableBatch):
+                            unreadable.append(part)
+                        else:
+                            yield part
                 position = end
             except OffsetsGone as gone:
                 if not position < gone.first:
@@ -173,6 +188,11 @@ def _unread(
         "reason": reasons,
     }
     return pa.table(columns).filter(chosen).cast(UNREAD)
+
+
+def _unreadable(batches: list[UnreadableBatch], partition: int) -> pa.Table:
+    rows = [{"partition": partition, "offset": batch.first, "reason": batch.sentence} for batch in batches]
+    return pa.Table.from_pylist(rows, UNREAD)
 
 
 def _gathered(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pathlib import Path
 
-METADATA: Final = b"headrace"
+METADATA: Final = b"headrace.siphash"
+"""Named after the hash that versions are sorted by: a file of another order is not read."""
 BASE: Final = "base"
 HOT: Final = "hot"
 SUFFIX: Final = ".arrow"

@@ -1,12 +1,15 @@
 """Compiled loops over versions: hash keys, find the one that counts, merge two files, drop what is too old.
 
 Versions are in the order of (hash of the key, valid from, partition, offset). Keys with equal hashes may lie
-mixed: whoever looks for a key compares its bytes, from the newest version that is not too new backwards.
+mixed: a lookup compares the bytes of the key, from the newest version that is not too new backwards. That is
+quick as long as equal hashes are rare, so the hash is SipHash-1-3: with its 256 bits of state nobody can
+choose many keys of one hash, as with a mix of 64 bits that can be inverted, although its key is fixed. It is
+fixed because files are sorted by the hash, and tasks on other machines read them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
     Flags = NDArray[np.int8]
+
+_KEY: Final = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], np.uint64)
 
 
 class Keys(NamedTuple):
@@ -39,11 +44,25 @@ class Order(NamedTuple):
 
 
 @borrowing
-def _mixed(value: np.uint64) -> np.uint64:
-    """A number of 64 bits in which each bit depends on all of `value` (the finish of splitmix64)."""
-    mixed = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+def _rotated(value: np.uint64, bits: int) -> np.uint64:
+    return value << np.uint64(bits) | value >> np.uint64(64 - bits)
+
+
+@borrowing
+def _sip_round(
+    a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """One round of SipHash over its state of four words."""
+    a += b
+    c += d
+    b = _rotated(b, 13) ^ a
+    d = _rotated(d, 16) ^ c
+    a = _rotated(a, 32)
+    c += b
+    a += d
+    b = _rotated(b, 17) ^ c
+    d = _rotated(d, 21) ^ a
+    return a, b, _rotated(c, 32), d
 
 
 @borrowing
@@ -52,14 +71,23 @@ def hash_keys(keys: Keys, hashes: Hashes) -> None:
     data = keys.data
     for row in range(len(hashes)):
         position, end = keys.offsets[row], keys.offsets[row + 1]
-        value = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(end - position)
-        while position < end:
-            word = np.uint64(0)
+        size = np.uint64(end - position)
+        a, b = np.uint64(0x736F6D6570736575) ^ _KEY[0], np.uint64(0x646F72616E646F6D) ^ _KEY[1]
+        c, d = np.uint64(0x6C7967656E657261) ^ _KEY[0], np.uint64(0x7465646279746573) ^ _KEY[1]
+        is_last = False
+        while not is_last:
+            is_last = end - position < 8
+            word = size << np.uint64(56) if is_last else np.uint64(0)
             for index in range(min(8, end - position)):
                 word |= np.uint64(data[position + index]) << np.uint64(8 * index)
-            value = _mixed(value ^ word) + np.uint64(0x9E3779B97F4A7C15)
+            d ^= word
+            a, b, c, d = _sip_round(a, b, c, d)
+            a ^= word
             position += 8
-        hashes[row] = _mixed(value)
+        c ^= np.uint64(0xFF)
+        for _ in range(3):
+            a, b, c, d = _sip_round(a, b, c, d)
+        hashes[row] = a ^ b ^ c ^ d
 
 
 @borrowing

@@ -16,9 +16,8 @@ from headrace.columns.values.time_tokens import dates, timestamps
 from headrace.columns.values.validity import validity
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
     from headrace.columns.values.scan import Scan
+    from headrace.columns.values.time_rules import TimeRules
     from headrace.columns.values.tokens import Tokens
 
 _NUMERIC: Final = ((pt.is_integer, integers), (pt.is_floating, doubles), (pt.is_decimal, decimals))
@@ -30,27 +29,27 @@ _PLAIN: Final = (
 )
 
 
-def assemble(scan: Scan, zone: ZoneInfo) -> pa.Array:
+def assemble(scan: Scan, rules: TimeRules) -> pa.Array:
     """The values of a scan; where a value is doubtful after this, what stands in its place has no meaning."""
-    return _node(scan, 0, zone)
+    return _node(scan, 0, rules)
 
 
-def _leaf(tokens: Tokens, type_: pa.DataType, zone: ZoneInfo) -> pa.Array:
+def _leaf(tokens: Tokens, type_: pa.DataType, rules: TimeRules) -> pa.Array:
     """Tokens as a column of a type that has no parts."""
     if pt.is_timestamp(type_):
-        return timestamps(tokens, type_, zone)
+        return timestamps(tokens, type_, rules)
     for matches, convert in _NUMERIC:
         if matches(type_):
             return convert(tokens, type_)
     return next(convert(tokens) for matches, convert in _PLAIN if matches(type_))
 
 
-def _node(scan: Scan, node: int, zone: ZoneInfo) -> pa.Array:
+def _node(scan: Scan, node: int, rules: TimeRules) -> pa.Array:
     type_, form = scan.shape.types[node], scan.shape.form(node)
     tokens = scan.tokens(node)
     if form not in {STRUCT, LIST, MAP}:
-        return _leaf(tokens, type_, zone)
-    children = [_node(scan, child, zone) for child in scan.shape.children(node)]
+        return _leaf(tokens, type_, rules)
+    children = [_node(scan, child, rules) for child in scan.shape.children(node)]
     present = tokens.present
     if form == STRUCT:
         return pa.Array.from_buffers(type_, len(present), [validity(present)], children=children)

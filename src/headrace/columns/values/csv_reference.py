@@ -18,9 +18,10 @@ from headrace.columns.values.utf8 import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from zoneinfo import ZoneInfo
 
     import pyarrow as pa
+
+    from headrace.columns.values.time_rules import TimeRules
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _FRACTION = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -29,10 +30,11 @@ _FRACTION = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 class CsvReference:
     """Reads records of one type, one at a time."""
 
-    def __init__(self, type_: pa.DataType, zone: ZoneInfo, delimiter: str, quote: str) -> None:
+    def __init__(self, type_: pa.DataType, rules: TimeRules, delimiter: str, quote: str) -> None:
         self._type = type_
-        self._readers = [leaf_reader(field.type, zone) for field in type_]
+        self._readers = [leaf_reader(field.type, rules) for field in type_]
         self._quote = quote
+        self._min_time_digits = rules.min_csv_digits
         edge, mark = re.escape(delimiter), re.escape(quote)
         self._field = re.compile(
             rf"(?:{mark}(?P<quoted>(?:[^{mark}]|{mark}{mark})*){mark}|(?P<plain>[^{edge}{mark}\r\n]*))(?P<end>{edge}|\Z)"
@@ -73,19 +75,19 @@ class CsvReference:
         if text is None:
             return None
         convert, name = self._readers[index]
-        value = convert(*_token(text, self._type[index].type))
+        value = convert(*self._token(text, self._type[index].type))
         if value is None:
             raise mismatch(self._type[index].name, text, name)
         return value
 
-
-def _token(text: str, type_: pa.DataType) -> tuple[int, str]:
-    """Kind and text of a field, by what its column is for."""
-    if pt.is_boolean(type_):
-        return {"true": TRUE, "false": FALSE}.get(text.lower(), STRING), text
-    if pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_):
-        if _INTEGER.fullmatch(text):
-            return INTEGER, str(int(text))
-        if _FRACTION.fullmatch(text):
-            return FRACTION, text
-    return STRING, text
+    def _token(self, text: str, type_: pa.DataType) -> tuple[int, str]:
+        """Kind and text of a field, by what its column is for."""
+        if pt.is_boolean(type_):
+            return {"true": TRUE, "false": FALSE}.get(text.lower(), STRING), text
+        is_time = pt.is_timestamp(type_) and len(text) >= self._min_time_digits
+        if is_time or pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_):
+            if _INTEGER.fullmatch(text):
+                return INTEGER, str(int(text))
+            if not is_time and _FRACTION.fullmatch(text):
+                return FRACTION, text
+        return STRING, text

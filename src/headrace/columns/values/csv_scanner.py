@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from headrace.columns.values.json_lexer import after_sequence, literal, number_stop
 from headrace.columns.values.scan import Scan
-from headrace.columns.values.tokens import BROKEN, MISSING, NULL, OBJECT, STRING
+from headrace.columns.values.tokens import BROKEN, INTEGER, MISSING, NULL, OBJECT, STRING
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 TEXT: Final = 0
 NUMBER: Final = 1
 BOOLEAN: Final = 2
+TIME: Final = 3
 
 
 class CsvScanner:
     """Scans records with the fields of one shape."""
 
-    def __init__(self, shape: Shape, delimiter: str, quote: str) -> None:
+    def __init__(self, shape: Shape, delimiter: str, quote: str, min_time_digits: int) -> None:
         self._shape = shape
         self._delimiter, self._quote = ord(delimiter), ord(quote)
+        self._min_time_digits = min_time_digits
         self._uses = np.array([_use(shape.types[node]) for node in shape.children(0)], np.int64)
 
     def scan(self, data: Octets, offsets: Places, present: Flags) -> Scan:
@@ -43,7 +45,7 @@ class CsvScanner:
         room.counts[0] = len(present)
         room.rows[:] = np.arange(len(present))
         _scan_records(
-            data, offsets, present, self._uses, self._delimiter, self._quote,
+            data, offsets, present, self._uses, self._delimiter, self._quote, self._min_time_digits,
             room.kinds, room.starts, room.stops, room.doubtful,
         )  # fmt: skip
         return scan
@@ -52,6 +54,8 @@ class CsvScanner:
 def _use(type_: object) -> int:
     if pt.is_boolean(type_):
         return BOOLEAN
+    if pt.is_timestamp(type_):
+        return TIME
     return NUMBER if pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_) else TEXT
 
 
@@ -63,6 +67,7 @@ def _scan_records(
     uses: NDArray[np.int64],
     delimiter: int,
     quote: int,
+    min_time_digits: int,
     kinds: Flags,
     starts: Places,
     stops: Places,
@@ -83,7 +88,7 @@ def _scan_records(
                 doubtful[row] = 1
                 break
             token = (field + 1) * count + row
-            kinds[token] = _kind(data, start, stop, position, uses[field])
+            kinds[token] = _kind(data, start, stop, position, uses[field], min_time_digits)
             starts[token], stops[token] = start, stop
             position += 1
         if doubtful[row]:
@@ -114,14 +119,15 @@ def _field(data: Octets, position: int, end: int, delimiter: int, quote: int) ->
 
 
 @borrowing
-def _kind(data: Octets, start: int, stop: int, after: int, use: int) -> int:
+def _kind(data: Octets, start: int, stop: int, after: int, use: int, min_time_digits: int) -> int:
     """The kind of a field's token, by what its column is for."""
     if start == stop:
         # Nothing is null, and nothing in quotes is an empty text.
         return NULL if after == stop else STRING
     kind, last = BROKEN, -1
-    if use == NUMBER:
+    if use == NUMBER or (use == TIME and stop - start >= min_time_digits):
         kind, last = number_stop(data, start, stop)
     elif use == BOOLEAN:
         kind, last = literal(data, start, stop)
-    return kind if last == stop and kind != NULL else STRING
+    is_token = last == stop and kind != NULL and (use != TIME or kind == INTEGER)
+    return kind if is_token else STRING

@@ -162,7 +162,7 @@ def literal(data: Octets, position: int, end: int) -> tuple[int, int]:
         kind, start, size = FALSE, 4, 5
     elif byte == 110:
         kind, start, size = NULL, 9, 4
-    if position + size > end:
+    if kind == BROKEN or position + size > end:
         return BROKEN, -1
     for index in range(size):
         if data[position + index] != _LITERALS[start + index]:

@@ -18,9 +18,10 @@ from headrace.columns.values.utf8 import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from zoneinfo import ZoneInfo
 
     import pyarrow as pa
+
+    from headrace.columns.values.time_rules import TimeRules
 
     Reader: TypeAlias = Callable[[Cursor, str], Any]
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 class JsonReference:
     """Reads values of one type, one at a time."""
 
-    def __init__(self, type_: pa.DataType, zone: ZoneInfo) -> None:
-        self._read = _reader(type_, zone)
+    def __init__(self, type_: pa.DataType, rules: TimeRules) -> None:
+        self._read = _reader(type_, rules)
 
     def read(self, value: bytes) -> Any:
         """The value as Python objects that Arrow takes; `BadValue` says what is wrong with it and where."""
@@ -50,14 +51,14 @@ class JsonReference:
         return read
 
 
-def _reader(type_: pa.DataType, zone: ZoneInfo) -> Reader:
+def _reader(type_: pa.DataType, rules: TimeRules) -> Reader:
     if pt.is_struct(type_):
-        return _struct_reader({field.name: _reader(field.type, zone) for field in type_})
+        return _struct_reader({field.name: _reader(field.type, rules) for field in type_})
     if pt.is_map(type_):
-        return _map_reader(_reader(type_.item_type, zone))
+        return _map_reader(_reader(type_.item_type, rules))
     if pt.is_list(type_):
-        return _list_reader(_reader(type_.value_type, zone))
-    return _leaf_reader(type_, zone)
+        return _list_reader(_reader(type_.value_type, rules))
+    return _leaf_reader(type_, rules)
 
 
 def _struct_reader(readers: dict[str, Reader]) -> Reader:
@@ -105,8 +106,8 @@ def _list_reader(reader: Reader) -> Reader:
     return read
 
 
-def _leaf_reader(type_: pa.DataType, zone: ZoneInfo) -> Reader:
-    convert, name = leaf_reader(type_, zone)
+def _leaf_reader(type_: pa.DataType, rules: TimeRules) -> Reader:
+    convert, name = leaf_reader(type_, rules)
 
     def read(cursor: Cursor, path: str) -> Any:
         token = cursor.token()

@@ -15,22 +15,21 @@ from headrace.columns.values.second_reading import finish
 from headrace.columns.values.shape import shape_of
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
     import pyarrow as pa
 
     from headrace.columns.values.parser import Parsed
+    from headrace.columns.values.time_rules import TimeRules
 
 
 class JsonParser:
-    """Parses JSON objects into structs of `type_`; a time without an offset is one of `zone`."""
+    """Parses JSON objects into structs of `type_`; `rules` say what its times mean."""
 
-    def __init__(self, type_: pa.DataType, zone: ZoneInfo) -> None:
-        self._zone = zone
+    def __init__(self, type_: pa.DataType, rules: TimeRules) -> None:
+        self._rules = rules
         self._scanner = JsonScanner(shape_of(type_))
-        self._reference = JsonReference(type_, zone)
+        self._reference = JsonReference(type_, rules)
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
         """The objects, or for each value that is none the reason."""
         scan = self._scanner.scan(*raw_values(values))
-        return finish(scan, values, self._zone, self._reference)
+        return finish(scan, values, self._rules, self._reference)

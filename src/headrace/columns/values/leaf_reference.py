@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.columns.values.time_reference import read_date, read_timestamp
+from headrace.columns.values.time_rules import epoch_microseconds
 from headrace.columns.values.tokens import FALSE, FRACTION, INTEGER, STRING, TRUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from zoneinfo import ZoneInfo
+
+    from headrace.columns.values.time_rules import TimeRules
 
     Convert: TypeAlias = Callable[[int, str], Any]
 
@@ -37,14 +39,14 @@ _INFINITE: Final = {
 _INTEGER_NAMES: Final = {pa.int8(): "byte", pa.int16(): "short", pa.int32(): "int", pa.int64(): "long"}
 
 
-def leaf_reader(type_: pa.DataType, zone: ZoneInfo) -> tuple[Convert, str]:
+def leaf_reader(type_: pa.DataType, rules: TimeRules) -> tuple[Convert, str]:
     """The reader of one type, and the name that its messages use."""
     if pt.is_integer(type_):
         return _integers(type_), _INTEGER_NAMES[type_]
     if pt.is_decimal(type_):
         return _decimals(type_.precision, type_.scale), f"decimal({type_.precision},{type_.scale})"
     if pt.is_timestamp(type_):
-        return _timestamps(type_, zone), "timestamp" if type_.tz else "timestamp_ntz"
+        return _timestamps(type_, rules), "timestamp" if type_.tz else "timestamp_ntz"
     return _READERS[type_]
 
 
@@ -121,13 +123,13 @@ def _date(kind: int, text: str) -> int | None:
     return read_date(text) if kind == STRING else None
 
 
-def _timestamps(type_: pa.DataType, zone: ZoneInfo) -> Convert:
+def _timestamps(type_: pa.DataType, rules: TimeRules) -> Convert:
     def read(kind: int, text: str) -> int | None:
         if kind == STRING:
-            return read_timestamp(text, None if type_.tz is None else zone)
-        if kind != INTEGER or type_.tz is None or len(text) > 14:
+            return read_timestamp(text, None if type_.tz is None else rules.zone)
+        if kind != INTEGER or type_.tz is None:
             return None
-        return int(text) * 1_000_000
+        return epoch_microseconds(text, rules.unit)
 
     return read
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 
 from headrace.columns.values.leaf_reference import leaf_reader
 from headrace.columns.values.text_tokens import strings
+from headrace.columns.values.time_rules import TimeRules
 from headrace.columns.values.tokens import FALSE, FRACTION, INTEGER, NULL, STRING, TRUE, Tokens
 from headrace.columns.values.validity import column, validity
 from headrace.protocol.kernels import borrowing
@@ -25,7 +25,7 @@ _EXACT_POWER: Final = 22
 _POWERS: Final = np.array([float(f"1e{power}") for power in range(_EXACT_POWER + 1)])
 _TENS: Final = np.array([10**power for power in range(19)], np.int64)
 _MAX_DIGITS: Final = 18
-_ANY_ZONE: Final = ZoneInfo("UTC")
+_ANY_RULES: Final = TimeRules()
 
 
 def booleans(tokens: Tokens) -> pa.BooleanArray:
@@ -78,7 +78,7 @@ def _hard_doubles(tokens: Tokens, hard: NDArray[np.bool_], type_: pa.DataType) -
         numbers: NDArray[np.float64] = pc.cast(text, type_).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
         # One of them is out of range, which Arrow refuses, and Spark reads as infinite.
-        convert, _ = leaf_reader(type_, _ANY_ZONE)
+        convert, _ = leaf_reader(type_, _ANY_RULES)
         numbers = np.array([convert(FRACTION, number) for number in text.to_pylist()])
     return numbers.astype(np.float64)
 

@@ -13,12 +13,12 @@ from headrace.columns.values.errors import BadValue
 from headrace.columns.values.parser import Parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from zoneinfo import ZoneInfo
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from headrace.columns.values.scan import Scan
+    from headrace.columns.values.time_rules import TimeRules
 
 
 class Reference(Protocol):
@@ -36,9 +36,9 @@ class Answer(NamedTuple):
     error: str | None
 
 
-def finish(scan: Scan, values: pa.BinaryArray, zone: ZoneInfo, reference: Reference) -> Parsed:
+def finish(scan: Scan, values: pa.BinaryArray, rules: TimeRules, reference: Reference) -> Parsed:
     """The column of a scan of `values`, with what is doubtful in it read by `reference`."""
-    parsed = assemble(scan, zone)
+    parsed = assemble(scan, rules)
     doubtful = np.flatnonzero(scan.doubtful)
     if not len(doubtful):
         return Parsed(parsed, None)
@@ -64,6 +64,19 @@ def with_answers(values: pa.Array, rows: NDArray[np.int64], answers: Sequence[An
     places[rows[good]] = len(values) + np.arange(len(good))
     merged = pc.take(pa.concat_arrays([values, second]), pa.array(places))
     return Parsed(merged, _errors(len(values), rows, answers) if len(good) < len(answers) else None)
+
+
+def with_reasons(parsed: Parsed, reasons: Mapping[int, str]) -> Parsed:
+    """What was parsed, without the values in the rows of `reasons`, which are errors instead."""
+    count = len(parsed.values)
+    rows = np.fromiter(sorted(reasons), np.int64, len(reasons))
+    bad = np.zeros(count, np.bool_)
+    bad[rows] = True
+    errors = [None] * count if parsed.errors is None else parsed.errors.to_pylist()
+    for row, reason in reasons.items():
+        errors[row] = errors[row] or reason
+    values = pc.take(parsed.values, pa.array(np.arange(count), mask=bad))
+    return Parsed(values, pa.array(errors, pa.string()))
 
 
 def _errors(count: int, rows: NDArray[np.int64], answers: Sequence[Answer]) -> pa.StringArray:

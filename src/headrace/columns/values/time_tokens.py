@@ -12,6 +12,19 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.columns.values.calendar import days_from_civil, days_in_month, microseconds_of_local
+from headrace.columns.values.time_rules import (
+    AUTO,
+    FIRST_US,
+    LAST_US,
+    MAX_DIGITS,
+    MICROSECONDS,
+    MICROSECONDS_END,
+    MILLISECONDS,
+    MILLISECONDS_END,
+    NANOSECONDS,
+    SECONDS,
+    SECONDS_END,
+)
 from headrace.columns.values.tokens import INTEGER, NULL, STRING
 from headrace.columns.values.validity import column
 from headrace.protocol.kernels import borrowing
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace.columns.values.time_rules import TimeRules
     from headrace.columns.values.tokens import Tokens
     from headrace.protocol.kernels import Octets
 
@@ -28,7 +42,7 @@ _INSTANT: Final = 0
 _LOCAL: Final = 1
 _UNCLEAR: Final = 2
 _QUARTER: Final = 900_000_000
-_MAX_EPOCH_SECONDS: Final = 9_000_000_000_000
+_TENTH_OF_LARGEST: Final = ((1 << 63) - 1) // 10
 
 
 def dates(tokens: Tokens) -> pa.Array:
@@ -38,14 +52,14 @@ def dates(tokens: Tokens) -> pa.Array:
     return column(pa.date32(), days, tokens.present)
 
 
-def timestamps(tokens: Tokens, type_: pa.DataType, zone: ZoneInfo) -> pa.Array:
-    """Microseconds since 1970; a time without an offset is one of `zone`."""
+def timestamps(tokens: Tokens, type_: pa.DataType, rules: TimeRules) -> pa.Array:
+    """Microseconds since 1970, by `rules`."""
     micros = np.zeros(len(tokens.kinds), np.int64)
     local = np.zeros(len(tokens.kinds), np.bool_)
     unzoned = type_.tz is None
-    found = _read_timestamps(tokens, unzoned, micros, local)
-    if found and not unzoned and zone.key != "UTC":
-        micros[local] = _instants(micros[local], zone)
+    found = _read_timestamps(tokens, unzoned, rules.unit, micros, local)
+    if found and not unzoned and rules.zone.key != "UTC":
+        micros[local] = _instants(micros[local], rules.zone)
     return column(type_, micros, tokens.present)
 
 
@@ -106,6 +120,7 @@ def _read_dates(
 def _read_timestamps(
     tokens: Tokens,
     unzoned: bool,
+    unit: int,
     micros: NDArray[np.int64],
     local: NDArray[np.bool_],
 ) -> int:
@@ -119,8 +134,8 @@ def _read_timestamps(
         meaning, time = _UNCLEAR, 0
         if kinds[index] == STRING:
             meaning, time = _read_timestamp(data, start, stop)
-        elif kinds[index] == INTEGER and stop - start < 15:
-            meaning, time = _epoch_seconds(data, start, stop)
+        elif kinds[index] == INTEGER:
+            meaning, time = _epoch(data, start, stop, unit)
         if meaning == _UNCLEAR or (unzoned and meaning != _LOCAL):
             doubtful[rows[index]] = 1
             continue
@@ -132,15 +147,34 @@ def _read_timestamps(
 
 
 @borrowing
-def _epoch_seconds(data: Octets, start: int, stop: int) -> tuple[int, int]:
-    """A whole number as seconds since 1970."""
+def _epoch(data: Octets, start: int, stop: int, unit: int) -> tuple[int, int]:
+    """A whole number as a time since 1970 in a unit, or in the one that its size says."""
     negative = data[start] == 45
-    seconds = 0
-    for position in range(start + 1 if negative else start, stop):
-        seconds = seconds * 10 + (data[position] - 48)
-    if seconds > _MAX_EPOCH_SECONDS:
+    first = start + 1 if negative else start
+    if stop - first > MAX_DIGITS:
         return _UNCLEAR, 0
-    return _INSTANT, (-seconds if negative else seconds) * 1_000_000
+    number = 0
+    for position in range(first, stop):
+        if number >= _TENTH_OF_LARGEST:
+            return _UNCLEAR, 0
+        number = number * 10 + (data[position] - 48)
+    if unit == AUTO:
+        unit = SECONDS
+        if number >= SECONDS_END:
+            unit = MILLISECONDS
+        if number >= MILLISECONDS_END:
+            unit = MICROSECONDS
+        if number >= MICROSECONDS_END:
+            unit = NANOSECONDS
+    time = -number if negative else number
+    if unit == NANOSECONDS:
+        time //= 1_000
+    elif unit != MICROSECONDS:
+        factor = 1_000_000 if unit == SECONDS else 1_000
+        if number > LAST_US // factor:
+            return _UNCLEAR, 0
+        time *= factor
+    return (_INSTANT, time) if FIRST_US <= time <= LAST_US else (_UNCLEAR, 0)
 
 
 @borrowing
