@@ -1,7 +1,9 @@
 """`headrace capture` as it is typed."""
 
+import json
 import signal
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,7 +27,8 @@ def shop() -> Iterator[str]:
 
 
 @pytest.fixture
-def here(headrace_broker: EmbeddedBroker, shop: str) -> Iterator[Terminal]:
+def here(headrace_broker: EmbeddedBroker, shop: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.setenv("HEADRACE_CAPTURE", shop)
     terminal = Terminal(headrace_broker.bootstrap)
     yield terminal
     terminal.run("capture", "drop", "shop", "--yes")
@@ -45,6 +48,26 @@ def test_a_database_is_captured_listed_and_dropped(here: Terminal, shop: str) ->
     assert here.run("capture", "drop", "shop").code == 2
     assert here.do("capture", "drop", "shop", "--yes").out == "capture shop dropped\n"
     assert here.run("capture", "status", "shop").code == 1
+
+
+def test_the_address_and_the_salt_need_not_be_in_the_list_of_processes(
+    here: Terminal, shop: str, tmp_path: Path
+) -> None:
+    salt = tmp_path / "salt"
+    salt.write_text("pepper\n")
+    here.do(
+        *("capture", "start", "--tables", "users", "--once"),
+        *("--hash", "users.name", "--salt-file", str(salt)),
+    )
+    reading = ("consume", "shop.public.users", "--from", "start", "--until", "end", "--json")
+    event = json.loads(here.do(*reading).json["value"])
+    assert event["after"]["name"] == sha256(b"pepperAnna").hexdigest()
+
+
+def test_a_password_on_the_command_line_is_warned_of(here: Terminal) -> None:
+    outcome = here.run("capture", "postgres://joe:s3cret@127.0.0.1:1/shop", "--tables", "t")
+    assert "the password in the address can be read by every user" in outcome.err
+    assert "s3cret" not in outcome.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

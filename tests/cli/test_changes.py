@@ -29,6 +29,13 @@ def test_the_rows_of_a_view_are_printed(terminal: Terminal, shelf: Shelf) -> Non
     ]
 
 
+def test_an_empty_view_is_said_to_be_empty(terminal: Terminal, shelf: Shelf) -> None:
+    shelf.write(("a", None), ("b", None))
+    outcome = terminal.do("changes", shelf.name)
+    assert outcome.out == ""
+    assert outcome.err == f"the view {shelf.name} has no rows yet; --follow waits for them\n"
+
+
 def test_printing_goes_on_after_a_token(terminal: Terminal, shelf: Shelf) -> None:
     first, second = map(json.loads, terminal.do("changes", shelf.name, "--json").lines)
     assert (first["kind"], first["key"], first["row"]) == ("row", {"id": "b"}, {"id": "b", "n": 1})

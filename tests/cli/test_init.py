@@ -17,7 +17,7 @@ def init(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_project_has_the_name_that_was_given(tmp_path: Path) -> None:
     done = init(tmp_path, "bakery")
     assert done.returncode == 0, done.stderr
-    assert "headrace run bakery/pipeline.py" in done.stdout
+    assert "cd bakery && headrace run pipeline.py" in done.stdout
     app = load_app(tmp_path / "bakery" / "pipeline.py")
     assert app.name == "bakery"
     assert [job.name for job in app.jobs] == ["order_status", "revenue", "alerts"]
@@ -28,7 +28,7 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "pipeline.py").write_text("mine")
     done = init(tmp_path, "bakery", "--into", ".")
     assert done.returncode == 2
-    assert "pipeline.py is there already" in done.stderr
+    assert "pipeline.py exists already" in done.stderr
     assert [file.name for file in tmp_path.iterdir()] == ["pipeline.py"]
 
 

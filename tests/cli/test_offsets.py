@@ -10,15 +10,15 @@ def test_a_question_that_got_no_answer_is_asked_again(
     headrace_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     """A lost answer must not be taken for the end of the topic: the group would skip records."""
-    find_time, left = PartitionLog.find_time, [failures]
+    search_time, left = PartitionLog.search_time, [failures]
 
-    def find_time_or_fail(self: PartitionLog, *arguments: int) -> object:
+    def search_time_or_fail(self: PartitionLog, *arguments: int) -> object:
         if left[0]:
             left[0] -= 1
             raise RuntimeError("a fault of the broker, which closes the connection")
-        return find_time(self, *arguments)
+        return search_time(self, *arguments)
 
-    monkeypatch.setattr(PartitionLog, "find_time", find_time_or_fail)
+    monkeypatch.setattr(PartitionLog, "search_time", search_time_or_fail)
     terminal = Terminal(headrace_broker.bootstrap)
     terminal.do("topic", "create", "t")
     terminal.do("produce", "t", stdin="a\nb\n")

@@ -19,7 +19,7 @@ PIPELINE = """
 from headrace import App
 
 app = App("shop")
-orders = app.stream("orders", "product string, amount double")
+orders = app.stream("orders", "product string, amount double", partitions=2)
 
 @app.job(into=app.topic("large", key="product"))
 def large():
@@ -30,8 +30,10 @@ def large():
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with a pipeline in it."""
-    (tmp_path / "pipeline.py").write_text(PIPELINE)
-    return tmp_path
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "pipeline.py").write_text(PIPELINE)
+    return folder
 
 
 def command(*arguments: str) -> list[str]:
@@ -70,10 +72,10 @@ def answers(address: str) -> bool:
 
 
 @pytest.mark.timeout(240)
-def test_jobs_run_on_a_broker_of_their_own_until_ctrl_c(project: Path) -> None:
+def test_jobs_run_on_a_broker_of_their_own_next_to_their_file_until_ctrl_c(project: Path) -> None:
     with subprocess.Popen(
-        command("run", "pipeline.py", "--json"),
-        cwd=project,
+        command("run", "shop/pipeline.py", "--json"),
+        cwd=project.parent,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -95,6 +97,7 @@ def test_jobs_run_on_a_broker_of_their_own_until_ctrl_c(project: Path) -> None:
     listed = headrace(project, "job", "list", "--json")
     assert json.loads(listed.stdout)[0]["job"] == "large"
     assert (project / ".headrace" / "broker").is_dir()
+    assert not (project.parent / ".headrace").exists()
 
 
 @pytest.mark.parametrize(

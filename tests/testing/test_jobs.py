@@ -11,7 +11,7 @@ from headrace import App
 from headrace.errors import Misuse
 from headrace.streams.job import Job
 from headrace.testing import run
-from headrace.testing.jobs import STEPS, _split
+from headrace.testing.jobs import TOPIC_STEPS, _split
 
 Row = dict[str, Any]
 
@@ -95,7 +95,7 @@ def test_a_crash_in_the_middle_of_a_transaction_changes_nothing(large: Job) -> N
 
 @pytest.mark.soak
 @pytest.mark.parametrize("batch", [0, 1, 2])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TOPIC_STEPS)
 def test_no_crash_changes_anything(per_minute: Job, step: str, batch: int) -> None:
     rows = run(per_minute, PARTS, crash=(step, batch))
     assert sorted(rows, key=lambda row: row["start"]) == expected(REVENUE)
@@ -122,3 +122,12 @@ def test_rows_are_split_in_order() -> None:
     assert _split({"t": [1, 2, 3, 4, 5], "u": [1]}, 2) == [{"t": [1, 2], "u": []}, {"t": [3, 4, 5], "u": [1]}]
     with pytest.raises(Misuse):
         _split({}, 0)
+
+
+def test_sql_under_test_prints_nothing_of_spark(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    app.stream("orders", "product string, amount double")
+    job = app.job(into=app.topic("large"), name="large")(
+        lambda: app.sql("SELECT product FROM orders WHERE amount > 100")
+    )
+    assert run(job, {"orders": [{"product": "kettle", "amount": 120.0}]}) == [{"product": "kettle"}]
+    assert "SQLQueryContextLogger" not in capsys.readouterr().err

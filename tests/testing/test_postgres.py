@@ -1,10 +1,15 @@
 """The PostgreSQL of tests and the demo."""
 
+import tempfile
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import psycopg
+import pytest
+from redis import Redis
 
 from headrace.testing.postgres import PostgresServer
+from headrace.testing.redis import RedisServer
 
 PROCESSES = "SELECT pid FROM pg_stat_activity"
 
@@ -19,6 +24,31 @@ def test_a_kill_leaves_no_process_of_the_server_and_it_starts_again(postgres_ser
     postgres_server.start()
     with psycopg.connect(postgres_server.url()) as connection:
         assert connection.execute("SELECT 1").fetchall() == [(1,)]
+
+
+def test_only_the_user_who_started_a_server_can_reach_it(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder, RedisServer(tmp_path) as cache:
+        with PostgresServer(Path(folder)) as server:
+            sockets = [unquote(urlsplit(server.url()).netloc.rpartition("@")[2].rpartition(":")[0])]
+            sockets.append(str(Path(urlsplit(cache.url).path).parent))
+            for socket_folder in sockets:
+                assert Path(socket_folder).stat().st_mode & 0o077 == 0
+            with psycopg.connect(server.url()) as connection:
+                assert connection.execute("SHOW listen_addresses").fetchall() == [("",)]
+        with Redis.from_url(cache.url) as client:
+            assert client.config_get("port") == {"port": "0"}
+
+
+def test_a_server_that_listens_on_a_port_asks_for_the_password() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-") as folder,
+        PostgresServer(Path(folder), tcp=True) as server,
+    ):
+        with psycopg.connect(server.url()) as connection:
+            assert connection.execute("SELECT 1").fetchall() == [(1,)]
+        parts = urlsplit(server.url())
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(f"postgres://postgres@127.0.0.1:{parts.port}/postgres")
 
 
 def _state(pid: int) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+from pathlib import Path  # noqa: TC003  typer reads annotations when it runs
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from typer.core import TyperGroup
@@ -11,6 +14,8 @@ from typer.core import TyperGroup
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.capture_display import CaptureDisplay, stopping_by_signals
 from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
+from headrace.errors import Misuse
+from headrace.settings import Settings
 
 if TYPE_CHECKING:
     from headrace.capture.settings import CaptureSettings
@@ -37,7 +42,7 @@ commands = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the capture.")]
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="Address of the database, if the one of the start lacks the password."),
+    typer.Option("--url", help="Address of the database; else HEADRACE_CAPTURE, or headrace.toml."),
 ]
 
 
@@ -45,13 +50,14 @@ Url = Annotated[
 def start(
     *,
     url: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="URL",
-            help="The database: postgres://user@host:port/database. The password may be in it, in "
-            "PGPASSWORD, or in ~/.pgpass.",
+            help="The database: postgres://user@host:port/database; else HEADRACE_CAPTURE, or headrace.toml. "
+            "Keep the password there, in PGPASSWORD, or in ~/.pgpass.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     tables: Annotated[
         str,
         typer.Option(
@@ -66,10 +72,15 @@ def start(
     ] = "",
     mask: Annotated[str, typer.Option("--mask", help="Columns whose values are replaced by ****.")] = "",
     hash_: Annotated[str, typer.Option("--hash", help="Columns whose values are replaced by SHA-256.")] = "",
-    salt: Annotated[
-        str,
-        typer.Option("--salt", envvar="HEADRACE_SALT", help="Hashed before each value.", show_default=False),
-    ] = "",
+    salt_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--salt-file",
+            exists=True,
+            dir_okay=False,
+            help="File whose first line is hashed before each value; else HEADRACE_SALT.",
+        ),
+    ] = None,
     outbox: Annotated[
         str, typer.Option("--outbox", metavar="TABLE", help="Rows of this table name the topic they go to.")
     ] = "",
@@ -95,13 +106,13 @@ def start(
     from headrace.capture.settings import CaptureSettings
 
     settings = CaptureSettings(
-        url=url,
+        url=_start_url(url),
         tables=_listed(tables),
         name=name,
         columns=_listed(columns),
         mask=_listed(mask),
         hash=_listed(hash_),
-        salt=salt,
+        salt=_salt(salt_file),
         outbox=outbox,
         partitions=partitions,
         warn_bytes=warn_mb * MIB,
@@ -140,7 +151,7 @@ def status(
     """
     from headrace.capture.registry import find_capture, status_of
 
-    found = status_of(find_capture(_bootstrap(broker), name), url)
+    found = status_of(find_capture(_bootstrap(broker), name), _configured(url))
     if as_json:
         print_json(found)
         return
@@ -166,7 +177,7 @@ def stop(*, name: Name, url: Url = None, broker: options.Broker = None) -> None:
     from headrace.capture.registry import find_capture, stop_capture
 
     bootstrap = _bootstrap(broker)
-    ran = stop_capture(bootstrap, find_capture(bootstrap, name), url)
+    ran = stop_capture(bootstrap, find_capture(bootstrap, name), _configured(url))
     print_line(f"capture {name} {'stopped' if ran else 'did not run'}")
 
 
@@ -195,7 +206,7 @@ def drop(
     if forget:
         forget_capture(bootstrap, name)
     else:
-        drop_capture(bootstrap, progress, url)
+        drop_capture(bootstrap, progress, _configured(url))
     print_line(f"capture {name} dropped")
 
 
@@ -214,6 +225,32 @@ def _bootstrap(option: str | None) -> str:
     from headrace.cli.settings import broker_address
 
     return str(broker_address(option))
+
+
+def _configured(url: str | None) -> str | None:
+    """The address of the database, as given or configured; warns of a password in the list of processes."""
+    if url is not None and urlsplit(url).password:
+        note(
+            "the password in the address can be read by every user of this machine in the list of processes: "
+            "put the address into HEADRACE_CAPTURE or headrace.toml, or the password into ~/.pgpass."
+        )
+    return Settings.read().url("capture", url)
+
+
+def _start_url(url: str | None) -> str:
+    configured = _configured(url)
+    if configured is None:
+        raise Misuse(
+            "no database is named: write its address (postgres://user@host:port/database), or set "
+            "HEADRACE_CAPTURE in the environment, or url under [capture] in headrace.toml."
+        )
+    return configured
+
+
+def _salt(file: Path | None) -> str:
+    if file is None:
+        return os.environ.get("HEADRACE_SALT", "")
+    return file.read_text(encoding="utf-8").partition("\n")[0]
 
 
 def _listed(text: str) -> tuple[str, ...]:

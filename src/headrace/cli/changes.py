@@ -14,6 +14,7 @@ from headrace.cli.ending import stopped_by_signals
 from headrace.cli.failure import Misuse
 from headrace.cli.output import note, print_line
 from headrace.cli.session import connect
+from headrace.printable import printable
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
@@ -78,10 +79,15 @@ def _print(view: str, broker: str | None, *, since: str | None, follow: bool, as
         stopped_by_signals(),
         ChangeFeed(view, str(session.address), since=since, follow=follow) as feed,
     ):
+        printed = 0
         for batch in feed.batches():
-            lines = [_json_line(change) if as_json else _line(change) for change in batch]
-            sys.stdout.write("".join(lines))
+            printed += len(batch)
+            lines = "".join(_json_line(change) if as_json else _line(change) for change in batch)
+            sys.stdout.write(printable(lines) if sys.stdout.isatty() else lines)
             sys.stdout.flush()
+        if not printed:
+            what = "rows" if since is None else "changes after that token"
+            note(f"the view {view} has no {what} yet; --follow waits for them")
 
 
 def _json_line(change: Change) -> str:
@@ -91,7 +97,7 @@ def _json_line(change: Change) -> str:
 def _line(change: Change) -> str:
     """The kind and the row as JSON; of a delete, the key."""
     if change.value is not None:
-        return f"{change.kind:<6} {change.value.decode()}\n"
+        return f"{change.kind:<6} {change.row_json()}\n"
     return f"{change.kind:<6} {change.key_json()}\n"
 
 

@@ -169,7 +169,7 @@ def _written_or_explained() -> Iterator[None]:
 
 def _read_layout(layout: str) -> Callable[[Message], bytes]:
     try:
-        return read_format(layout)
+        return read_format(layout, for_terminal=sys.stdout.isatty())
     except ValueError as fault:
         raise Misuse(f"--format: {fault}.") from fault
 

@@ -122,7 +122,7 @@ def redrive(
             topic,
             config=session.client_config(),
             app=None if pipeline is None else load_app(pipeline),
-            state=Settings.read().state(state),
+            state=Settings.read(project=None if pipeline is None else pipeline.parent).state(state),
         )
     for place, count in sorted(outcome.sent.items()):
         print_line(f"{place}: {count} sent again")

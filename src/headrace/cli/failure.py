@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from headrace.errors import HeadraceError, Misuse
+from headrace.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ def explained() -> Iterator[None]:
         yield
     except HeadraceError as error:
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(str(error), err=True)
+        typer.echo(printable(str(error)), err=True)
         raise typer.Exit(MISUSED if isinstance(error, Misuse) else FAILED) from None
     except BrokenPipeError:
         discard_output()

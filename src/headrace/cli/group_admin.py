@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.failure import RequestFailed
 from headrace.cli.offsets import read_extents
-from headrace.cli.suggestion import did_you_mean
+from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

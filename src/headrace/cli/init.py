@@ -12,7 +12,7 @@ from headrace.cli.output import print_line
 from headrace.errors import Misuse
 from headrace.streams.names import checked_name
 
-FILES: Final = ("README.md", "headrace.toml", "pipeline.py", "test_pipeline.py")
+FILES: Final = ("README.md", "headrace.toml", "pipeline.py", "test_pipeline.py", "traffic.py")
 PLACEHOLDER: Final = "NAME"
 
 
@@ -22,9 +22,9 @@ def init(
         Path | None, typer.Option(help="The folder; one of the application's name if none.")
     ] = None,
 ) -> None:
-    """Make a project: a pipeline with jobs, an aggregate and a queue, its tests, and its settings.
+    """Create a project: a pipeline of three jobs, events for it, its tests, and its settings.
 
-    Nothing that is there is written over.
+    A file that exists is not overwritten.
 
     Example: headrace init shop
     """
@@ -33,11 +33,13 @@ def init(
     there = [file for file in FILES if (folder / file).exists()]
     if there:
         raise Misuse(
-            f"{folder / there[0]} is there already: choose another folder by --into, or move it away."
+            f"{folder / there[0]} exists already: choose another folder with --into, or move the file away."
         )
     folder.mkdir(parents=True, exist_ok=True)
     for file in FILES:
         text = files("headrace.demo").joinpath("starter", file).read_text(encoding="utf-8")
         (folder / file).write_text(text.replace(PLACEHOLDER, name), encoding="utf-8")
-    print_line(f"made {', '.join(FILES)} in {folder}")
-    print_line(f"Run it with `headrace run {folder / 'pipeline.py'}`, and test it with `pytest {folder}`.")
+    print_line(f"created {', '.join(FILES)} in {folder}")
+    go_there = "" if folder == Path() else f"cd {folder} && "
+    print_line(f"Run it: {go_there}headrace run pipeline.py")
+    print_line(f"{folder / 'README.md'} shows what to do next, in a second terminal.")

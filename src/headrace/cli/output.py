@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
+
+from headrace.printable import json_text, printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,7 @@ def print_json(value: Any, *, default: Callable[[Any], Any] | None = None) -> No
 
     `default` gives other values their form.
     """
-    typer.echo(json.dumps(value, default=default or _plain, ensure_ascii=False, indent=2))
+    typer.echo(json_text(value, default=default or _plain, indent=2))
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -36,7 +37,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for position, heading in enumerate(headings):
         is_number = all(isinstance(row[position], int | float | None) for row in cells)
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+        table.add_column(printable_line(heading), justify="right" if is_number else "left", no_wrap=True)
     for row in cells:
         table.add_row(*(cell_text(value) for value in row))
     _print(table)
@@ -44,12 +45,12 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
 
 def print_line(text: str) -> None:
     """Print one line of a result."""
-    typer.echo(text)
+    typer.echo(printable(text))
 
 
 def note(text: str) -> None:
     """Say something beside the result, on standard error."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -61,7 +62,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
         raise Misuse(f"there is nobody here to answer: {question}\nIf yes, repeat the command with --yes.")
     # Not typer.confirm: it leaves a space on standard output, where only results belong.
-    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    typer.echo(printable(f"{question} [y/N]: "), nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Abort
 
@@ -79,16 +80,16 @@ def size_text(size_bytes: int | None) -> str | None:
 
 
 def cell_text(value: object) -> str:
-    """A value as it stands in a table; what is not there is a dash.
+    r"""A value as a table shows it: a dash for nothing, and control characters escaped.
 
-    >>> cell_text(None), cell_text(["orders/0", "orders/1"])
-    ('-', 'orders/0,orders/1')
+    >>> cell_text(None), cell_text(["orders/0", "orders/1"]), cell_text("a\x1b[2J")
+    ('-', 'orders/0,orders/1', 'a\\x1b[2J')
     """
     if value is None or value in ((), []):
         return "-"
     if isinstance(value, tuple | list):
-        return ",".join(map(str, value))
-    return str(value)
+        return printable_line(",".join(map(str, value)))
+    return printable_line(str(value))
 
 
 def _print(table: Any) -> None:

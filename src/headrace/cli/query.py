@@ -12,7 +12,7 @@ from headrace.cli import options  # noqa: TC001  typer reads annotations when it
 from headrace.cli.failure import Misuse, RequestFailed
 from headrace.cli.output import note, print_json, print_table
 from headrace.cli.session import connect
-from headrace.cli.suggestion import did_you_mean
+from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -184,15 +184,12 @@ def _read_schemas(options: list[str] | None) -> dict[str, str]:
 @contextmanager
 def _session() -> Iterator[SparkSession]:
     """A session on this machine that keeps quiet; one that was there before is left as it is."""
-    import logging
-
     from pyspark import SparkContext
 
     from headrace.spark.session import open_session
-    from headrace.streams.command import SPARKS_LOGGERS
+    from headrace.streams.explanation import silence_spark
 
-    for name in SPARKS_LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    silence_spark()
     is_ours = SparkContext._active_spark_context is None
     session = open_session("headrace-query")
     try:

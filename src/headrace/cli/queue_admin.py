@@ -11,7 +11,6 @@ from headrace.broker.shares.dead_letters import DELIVERIES, OFFSET, PARTITION, R
 from headrace.cli.failure import Misuse, RequestFailed
 from headrace.cli.offsets import Extent, read_extents
 from headrace.cli.reader import Reader
-from headrace.cli.suggestion import did_you_mean
 from headrace.client.errors import RequestRefused
 from headrace.client.groups import fetch_offsets
 from headrace.client.partition import TopicPartition
@@ -21,6 +20,7 @@ from headrace.client.share_groups import (
     list_share_groups,
     share_progress,
 )
+from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

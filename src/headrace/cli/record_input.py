@@ -8,7 +8,7 @@ from base64 import b64decode
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.cli.suggestion import did_you_mean
+from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

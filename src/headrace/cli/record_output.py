@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final
+
+from headrace.printable import json_text, printable_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +17,9 @@ VALUES_ONLY: Final = r"%v\n"
 
 TOKEN: Final = re.compile(r"%(?P<field>.?)|\\(?P<escape>x[0-9a-fA-F]{2}|.?)|(?P<text>[^%\\]+)", re.DOTALL)
 ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+TEXT: Final = b"%s"
 
 
 def _key(message: Message) -> bytes:
@@ -32,19 +36,21 @@ def _headers(message: Message) -> bytes:
 
 
 FIELDS: Final[Mapping[str, tuple[bytes, Callable[[Any], object]]]] = {
-    "t": (b"%s", lambda message: message.topic().encode()),
+    "t": (TEXT, lambda message: message.topic().encode()),
     "p": (b"%d", lambda message: message.partition()),
     "o": (b"%d", lambda message: message.offset()),
-    "k": (b"%s", _key),
-    "v": (b"%s", _value),
-    "h": (b"%s", _headers),
+    "k": (TEXT, _key),
+    "v": (TEXT, _value),
+    "h": (TEXT, _headers),
     "T": (b"%d", lambda message: message.timestamp()[1]),
 }
 """What each letter prints. Keys and values are printed byte for byte; what is not there is empty."""
 
 
-def read_format(text: str) -> Callable[[Message], bytes]:
+def read_format(text: str, *, for_terminal: bool = False) -> Callable[[Message], bytes]:
     r"""A function that prints a record as `text` says: `%t %p %o %k %v %h %T %%`, and `\n \t \r \0 \\ \xHH`.
+
+    For a terminal, control characters in the record are escaped; what the format itself says is not.
 
     The format becomes one template of Python's own, so that a record costs one formatting, however many
     fields it names.
@@ -55,7 +61,8 @@ def read_format(text: str) -> Callable[[Message], bytes]:
         if token["field"] is not None and token["field"] in FIELDS:
             directive, getter = FIELDS[token["field"]]
             template += directive
-            getters.append(getter)
+            is_text = for_terminal and directive == TEXT
+            getters.append(_shown(getter) if is_text else getter)
         else:
             template += _literal(token).replace(b"%", b"%%")
     return lambda message: template % tuple([getter(message) for getter in getters])
@@ -76,7 +83,11 @@ def json_line(message: Message) -> bytes:
         **_text_or_base64("value", message.value()),
         **_headers_by_name(message.headers() or ()),
     }
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json_text(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def _shown(getter: Callable[[Any], Any]) -> Callable[[Any], object]:
+    return lambda message: printable_bytes(getter(message))
 
 
 def _literal(token: re.Match[str]) -> bytes:

@@ -41,9 +41,10 @@ def run(
 ) -> None:
     """Run the jobs of a file until Ctrl-C.
 
-    A job that fails is started again, later and later, and the reason is said; what needs a decision of yours
-    (a changed job, lost records) is not. Ctrl-C lets the current batches finish. The exit code is 1 if a job
-    failed for good.
+    Settings are those of the headrace.toml next to the file, or in a folder above it; the state folder is
+    there too. A job that fails is started again after a growing wait, and the reason is printed. One that
+    would fail again (a mistake in its code, a topic that does not exist, a changed job, lost records) is not.
+    Ctrl-C lets the current batches finish. The exit code is 1 if a job failed for good.
 
     Example: headrace run pipeline.py --once
     """
@@ -59,6 +60,7 @@ def run(
         state=state,
         seconds=seconds,
         as_json=as_json,
+        project=pipeline.parent,
     )
     if code:
         raise typer.Exit(code)

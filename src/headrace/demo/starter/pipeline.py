@@ -1,4 +1,4 @@
-"""A small shop to begin with. Run it with `headrace run pipeline.py`, test it with `pytest`."""
+"""A small shop to start from. Run it with `headrace run pipeline.py`, test it with `pytest`."""
 
 from collections.abc import Iterator
 
@@ -10,32 +10,38 @@ from headrace.events import Aggregate, Event, Rejected
 
 app = App("NAME")
 
-# What comes in: topics that anybody writes to. `app.capture(…)` brings the tables of a PostgreSQL.
+# The topics that the jobs read; `traffic.py` writes them. With `partitions` they are created if they do not
+# exist. `app.capture(…)` brings the tables of a PostgreSQL.
 orders = app.stream(
     "orders",
     "order_id string, product string, amount double, at timestamp",
     event_time="at",
-    lateness="10 seconds",
+    lateness="2 seconds",
+    partitions=1,
 )
 payments = app.stream(
-    "payments", "order_id string, paid double, paid_at timestamp", event_time="paid_at", lateness="10 seconds"
+    "payments",
+    "order_id string, paid double, paid_at timestamp",
+    event_time="paid_at",
+    lateness="2 seconds",
+    partitions=1,
 )
-products = app.table("products", "product string, category string", key="product")
-device_events = app.stream("device_events", "device string, temperature double, at timestamp")
+products = app.table("products", "product string, category string", key="product", partitions=1)
+device_events = app.stream("device_events", "device string, temperature double, at timestamp", partitions=1)
 
 
 @app.job(into=app.topic("order_status", key="order_id"))
 def order_status() -> Rows:
-    """Every order with its payment, or unpaid after a minute."""
-    return orders.join(payments, on="order_id", within="1 minute", how="left")
+    """Every order with its payment, or unpaid after 10 seconds."""
+    return orders.join(payments, on="order_id", within="10 seconds", how="left")
 
 
 @app.job(into=app.view("revenue", key=["window_start", "category"]), late="revenue.late")
 def revenue() -> Rows:
-    """Revenue of each category of products, minute by minute; `headrace changes revenue` shows it."""
+    """Revenue of each category of products, every 10 seconds; `headrace changes revenue` shows it."""
     sold = orders.join(products, on="product", as_of="latest")
     sums = (F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("revenue"))
-    return sold.window(tumbling("1 minute"), by="category").agg(*sums)
+    return sold.window(tumbling("10 seconds"), by="category").agg(*sums)
 
 
 @app.job(into=app.topic("alerts", key="device"))
@@ -74,8 +80,8 @@ class Machine(Aggregate):
 
 
 def remind(broker: str | None = None) -> Iterator[str]:
-    """The orders that are not paid, from a queue: each is in the hands of one worker at a time."""
-    for message in queue("order_status", group="reminders", broker=broker, idle_s=5):
+    """The orders that are not paid, from a queue: each goes to one worker, also where several run."""
+    for message in queue("order_status", group="reminders", broker=broker):
         if message.json().get("paid") is None:
             yield message.json()["order_id"]
 

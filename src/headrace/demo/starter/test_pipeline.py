@@ -1,4 +1,4 @@
-"""What the jobs make of some events: given rows, expected rows, on a real broker and a real Spark."""
+"""Given rows, expected rows: each job on a real broker and a real Spark."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,19 +6,19 @@ from headrace.testing import run
 from pipeline import alerts, order_status, revenue
 
 
-def at(minute: int) -> datetime:
-    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+def at(second: int) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
 
 
-def order(number: int, product: str, amount: float, minute: int) -> dict[str, object]:
-    return {"order_id": f"o{number}", "product": product, "amount": amount, "at": at(minute)}
+def order(number: int, product: str, amount: float, second: int) -> dict[str, object]:
+    return {"order_id": f"o{number}", "product": product, "amount": amount, "at": at(second)}
 
 
 def test_an_order_is_paid_or_unpaid() -> None:
-    orders = [order(1, "tea", 4.5, 0), order(2, "cup", 9.0, 0), order(3, "tea", 1.0, 9)]
+    orders = [order(1, "tea", 4.5, 0), order(2, "cup", 9.0, 0), order(3, "tea", 1.0, 60)]
     payments = [
         {"order_id": "o1", "paid": 4.5, "paid_at": at(1)},
-        {"order_id": "o3", "paid": 1.0, "paid_at": at(9)},
+        {"order_id": "o3", "paid": 1.0, "paid_at": at(60)},
     ]
     rows = run(order_status, {"orders": orders, "payments": payments})
     assert {row["order_id"]: row["paid"] for row in rows} == {"o1": 4.5, "o2": None, "o3": 1.0}
@@ -33,7 +33,7 @@ def test_revenue_is_by_category() -> None:
         order(1, "tea", 4.5, 0),
         order(2, "cup", 9.0, 0),
         order(3, "tea", 1.0, 0),
-        order(4, "tea", 1.0, 5),
+        order(4, "tea", 1.0, 60),
     ]
     rows = run(revenue, {"products": products, "orders": orders})
     assert {row["category"]: row["revenue"] for row in rows} == {"food": 5.5, "china": 9.0}
