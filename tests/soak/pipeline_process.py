@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -21,11 +22,23 @@ class PipelineProcess:
         """A new life."""
         self._process = self._begin("run", "pipeline.py")
 
+    def ensure_running(self) -> None:
+        """Start it again if it has ended: `headrace run` gives up when it finds no broker at its start."""
+        if self._process is not None and self._process.poll() is not None:
+            self.start()
+
     def kill(self) -> None:
         """SIGKILL for the jobs and for the Java process beside them."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def python_workers(self) -> list[int]:
+        """The processes in which Spark runs Python."""
+        assert self._process is not None
+        group = _processes_of(self._process.pid)
+        # The command of the Java process names the module too, as one of its settings.
+        return [pid for pid in group if _command_of(pid)[1:3] == [b"-m", b"headrace.spark.daemon"]]
 
     def finish(self) -> None:
         """One more life, to the end of all input."""
@@ -49,3 +62,19 @@ class PipelineProcess:
                 stderr=log,
                 start_new_session=True,
             )
+
+
+def _processes_of(group: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getpgid(int(folder.name)) == group:
+                found.append(int(folder.name))
+    return found
+
+
+def _command_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -55,7 +55,7 @@ class Worker(threading.Thread):
             if number % 10 == 0:
                 message.reject()
             elif self._random.random() < 0.05 and message.deliveries < 3:
-                message.release()
+                message.release(delay=self._random.choice([0, 0.05]))
 
 
 def ride_out(storm: QueueStorm, broker: BrokerProcess) -> None:

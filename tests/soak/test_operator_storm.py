@@ -36,10 +36,10 @@ from headrace import App, session, sliding
 
 app = App("storm")
 TIME = {"event_time": "at", "lateness": "10 seconds", "max_records": 200}
-clicks = app.stream("clicks", "n long, user long, at timestamp", **TIME)
-answers = app.stream("answers", "n long, at timestamp", **TIME)
-users = app.table("users", "id long, name string, city long", key="id")
-cities = app.table("cities", "id long, title string", key="id")
+clicks = app.stream("clicks", "n long, user long, at timestamp", partitions=4, **TIME)
+answers = app.stream("answers", "n long, at timestamp", partitions=4, **TIME)
+users = app.table("users", "id long, name string, city long", key="id", partitions=4)
+cities = app.table("cities", "id long, title string", key="id", partitions=4)
 
 
 @app.job(into=app.topic("slid", partitions=1))

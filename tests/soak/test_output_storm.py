@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from headrace import App, postgres
 
 app = App("storm")
-numbers = app.stream("numbers", "n int, k int", max_records=500)
+numbers = app.stream("numbers", "n int, k int", max_records=500, partitions=4)
 
 @app.job(into=[postgres("log"), app.topic("copy", partitions=1)])
 def copied():

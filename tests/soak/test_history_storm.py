@@ -1,0 +1,156 @@
+"""A mixed load under kills of broker, driver and tasks, judged by the checker of histories."""
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace import queue
+from tests.broker.processes import BrokerProcess, wait_until
+from tests.soak.history import History, Outcome, find_anomalies, find_copy_anomalies, find_missing
+from tests.soak.history_load import (
+    CALM_SECONDS,
+    COPY,
+    CREW,
+    EVENTS,
+    PARTITIONS,
+    Client,
+    IdempotentProducer,
+    Member,
+    Reader,
+    TransactionalProducer,
+    Worker,
+    read_log,
+)
+from tests.soak.pipeline_process import PipelineProcess
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+
+KILLS: Final = 220
+DRIVER_KILLS: Final = 16
+TASK_KILLS: Final = 40
+PIPELINE: Final = f"""
+from headrace import App
+
+app = App("storm")
+events = app.stream("{EVENTS}", format="text")
+
+
+@app.job(into=app.topic("{COPY}", partitions=2, format="raw"))
+def copy():
+    return events.df.selectExpr("value")
+"""
+
+
+def test_no_client_sees_an_anomaly_while_broker_driver_and_tasks_are_killed(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    history = History()
+    with BrokerProcess(tmp_path / "data") as broker:
+        prepare(broker.address)
+        clients = start_clients(broker.address, history, seed)
+        pipeline = PipelineProcess(tmp_path, PIPELINE, HEADRACE_BROKER=broker.address)
+        pipeline.start()
+        try:
+            kills = kill_at_random(broker, pipeline, random.Random(seed))
+            settle(history, clients)
+        finally:
+            pipeline.kill()
+            for client in clients:
+                client.stop.set()
+        pipeline.finish()
+        log = read_log(broker.address, EVENTS, PARTITIONS)
+        copied = [value for values in read_log(broker.address, COPY, 2) for value in values.values()]
+    print(f"seed {seed}, kills {kills}, {len(history.operations)} operations, {sum(map(len, log))} records")
+    assert find_anomalies(history, log) == []
+    assert find_copy_anomalies(log, copied) == {}
+
+
+def prepare(bootstrap: str) -> None:
+    """Create the topic, and place the share group at its beginning."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (created,) = admin.create_topics([NewTopic(EVENTS, PARTITIONS, 1)]).values()
+    created.result(30)
+    settings = {
+        "share.isolation.level": "read_committed",
+        "share.delivery.count.limit": "10",
+        "share.record.lock.duration.ms": "1000",
+    }
+    assert list(queue(EVENTS, group=CREW, broker=bootstrap, idle_s=0.1, settings=settings)) == []
+
+
+def start_clients(bootstrap: str, history: History, seed: int) -> list[Client]:
+    """Two producers of each kind, a reader, two members of a group, and two workers of a share group."""
+    clients: list[Client] = [
+        IdempotentProducer(1, bootstrap, history, seed),
+        IdempotentProducer(2, bootstrap, history, seed),
+        TransactionalProducer(3, bootstrap, history, seed),
+        TransactionalProducer(4, bootstrap, history, seed),
+        Reader("reader", bootstrap, history, seed),
+        *(Member(f"member-{number}", bootstrap, history, seed) for number in (1, 2)),
+        *(Worker(f"worker-{number}", bootstrap, history, seed) for number in (1, 2)),
+    ]
+    for client in clients:
+        client.start()
+    return clients
+
+
+def kill_at_random(broker: BrokerProcess, pipeline: PipelineProcess, chance: random.Random) -> dict[str, int]:
+    """Kill what the plan says in a random order; how often each was killed."""
+    broker_kills = KILLS - DRIVER_KILLS - TASK_KILLS
+    plan = ["broker"] * broker_kills + ["driver"] * DRIVER_KILLS + ["task"] * TASK_KILLS
+    chance.shuffle(plan)
+    killed = dict.fromkeys(plan, 0)
+    for victim in plan:
+        time.sleep(chance.uniform(0.3, 2.0))  # the life of the victim
+        pipeline.ensure_running()
+        match victim:
+            case "broker":
+                broker.restart()
+            case "driver":
+                wait_until(lambda: is_at_work(pipeline), "the driver to be at work", CALM_SECONDS)
+                pipeline.kill()
+                pipeline.start()
+            case _:
+                wait_until(lambda: kill_task(pipeline, chance), "a Python worker of Spark", CALM_SECONDS)
+        killed[victim] += 1
+    return killed
+
+
+def is_at_work(pipeline: PipelineProcess) -> bool:
+    """Whether Spark has Python processes; a pipeline that has ended is started again."""
+    pipeline.ensure_running()
+    return bool(pipeline.python_workers())
+
+
+def kill_task(pipeline: PipelineProcess, chance: random.Random) -> bool:
+    """Kill one of the Python processes that Spark has started, if there is one."""
+    if not is_at_work(pipeline):
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(chance.choice(pipeline.python_workers()), signal.SIGKILL)
+    return True
+
+
+def settle(history: History, clients: list[Client]) -> None:
+    """Stop the producers, and wait until every reader has received all that was committed."""
+    producers = [c for c in clients if isinstance(c, IdempotentProducer | TransactionalProducer)]
+    for producer in producers:
+        producer.stop.set()
+    for producer in producers:
+        producer.join(2 * CALM_SECONDS)
+        assert not producer.is_alive(), f"{producer.name} does not end"
+    for kind in (Member, Worker):
+        receivers = [client for client in clients if isinstance(client, kind)]
+
+        def received(receivers: list[Client] = receivers) -> bool:
+            return not find_missing(history, set().union(*(set(r.received) for r in receivers)))  # type: ignore[attr-defined]
+
+        wait_until(received, f"all committed values at each {kind.__name__}", CALM_SECONDS)
+    assert len(history.sends(Outcome.COMMITTED)) > KILLS
+    assert [fault for client in clients for fault in client.faults] == []

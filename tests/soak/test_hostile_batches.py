@@ -1,0 +1,18 @@
+"""Minutes of record batches that lie, against one broker with share groups."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.broker.hostile_batches import besiege
+from tests.broker.processes import BrokerProcess
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+
+
+def test_hostile_batches_stop_no_queue_for_minutes(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as kafka:
+        for _ in range(60):
+            besiege(kafka, rounds=200, seed=random.randrange(2**32))
+        assert "Traceback" not in kafka.errors, kafka.errors[-4000:]
