@@ -54,10 +54,10 @@ coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
 test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
-test-demo: $(VENV)/.dev  ## the demo to its end, with and without chaos, and a new project's tests
+test-demo: $(VENV)/.dev  ## the demo to its end, with and without chaos, and a new user's first steps
 	$(BIN)/python -m pytest -m demo $(ARGS)
 
-test-page: $(VENV)/.dev  ## the demo's page, in a Chromium (apt-get install chromium)
+test-page: $(VENV)/.dev  ## the demo's page in Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -m browser $(ARGS)
 
 soak: $(VENV)/.dev  ## long storms of kill -9

@@ -20,13 +20,14 @@ SPARK = (
 SOURCE = "tests/spark/"
 EXAMPLES_OF_JOBS = "tests/docs/test_documentation.py::test_an_example_of_a_job_runs"
 LONG = (
+    "tests/capture/test_debezium.py",
     "tests/spark/test_crash_matrix.py",
     "tests/spark/test_java.py",
     "tests/cli/test_run.py",
     "tests/docs/test_documentation.py::test_the_commands_of_a_page_print_what_it_shows",
 )
-"""They start Spark in processes of their own. What one worker does alone while the other one has nothing left
-must be short, so these come early."""
+"""They start Spark, or Debezium, in processes of their own. What one worker does alone while the other has
+nothing left must be short, so these come early."""
 
 
 class SparkTogether(LoadScopeScheduling):

@@ -37,6 +37,7 @@ OPTIONS = [
     "--no-annotate",
     "--no-emit-index-url",
     "--no-emit-find-links",
+    "--no-strip-extras",  # older pips know a pin of coverage[toml] only by that name
     "--custom-compile-command",
     "make lock",
 ]

@@ -126,7 +126,7 @@ def opened_stage(plan: Plan, folder: Path, progress: Console, cores: int) -> Ite
             bootstrap=bootstrap,
             cluster=stack.enter_context(Cluster.of(bootstrap)),
             folder=folder,
-            postgres=stack.enter_context(PostgresServer(folder, fsync=True)),
+            postgres=stack.enter_context(PostgresServer(folder, fsync=True, tcp=True)),
             redis=stack.enter_context(RedisServer(folder / "redis")),
             readings=Readings(),
             progress=progress,

@@ -43,6 +43,7 @@ def _job(stage: Stage, sink: Sink) -> list[Moment]:
     workplace = Workplace(
         spark=stage.spark, bootstrap=stage.bootstrap, cluster=stage.cluster, state=stage.new_folder()
     )
+    workplace.folder(job).reset(kind="stream")  # the log knows the job from the trial before
     run = JobRun(job, workplace, once=True, steps=step)
     run.start()
     while run.is_active():
@@ -60,7 +61,9 @@ def postgres_by_headrace(stage: Stage) -> None:
 def postgres_by_jdbc(stage: Stage) -> None:
     """The last row of each key by Spark's JDBC writer into a staging table, then a merge with a mark."""
     database = stage.database()
-    place = f"jdbc:postgresql://{database.partition('@')[2]}?user=postgres&reWriteBatchedInserts=true"
+    user, _, server = database.removeprefix("postgres://").partition("@")
+    name, _, password = user.partition(":")
+    place = f"jdbc:postgresql://{server}?user={name}&password={password}&reWriteBatchedInserts=true"
     with psycopg.connect(database, autocommit=True) as connection:
         _make_tables(connection)
         connection.execute(f"CREATE UNLOGGED TABLE staging ({TABLE.replace(' PRIMARY KEY', '')})")

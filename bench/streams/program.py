@@ -47,7 +47,9 @@ def main() -> None:
         Cluster.of(task["bootstrap"]) as cluster,
     ):
         place = Workplace(spark=spark, bootstrap=task["bootstrap"], cluster=cluster, state=Path(state))
-        _work(JobRun(job_of(task), place), stopped, spark)
+        job = job_of(task)
+        place.folder(job).reset(kind="stream")  # the log may know the job from a trial before
+        _work(JobRun(job, place), stopped, spark)
 
 
 def _work(run: JobRun, stopped: threading.Event, spark: SparkSession) -> None:
