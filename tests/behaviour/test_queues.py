@@ -1,6 +1,7 @@
 """Share groups: the worked example of a queue, and what clients rely on, with librdkafka's share consumer."""
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -154,6 +155,34 @@ def test_aborted_messages_are_not_delivered_to_a_group_that_reads_committed_ones
     assert message.value() == b"kept"
     worker.say([message])
     assert worker.take_quietly() == []
+
+
+def test_a_group_starts_with_the_first_message_within_a_duration(
+    client: Client, broker: str, group: str, new_topic: NewTopic, new_worker: NewWorker
+) -> None:
+    topic, now_ms = new_topic(), round(1000 * time.time())
+    set_group(broker, group, {"share.auto.offset.reset": "by_duration:PT1H30M"})
+    for value, age_minutes in ((b"two hours", 120), (b"one hour", 60), (b"two hours again", 120)):
+        message = Message(value=value, timestamp_ms=now_ms - 60_000 * age_minutes)
+        client.producer().send(topic, [message])
+    worker = new_worker(topic)
+    messages = worker.take(2)
+    assert [message.value() for message in messages] == [b"one hour", b"two hours again"]
+    worker.say(messages)
+
+
+def test_a_group_starts_at_the_end_when_no_message_is_within_the_duration(
+    client: Client, broker: str, group: str, new_topic: NewTopic, new_worker: NewWorker
+) -> None:
+    topic, now_ms = new_topic(), round(1000 * time.time())
+    set_group(broker, group, {"share.auto.offset.reset": "by_duration:P1D"})
+    client.producer().send(topic, [Message(value=b"last week", timestamp_ms=now_ms - 7 * 86_400_000)])
+    worker = new_worker(topic)
+    assert worker.take_quietly() == []
+    send(client, topic, b"now")
+    (message,) = worker.take()
+    assert message.value() == b"now"
+    worker.say([message])
 
 
 @pytest.mark.broker_only("java")

@@ -72,12 +72,19 @@ def kafka(meter: BusyMeter) -> Iterator[EmbeddedBroker]:
         client.produce("orders", lying_batch(20_000))
         for number in range(50):
             join(client, f"group-{number}")
+        start_by_duration(client, "recent")
         # As a broker's process does when it has started.
         gc.collect()
         gc.freeze()
         yield kafka
         # A clean stop syncs each partition that has records.
         client.ask(20, 5, topic_names=["wide"], timeout=60_000)
+
+
+def start_by_duration(client: WireClient, share_group: str) -> None:
+    config = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "by_duration:P1D"}
+    resource = {"resource_type": 32, "resource_name": share_group, "configs": [config]}
+    client.ask(44, 1, resources=[resource], validate_only=False)
 
 
 def lying_batch(count: int) -> bytes:
@@ -498,7 +505,17 @@ WORST: dict[int, list[Case]] = {
                 "rack_id": None,
                 "subscribed_topic_names": NAMES,
             },
-        )
+        ),
+        (
+            1,
+            {
+                "group_id": "recent",
+                "member_id": "m",
+                "member_epoch": 0,
+                "rack_id": None,
+                "subscribed_topic_names": ("orders", "wide"),
+            },
+        ),
     ],
     77: [(1, {"group_ids": NAMES, "include_authorized_operations": True})],
     78: [

@@ -325,6 +325,20 @@ def test_settings_that_cannot_be_meant_are_refused(client: WireClient) -> None:
     assert configure(client, **{"share.nonsense": "1"}) is ErrorCode.invalid_config
 
 
+@pytest.mark.parametrize("duration", ["PT1H", "P1D", "p1dt2h3m4.5s", "PT0S", "+PT1H", "PT-1H+90M", "PT1,5S"])
+def test_a_start_by_duration_takes_what_java_reads_as_a_duration(client: WireClient, duration: str) -> None:
+    reset = {"share.auto.offset.reset": f"by_duration:{duration}"}
+    assert configure(client, **reset) is ErrorCode.none
+
+
+NO_DURATIONS = ("", "P", "PT", "P1DT", "-PT1H", "PT-1H", "1h", "P1M", "P999999999999D")
+
+
+@pytest.mark.parametrize("reset", ["none", "by_duration", *(f"by_duration:{text}" for text in NO_DURATIONS)])
+def test_any_other_start_is_refused(client: WireClient, reset: str) -> None:
+    assert configure(client, **{"share.auto.offset.reset": reset}) is ErrorCode.invalid_config
+
+
 def test_a_deleted_topic_takes_its_share_partitions_with_it(member: Member) -> None:
     client = member.client
     member.take(2)

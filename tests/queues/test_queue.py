@@ -150,3 +150,10 @@ def test_values_that_are_not_json_are_left_alone(address: str, new_queue: NewQue
     for message in queue(topic, group="g", broker=address, idle_s=IDLE_S):
         with pytest.raises((UnicodeDecodeError, json.JSONDecodeError)):
             message.json()
+
+
+def test_a_start_in_the_settings_counts(address: str, new_queue: NewQueue, send: Send) -> None:
+    topic = new_queue()
+    send(topic, b"before the group")
+    latest = {"share.auto.offset.reset": "latest"}
+    assert list(queue(topic, group=topic, broker=address, idle_s=0.2, settings=latest)) == []

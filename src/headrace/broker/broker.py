@@ -27,10 +27,13 @@ from headrace.broker.topics import OFFSETS, SHARES, TOPICS, TRANSACTIONS, Topics
 from headrace.broker.transactions import Transactions
 from headrace.broker.transactions.log_participants import LogParticipants
 from headrace.broker.turns import Slices
+from headrace.protocol.errors import CorruptBatch
 from headrace.storage.folder import DataFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+    from headrace.storage.timesearch import Search, TimedOffset
 
 T = TypeVar("T")
 
@@ -43,7 +46,7 @@ class Broker:
         self.loop = loop
         self.clock = LoopClock(loop)
         self.slices = Slices(loop)
-        self.opening = asyncio.Lock()
+        self._search_lock = asyncio.Lock()
         """Held by a search by time while a batch is opened for it."""
         self.served = SERVED
         self.node_id = config.node_id
@@ -90,7 +93,15 @@ class Broker:
         self.groups = Groups(offsets, self.offsets, self.clock, settings)
         participants = LogParticipants(self.topics, self.offsets, self.flusher, self.clock)
         self.transactions = Transactions(transactions, self.clock, participants, self.config.transactions)
-        self.shares = Shares(shares, self.topics, self.flusher, self.clock, self.config.shares, self._opener)
+        self.shares = Shares(
+            shares,
+            self.topics,
+            self.flusher,
+            self.clock,
+            self.config.shares,
+            self._opener,
+            run_search=self.run_search,
+        )
         self.groups.load()
         self.transactions.load()
         self.shares.load()
@@ -126,6 +137,31 @@ class Broker:
     async def in_background(self, job: Callable[[], T]) -> T:
         """The result of a job that waits for the disk or takes long, done in a thread beside the loop."""
         return await self.loop.run_in_executor(self._executor, job)
+
+    async def run_search(
+        self, search: Search, pause: Callable[[], Awaitable[None]] | None = None
+    ) -> TimedOffset | None:
+        """The result of a search by time; the loop serves others between its steps.
+
+        Only one search has a batch open at a time: each may take as much memory as a batch may hold.
+        """
+        try:
+            job = next(search)
+            while True:
+                if job is None:
+                    await (asyncio.sleep(0) if pause is None else pause())
+                    job = search.send(None)
+                    continue
+                async with self._search_lock:
+                    try:
+                        opened = await self.in_background(job)
+                    except CorruptBatch as fault:
+                        job = search.throw(fault)
+                    else:
+                        job = search.send(opened)
+        except StopIteration as end:
+            found: TimedOffset | None = end.value
+            return found
 
     async def save_checkpoint(self) -> None:
         """Return when start offsets and recovery points are safe."""

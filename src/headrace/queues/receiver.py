@@ -75,7 +75,7 @@ class Receiver:
         group = self._queue.group
         wanted = dict(self._queue.settings)
         if RESET not in group_settings(self._cluster, group):
-            wanted[RESET] = self._queue.start
+            wanted.setdefault(RESET, self._queue.start)
         if wanted:
             set_group_settings(self._cluster, group, wanted)
 

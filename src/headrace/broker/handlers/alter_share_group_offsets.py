@@ -11,7 +11,6 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.handlers.share_group_offsets import change_offsets
-from headrace.broker.shares.share import Share
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -43,20 +42,15 @@ def _alter_topic(broker: Broker, group_id: str, asked: Any) -> Generator[None, N
 
 
 def _alter(broker: Broker, group_id: str, topic: Topic | None, item: Any) -> Mapping[str, Any]:
-    if topic is None or topic.partition(item.partition_index) is None:
-        return _answer(item, ErrorCode.unknown_topic_or_partition, "there is no such partition")
+    if topic is None:
+        return _answer(item, ErrorCode.unknown_topic_or_partition, "there is no such topic")
     if (error := broker.shares.check_idle(group_id)) is not ErrorCode.none:
         return _answer(item, error, "the group has members: stop them first")
-    share = broker.shares.open(group_id, topic.id, item.partition_index)
-    if not isinstance(share, Share):
-        return _answer(item, share, "the partition is not for share groups")
-    log = share.partition.log
-    start = min(max(item.start_offset, log.start_offset), log.high_watermark)
     try:
-        broker.shares.move(share, start)
+        error = broker.shares.move(group_id, topic.id, item.partition_index, item.start_offset)
     except StorageError as fault:
         return _answer(item, error_code(fault), str(fault))
-    return _answer(item, ErrorCode.none, None)
+    return _answer(item, error, "there is no such partition" if error else None)
 
 
 def _answer(item: Any, code: int, message: str | None) -> Mapping[str, Any]:

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.protocol.errors import CorruptBatch
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
     from headrace.storage.log import Log
-    from headrace.storage.timesearch import TimedOffset
 
 VERSIONS: Final = (1, 11)
 
@@ -67,38 +64,16 @@ async def _by_time(
     broker: Broker, log: Log, item: Any, end: int, context: RequestContext
 ) -> Mapping[str, Any]:
     try:
-        found = await _search(broker, log, item.timestamp, context)
+        search = (
+            log.search_latest_time() if item.timestamp == MAX_TIMESTAMP else log.search_time(item.timestamp)
+        )
+        found = await broker.run_search(search, context.turn.pause)
     except OSError:
         # Retention deleted a file in the middle of the search: the client asks again.
         return _answer(item, ErrorCode.kafka_storage_error)
     if found is None or found.offset >= end:
         return _answer(item, 0)
     return _answer(item, 0, found.offset, found.timestamp, leader_epoch=0)
-
-
-async def _search(broker: Broker, log: Log, timestamp: int, context: RequestContext) -> TimedOffset | None:
-    """The record that was asked for; the loop does other work between the steps.
-
-    Only one search has batches open at a time: each may take as much memory as a batch may hold.
-    """
-    search = log.search_latest_time() if timestamp == MAX_TIMESTAMP else log.search_time(timestamp)
-    try:
-        job = next(search)
-        while True:
-            if job is None:
-                await context.turn.pause()
-                job = search.send(None)
-                continue
-            async with broker.opening:
-                try:
-                    opened = await broker.in_background(job)
-                except CorruptBatch as fault:
-                    job = search.throw(fault)
-                else:
-                    job = search.send(opened)
-    except StopIteration as end:
-        found: TimedOffset | None = end.value
-        return found
 
 
 def _answer(

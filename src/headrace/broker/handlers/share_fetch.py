@@ -145,6 +145,8 @@ class ShareFetch:
         fair_share = self._broker.shares.fair_share(request.group)
         for place in self._next_places(session):
             share = self._broker.shares.open(request.group, *place)
+            if share is None:
+                continue  # its start offset is being searched
             if isinstance(share, ErrorCode):
                 yield place, ShareResult(*place, error=share)
                 continue

@@ -38,6 +38,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
         )
         try:
             reply = broker.shares.beat(request.group_id, beat)
+            await broker.shares.started(request.group_id)
             await broker.shares.durable()
         except StorageError as fault:
             reply = Reply(error=ErrorCode.coordinator_not_available, message=str(fault))

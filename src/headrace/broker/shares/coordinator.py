@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +20,7 @@ from headrace.broker.shares.store import ShareStore
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
     from uuid import UUID
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares.settings import ShareGroupConfig, ShareSettings
     from headrace.broker.statelog import StateLog
     from headrace.broker.topics import Topics
+    from headrace.storage.timesearch import Search, TimedOffset
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,9 @@ class Shares:
         clock: Clock,
         settings: ShareSettings,
         opener: Executor,
+        run_search: Callable[[Search], Awaitable[TimedOffset | None]],
     ) -> None:
+        self._clock = clock
         self._store = ShareStore(state)
         self._topics = topics
         self.sessions = ShareSessions()
@@ -56,6 +61,9 @@ class Shares:
             assign=self._assign,
             on_silence=lambda group, member: self.close_session((group, member)),
         )
+        self._run_search = run_search
+        self._searches: dict[ShareKey, asyncio.Task[None]] = {}
+        """The share partitions whose start offset is being searched by time."""
         self._open = OpenShares(self._store, topics, flusher, clock, settings, BatchCache(clock, opener))
 
     def watch(self, on_settled: Callable[[Share], None]) -> None:
@@ -93,6 +101,8 @@ class Shares:
 
     def close(self) -> None:
         """Stop all clocks; a burial under way is ended by the next start."""
+        for search in self._searches.values():
+            search.cancel()
         self._groups.close()
         self._open.close()
 
@@ -160,6 +170,12 @@ class Shares:
         self._store.save([share for share in begun if isinstance(share, Share)])
         return reply
 
+    async def started(self, group_id: str) -> None:
+        """Return when the start offsets of all partitions that the group reads are known."""
+        searches = [search for key, search in self._searches.items() if key.group == group_id]
+        if searches:
+            await asyncio.wait(searches)
+
     def _assign(self, subscription: Sequence[str]) -> Assignment:
         topics = (self._topics.get(name) for name in sorted(set(subscription)))
         return tuple(
@@ -170,8 +186,8 @@ class Shares:
 
     # Partitions
 
-    def open(self, group_id: str, topic: UUID, index: int) -> Share | ErrorCode:
-        """The group's share partition, begun when it is not there."""
+    def open(self, group_id: str, topic: UUID, index: int) -> Share | ErrorCode | None:
+        """The group's share partition, created if it does not exist; None while its start is searched."""
         key = ShareKey(group_id, topic, index)
         share = self._open.get(key)
         if share is not None:
@@ -183,9 +199,39 @@ class Shares:
             known = self._topics.by_id(topic) is not None
             return ErrorCode.unknown_topic_or_partition if known else ErrorCode.unknown_topic_id
         config = self.config(group_id)
-        from_start = config.auto_offset_reset == "earliest"
-        start = partition.log.start_offset if from_start else partition.log.high_watermark
+        reset = config.auto_offset_reset
+        if isinstance(reset, timedelta):
+            self._search_start(key, partition, reset)
+            return None
+        start = partition.log.start_offset if reset == "earliest" else partition.log.high_watermark
         return self._open.add(key, partition, SharePartition(start, config))
+
+    def _search_start(self, key: ShareKey, partition: Partition, age: timedelta) -> None:
+        if key in self._searches:
+            return
+        timestamp = max(self._clock.now_ms() - age // timedelta(milliseconds=1), 0)
+        search = asyncio.get_running_loop().create_task(self._start_at(key, partition, timestamp))
+        self._searches[key] = search
+        search.add_done_callback(lambda _: self._searches.pop(key))
+
+    async def _start_at(self, key: ShareKey, partition: Partition, timestamp: int) -> None:
+        """Create a share partition at the first record that is not older than `timestamp`."""
+        log_ = partition.log
+        try:
+            found = await self._run_search(log_.search_time(timestamp))
+        except OSError as fault:
+            # Retention deleted a file during the search: the next fetch starts another search.
+            log.info("no start offset for %s yet: %s", key, fault)
+            return
+        if key.group not in self._groups or self._open.get(key) is not None or log_.is_deleted:
+            return
+        end = log_.high_watermark
+        start = end if found is None else min(found.offset, end)
+        share = self._open.add(key, partition, SharePartition(start, self.config(key.group)))
+        try:
+            self._store.save([share])
+        except StorageError:
+            log.exception("the start offset of %s could not be stored", key)
 
     def get(self, group_id: str, topic: UUID, index: int) -> Share | None:
         """The group's share partition, if it has been begun."""
@@ -195,12 +241,18 @@ class Shares:
         """All share partitions of a group."""
         return [share for share in self._open if share.key.group == group_id]
 
-    def move(self, share: Share, start: int) -> None:
-        """Let a group without members begin anew at `start`."""
-        key, partition = share.key, share.partition
-        self._open.remove([share])
-        state = SharePartition(start, self.config(key.group))
+    def move(self, group_id: str, topic: UUID, index: int, start: int) -> ErrorCode:
+        """Set the start offset of a group without members, within the bounds of the log."""
+        key, partition = ShareKey(group_id, topic, index), self._partition(topic, index)
+        if partition is None:
+            return ErrorCode.unknown_topic_or_partition
+        known = self._open.get(key)
+        if known is not None:
+            self._open.remove([known])
+        start = min(max(start, partition.log.start_offset), partition.log.high_watermark)
+        state = SharePartition(start, self.config(group_id))
         self._store.save([self._open.add(key, partition, state)])
+        return ErrorCode.none
 
     def forget(self, group_id: str, topic: UUID) -> bool:
         """Forget what a group has done with a topic; False when that is nothing."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.groups.settings import UNSERVED_OPTIONS
@@ -27,6 +29,40 @@ class ShareSettings:
     """Records of one partition that may wait behind others of their key before no more are looked at."""
 
 
+BY_DURATION: Final = "by_duration:"
+_NUMBER: Final = r"([-+]?\d{1,12})"
+_DURATION: Final = re.compile(
+    rf"([-+]?)P(?!$)(?:{_NUMBER}D)?(?:T(?!$)(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:([-+]?\d{{1,12}}(?:[.,]\d{{0,9}})?)S)?)?",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def offset_reset(text: str) -> str | timedelta:
+    """Parse `share.auto.offset.reset`: `earliest`, `latest`, or `by_duration:` and an ISO-8601 duration.
+
+    >>> offset_reset("by_duration:P1DT12H")
+    datetime.timedelta(days=1, seconds=43200)
+
+    The duration has the form that Java's `Duration.parse` accepts, `PnDTnHnMn.nS`, and is not negative.
+    """
+    if text in ("earliest", "latest"):
+        return text
+    found = _DURATION.fullmatch(text.removeprefix(BY_DURATION)) if text.startswith(BY_DURATION) else None
+    if found is None:
+        raise ValueError("it must be earliest, latest or by_duration:<PnDTnHnMn.nS>")
+    sign, *numbers = found.groups()
+    days, hours, minutes, seconds = (float((number or "0").replace(",", ".")) for number in numbers)
+    try:
+        duration = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        raise ValueError("the duration is too long") from None
+    if sign == "-":
+        duration = -duration
+    if duration < timedelta(0):
+        raise ValueError("the duration must not be negative")
+    return duration
+
+
 GROUP_OPTIONS: Final[Mapping[str, Option]] = {
     each.name: each
     for each in (
@@ -34,8 +70,8 @@ GROUP_OPTIONS: Final[Mapping[str, Option]] = {
             "share.auto.offset.reset",
             "string",
             "latest",
-            one_of("earliest", "latest"),
-            "Where a new share group begins: with what is there, or with what comes.",
+            offset_reset,
+            "Where a new share group starts: earliest, latest, or by_duration:<PnDTnHnMn.nS> before now.",
         ),
         option(
             "share.record.lock.duration.ms",
@@ -129,7 +165,7 @@ _ATTRIBUTES: Final = {
 class ShareGroupConfig:
     """The settings of one group, typed; those not named have their defaults."""
 
-    auto_offset_reset: str = "latest"
+    auto_offset_reset: str | timedelta = "latest"
     lock_duration_ms: int = 30_000
     delivery_count_limit: int = 5
     max_record_locks: int = 2_000
