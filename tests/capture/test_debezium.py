@@ -1,6 +1,7 @@
 """The same SQL by Debezium's connector and by Headrace: envelopes differ only in what is listed here."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -183,7 +184,14 @@ def _debezium(url: str, folder: Path) -> Iterator[Path]:
     events.touch()
     command = [sys.executable, "-m", "tests.capture.debezium", str(events)]
     with (folder / "debezium.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=folder,  # Debezium's engine writes logs/ to its working directory
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])},
+        )
     try:
         assert process.stdin is not None
         with process.stdin as stdin:

@@ -48,6 +48,16 @@ def unread(terminal: Terminal, dead: str, value: bytes) -> None:
     write(terminal, dead, value, dict(headers))
 
 
+def test_rows_of_an_outbox_are_shown_and_not_sent_again(terminal: Terminal, topic: str, dead: str) -> None:
+    headers: dict[str, bytes | str] = {"reason": "no topic", "table": "public.outbox", "lsn": "0/1A"}
+    write(terminal, dead, b"one", headers)
+    assert terminal.do("dead", "show", topic).lines[0].endswith("  public.outbox at 0/1A")
+    refusal = terminal.run("dead", "redrive", topic, "--yes")
+    assert "holds rows of the outbox public.outbox: insert them there again, corrected" in refusal.err
+    (listed,) = [row for row in terminal.do("dead", "list", "--json").json if row["topic"] == dead]
+    assert listed["waiting"] == 1
+
+
 def test_letters_are_listed_shown_and_sent_back_to_their_topic_once(
     terminal: Terminal, topic: str, dead: str
 ) -> None:

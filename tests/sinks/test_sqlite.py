@@ -1,5 +1,6 @@
 """Tables of SQLite: what they hold after batches, and what they refuse."""
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import Misuse
+from headrace.sinks.delivery import Delivery
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.sink import Place
 from headrace.sinks.sqlite import sqlite
@@ -151,6 +153,61 @@ def test_a_deletion_that_a_foreign_key_forbids_is_refused(
     with closing(sink.open(place(rows))) as target, pytest.raises(Refused, match="FOREIGN") as refusal:
         target.write(0, rows)
     assert (list(refusal.value.rows), refusal.value.final) == ([1], False)
+
+
+DEFERRED = "REFERENCES product DEFERRABLE INITIALLY DEFERRED"
+
+
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+def test_rows_that_violate_a_deferred_foreign_key_are_dead_letters_and_the_others_are_written(
+    file: Path, database: sqlite3.Connection, place: Places, mode: Any
+) -> None:
+    database.executescript(
+        "CREATE TABLE product (name TEXT PRIMARY KEY); INSERT INTO product VALUES ('tea');"
+        f"CREATE TABLE sold (product TEXT {DEFERRED}, revenue REAL, UNIQUE (product));"
+    )
+    key = "product" if mode == "upsert" else ()
+    sink = sqlite("sold", key=key, mode=mode, file=file, tries=1)
+    delivery = Delivery(sink, place(SALES), tell=lambda _: None, pause=lambda _: False)
+    letters = delivery.deliver(0, SALES)
+    delivery.close()
+    assert [(json.loads(letter.value)["product"], letter.reason) for letter in letters] == [
+        ("cup", "FOREIGN KEY constraint failed: sold references product")
+    ]
+    assert database.execute("SELECT product FROM sold").fetchall() == [("tea",)]
+
+
+def test_a_row_whose_deferred_foreign_key_refers_to_a_later_row_of_the_batch_is_written(
+    file: Path, database: sqlite3.Connection, place: Places
+) -> None:
+    database.execute(
+        "CREATE TABLE person (name TEXT PRIMARY KEY, boss TEXT "
+        "REFERENCES person DEFERRABLE INITIALLY DEFERRED)"
+    )
+    rows = pa.table({"name": ["Ann", "Bob", "Cat", "Dan"], "boss": ["Bob", None, "Eve", "Cat"]})
+    sink = sqlite("person", key="name", file=file, tries=1)
+    delivery = Delivery(sink, place(rows), tell=lambda _: None, pause=lambda _: False)
+    letters = delivery.deliver(0, rows)
+    delivery.close()
+    assert sorted(json.loads(letter.value)["name"] for letter in letters) == ["Cat", "Dan"]
+    assert database.execute("SELECT name FROM person ORDER BY 1").fetchall() == [("Ann",), ("Bob",)]
+
+
+@pytest.mark.parametrize("options", ["", " WITHOUT ROWID"])
+def test_a_deferred_foreign_key_that_no_single_row_violates_stops_the_job_with_the_reason(
+    file: Path, database: sqlite3.Connection, place: Places, options: str
+) -> None:
+    database.executescript(
+        f"CREATE TABLE product (name TEXT PRIMARY KEY){options}; INSERT INTO product VALUES ('tea');"
+        f"CREATE TABLE sold (product TEXT {DEFERRED}); INSERT INTO sold VALUES ('tea');"
+    )
+    rows = pa.table({"name": ["tea"], "_deleted": [True]})
+    sink = sqlite("product", key="name", mode="mirror", file=file)
+    with closing(sink.open(place(rows))) as target:
+        with pytest.raises(Unsuitable, match="deferred foreign key of sold, which references product"):
+            target.write(0, rows)
+        assert target.newest() is None
+    assert database.execute("SELECT count(*) FROM product").fetchone() == (1,)
 
 
 def test_an_older_series_of_batches_is_shut_out(file: Path, place: Places) -> None:

@@ -10,6 +10,8 @@ from kio.schema.errors import ErrorCode
 from headrace.capture.errors import CaptureError, CaptureStopped, SlotTaken, SourceLost
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.progress import make_topic, read_progress
+from headrace.capture.settings import MIB
+from headrace.capture.source import LARGEST_RECORD
 from headrace.capture.writer import Writer
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, Fenced, RequestRefused
@@ -41,6 +43,17 @@ PERMANENT: Final = frozenset(
     }
 )
 """Refusals that the same request would get again."""
+REMEDIES: Final = {
+    ErrorCode.message_too_large: "Raise the topic's limit: `headrace topic alter TOPIC --config "
+    f"max.message.bytes={LARGEST_RECORD + MIB}`.",
+    ErrorCode.record_list_too_large: "Raise the topic's limit (`segment.bytes`).",
+    ErrorCode.invalid_record: "If the topic is compacted, it takes no record without a key: until the "
+    "capture has passed it, `headrace topic alter TOPIC --config cleanup.policy=delete`.",
+    ErrorCode.topic_authorization_failed: "Allow the capture's user to create and write the topic.",
+    ErrorCode.transactional_id_authorization_failed: "Allow the capture's user to write under its "
+    "transactional id.",
+}
+"""How to continue with the change that was refused."""
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 5.0
 
@@ -84,9 +97,10 @@ class Capture:
                 return
             except (SourceLost, BrokerUnreachable, RequestRefused, SlotTaken) as fault:
                 if isinstance(fault, RequestRefused) and fault.code in PERMANENT:
+                    remedy = REMEDIES.get(fault.code, "Remove the cause.")
                     raise CaptureError(
-                        f"{fault}. Trying again would not help. The replication slot is kept: remove the "
-                        "cause, and the capture goes on with this change when it is started again."
+                        f"{fault}. {remedy} The replication slot is kept: start the capture again, and it "
+                        "continues with this change."
                     ) from fault
                 if not self._reached:
                     raise

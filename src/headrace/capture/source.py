@@ -9,12 +9,15 @@ Positions are whole numbers that grow with the order of commits (PostgreSQL's lo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.capture.progress import Progress, TableProgress
+
+LARGEST_RECORD: Final = 64 << 20
+"""The most bytes of a record's value."""
 
 
 class Sink(Protocol):

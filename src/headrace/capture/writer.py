@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headrace.capture import source
 from headrace.capture.batches import BatchBuilder, encode_headers
 from headrace.capture.errors import CaptureError
 from headrace.capture.placement import partition_of
@@ -34,7 +35,6 @@ TIMEOUT_MS: Final = 900_000
 BATCH_BYTES: Final = 256 << 10
 ENOUGH_BYTES: Final = 8 << 20
 """Transactions of the database share one of the log until they are so many bytes."""
-LARGEST_RECORD: Final = 64 << 20
 PROGRESS_PLACE: Final = TopicPartition(TOPIC, 0)
 
 
@@ -79,7 +79,8 @@ class Writer:
 
     def open_topic(self, topic: str, *, compacted: bool) -> Callable[[bytes | None, bytes | None, int], None]:
         """What takes the records of a topic, which is made if it is not there."""
-        configs = {"max.message.bytes": str(LARGEST_RECORD)}
+        # Room for the largest record, and for the smaller ones that share a batch with it.
+        configs = {"max.message.bytes": str(source.LARGEST_RECORD + 2 * BATCH_BYTES)}
         if compacted:
             configs["cleanup.policy"] = "compact"
         self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions, configs=configs))
@@ -108,9 +109,11 @@ class Writer:
             self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions))
         place = TopicPartition(topic, partition_of(key, self._partitions[topic]))
         builder = self._builder(place)
+        # A large message goes alone: together with others it might exceed the topic's max.message.bytes.
+        if builder.count and builder.size + len(value or b"") >= BATCH_BYTES:
+            self._send(place, builder)
         builder.append(key, value, timestamp_ms, encode_headers(headers))
         if builder.size >= BATCH_BYTES:
-            _check_size(topic, key, value)
             self._send(place, builder)
 
     def live_keys(self, topic: str) -> set[bytes]:
@@ -200,10 +203,11 @@ class Writer:
 
 def _check_size(topic: str, key: bytes | None, value: bytes | None) -> None:
     """Stop before a record that no broker takes: one that is larger than a request ends the connection."""
-    if value is not None and len(value) > LARGEST_RECORD:
+    if value is not None and len(value) > source.LARGEST_RECORD:
         named = "" if key is None else f", of the key {key[:80].decode(errors='replace')!r},"
         raise CaptureError(
             f"a record of {len(value):,} bytes for the topic {topic!r}{named} is larger than "
-            f"{LARGEST_RECORD:,} bytes, the most that a topic takes. The replication slot is kept: leave the "
-            "large column out with --columns, and the capture goes on with this change at its next start."
+            f"{source.LARGEST_RECORD:,} bytes, the most that a topic takes. The replication slot is kept: "
+            "leave the large column out with --columns, and start the capture again: it continues with this "
+            "change."
         )

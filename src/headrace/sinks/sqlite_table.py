@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,6 @@ from headrace.sinks.errors import Unsuitable
 from headrace.sinks.rows import json_of
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping, Sequence
 
 FLEXIBLE: Final = ("BLOB", "NUMERIC")
@@ -44,6 +44,14 @@ class TablePlan:
         for name in [name for name in self.columns if found and name not in names]:
             kind = type_of(self.columns[name])
             connection.execute(f"ALTER TABLE {quoted(self.table)} ADD COLUMN {quoted(name)} {kind}")
+
+    def has_rowids(self, connection: sqlite3.Connection) -> bool:
+        """Whether the table, which exists, has rowids: not if it was created WITHOUT ROWID."""
+        try:
+            connection.execute(f"SELECT rowid FROM {quoted(self.table)} LIMIT 0")  # noqa: S608  quoted
+        except sqlite3.OperationalError:
+            return False
+        return True
 
     def _defined(self, name: str, kind: pa.DataType) -> str:
         # SQLite lets a primary key be null, and each such row would be another one.

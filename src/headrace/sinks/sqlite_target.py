@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.sinks.errors import Refused, Unavailable
+from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.rows import last_of_each_key
 from headrace.sinks.sink import DELETED
 from headrace.sinks.sqlite_table import TablePlan, listed, quoted, values_of
@@ -83,9 +83,14 @@ class SqliteTarget:
 
     def write(self, batch: int, rows: pa.Table) -> None:
         """Rows and mark in one transaction."""
-        with _faults(self._sink.name), _transaction(self._connection):
-            if self._claim(batch):
-                self._apply(last_of_each_key(rows, self._plan.key), rows)
+        indexes = last_of_each_key(rows, self._plan.key)
+        with _faults(self._sink.name):
+            try:
+                with _transaction(self._connection):
+                    if self._claim(batch):
+                        self._apply(indexes, rows)
+            except sqlite3.IntegrityError:  # only the commit raises it: statements are `Refused`
+                raise self._find_violations(indexes, rows) from None
 
     def close(self) -> None:
         """Close the file."""
@@ -133,6 +138,36 @@ class SqliteTarget:
             is_final = not any(reason.startswith(PERHAPS_LATER) for reason in refused.values())
             raise Refused(refused, final=is_final)
 
+    def _find_violations(self, indexes: pa.Array, rows: pa.Table) -> Refused | Unsuitable:
+        """The rows that violate a deferred foreign key: SQLite checks it at the commit and names no row.
+
+        `Unsuitable` where no row of the batch refers to a missing row: the batch takes away the row that
+        another table refers to, or the table has no rowids by which to find the row.
+        """
+        written: dict[int, int] = {}
+        returning = " RETURNING rowid" if self._plan.has_rowids(self._connection) else ""
+        with _transaction(self._connection, is_kept=False):
+            for index, (statement, values) in zip(
+                indexes.to_pylist(), self._statements(rows.take(indexes)), strict=True
+            ):
+                is_insertion = statement is self._insertion
+                found = self._connection.execute(statement + (returning if is_insertion else ""), values)
+                written |= dict.fromkeys((rowid for (rowid,) in found.fetchall() if is_insertion), index)
+            violations = self._connection.execute("PRAGMA foreign_key_check").fetchall()
+        refused = {
+            written[rowid]: f"FOREIGN KEY constraint failed: {child} references {parent}"
+            for child, rowid, parent, _ in violations
+            if child.lower() == self._plan.table.lower() and rowid in written
+        }
+        if refused:
+            return Refused(dict(sorted(refused.items())), final=False)
+        keys = {f"{child}, which references {parent}" for child, _, parent, _ in violations}
+        return Unsuitable(
+            f"{self._sink.name}: the batch violates a deferred foreign key of {', '.join(sorted(keys))}. "
+            "Insert the missing rows, or remove the references to them, and start the job again. Nothing of "
+            "the batch was written."
+        )
+
     def _statements(self, rows: pa.Table) -> Iterator[tuple[str, Sequence[Any]]]:
         """What each row does to the table."""
         is_merged = self._sink.mode != "append" and DELETED in rows.column_names
@@ -174,15 +209,16 @@ def _insertion(plan: TablePlan) -> str:
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """A block that is stored as a whole or not at all, and that no other writer comes into."""
+def _transaction(connection: sqlite3.Connection, *, is_kept: bool = True) -> Iterator[None]:
+    """A transaction that excludes other writers: committed as a whole, or rolled back."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT" if is_kept else "ROLLBACK")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
 @contextmanager

@@ -36,6 +36,11 @@ class DeadLetter:
         return self._text("target") or None
 
     @property
+    def table(self) -> str | None:
+        """The captured outbox whose row cannot be a message; None of all others."""
+        return self._text("table") or None
+
+    @property
     def row(self) -> bytes:
         """The row as a stream of Arrow's."""
         return self.headers.get("row", b"")
@@ -45,6 +50,8 @@ class DeadLetter:
         """Where it comes from, for people."""
         if self.topic is not None:
             return f"{self.topic}/{self._text('partition')} at {self._text('offset')}"
+        if self.table is not None:
+            return f"{self.table} at {self._text('lsn')}"
         return f"{self.target or 'unknown'}, batch {self._text('batch')}"
 
     def _text(self, name: str) -> str:

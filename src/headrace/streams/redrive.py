@@ -53,6 +53,11 @@ def redrive(
 ) -> Redriven:
     """Send letters of a topic again, all of them or none; `config` is that of librdkafka's clients."""
     outcome = Redriven()
+    if tables := {letter.table for letter in letters if letter.table}:
+        raise Misuse(
+            f"{topic} holds rows of the outbox {min(tables)}: insert them there again, corrected. "
+            "Nothing was sent."
+        )
     job = _job(letters, topic, app)
     for partition in sorted({letter.partition for letter in letters}):
         there = [letter for letter in letters if letter.partition == partition]

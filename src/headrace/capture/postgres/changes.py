@@ -178,7 +178,7 @@ def make_relation(
 ) -> Relation | Outbox:
     """What handles the rows of a table: its events, or for the outbox the messages in it."""
     if name == settings.outbox:
-        return Outbox(message, since=since, sink=sink)
+        return Outbox(message, topic=topic, since=since, sink=sink)
     return Relation(
         message,
         table=name,

@@ -1,18 +1,23 @@
-"""The transactional outbox: rows of one table that say themselves to which topic they go.
+"""The transactional outbox: rows of one table that name the topic to which they go.
 
     topic text · key text · value (or payload) text, json or bytea · headers json, an object
 
 A service writes its own tables and a row here in one transaction, and the message is sent if and only if
 that commits. Only inserts count: rows may be deleted at once, even in the transaction that wrote them.
+
+A row that cannot be a message (invalid topic name, headers that are no JSON object, too many bytes) goes to
+the dead-letter topic `<capture>.<schema>.<table>.dead`, in the transaction of its neighbors.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.capture import source
 from headrace.capture.errors import CaptureError
+from headrace.capture.postgres.lsn import write_lsn
 from headrace.capture.postgres.pgoutput import Unchanged
 
 if TYPE_CHECKING:
@@ -23,15 +28,56 @@ if TYPE_CHECKING:
 BYTEA: Final = 17
 TOPIC: Final = re.compile("[A-Za-z0-9._-]{1,249}")
 VALUES: Final = ("value", "payload")
+DEAD_LETTERS: Final = ".dead"
+"""The suffix of the dead-letter topic."""
+
+
+class InvalidRow(Exception):
+    """A row of the outbox that cannot be a message; the text is the reason."""
+
+
+class OutboxRow(NamedTuple):
+    """The columns of a row that count."""
+
+    topic: bytes | None
+    key: bytes | None
+    value: bytes | None
+    headers: bytes | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all columns."""
+        return sum(len(column) for column in self if column is not None)
+
+    def read_topic(self) -> str:
+        """The topic; `InvalidRow` where Kafka does not allow its name."""
+        topic = (self.topic or b"").decode(errors="replace")
+        if not TOPIC.fullmatch(topic) or topic in (".", ".."):
+            raise InvalidRow(
+                f"{topic!r} is not a valid topic name: use letters, digits, dots, dashes and underscores, "
+                "249 at most"
+            )
+        return topic
+
+    def read_headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers of the message; `InvalidRow` where they are not a JSON object."""
+        if self.headers is None:
+            return []
+        try:
+            pairs = list(json.loads(self.headers).items())
+        except (ValueError, AttributeError):
+            raise InvalidRow(f"the headers are not a JSON object: {self.headers[:80]!r}") from None
+        return [(name, None if value is None else _header(value)) for name, value in pairs]
 
 
 class Outbox:
-    """The outbox as a relation: inserts become messages, and nothing else does anything."""
+    """The outbox as a relation: inserts become messages; updates and deletes are ignored."""
 
     topic = ""
 
-    def __init__(self, message: RelationMessage, *, since: int, sink: Sink) -> None:
+    def __init__(self, message: RelationMessage, *, topic: str, since: int, sink: Sink) -> None:
         self.since = since
+        self._dead_letters = f"{topic}{DEAD_LETTERS}"
         self._sink = sink
         self._name = f"{message.schema}.{message.table}"
         self._types = {column.name: column.type_oid for column in message.columns}
@@ -43,17 +89,17 @@ class Outbox:
                 "`key` and `headers`."
             )
 
-    def snapshot(self, values: Tuple, lsn: int, time_ms: int) -> None:  # noqa: ARG002  as relations have it
-        """Send a row that was there before."""
-        self._send(values, time_ms)
+    def snapshot(self, values: Tuple, lsn: int, time_ms: int) -> None:
+        """Send a row that the snapshot found."""
+        self._send(values, lsn, time_ms)
 
     def write_known(self, data: bytes, at: Transaction) -> bool:  # noqa: ARG002
         """No: what is sent is not an event."""
         return False
 
-    def insert(self, values: Tuple, lsn: int, at: Transaction) -> None:  # noqa: ARG002
+    def insert(self, values: Tuple, lsn: int, at: Transaction) -> None:
         """Send a row."""
-        self._send(values, at.time_ms)
+        self._send(values, lsn, at.time_ms)
 
     def update(self, old: Tuple | None, values: Tuple, lsn: int, at: Transaction) -> None:
         """Nothing: what is sent is sent."""
@@ -64,41 +110,31 @@ class Outbox:
     def truncate(self, lsn: int, at: Transaction) -> None:
         """Nothing: rows are cleared away when they are sent."""
 
-    def _send(self, values: Tuple, time_ms: int) -> None:
-        topic = self._field(values, "topic")
-        name = "" if topic is None else topic.decode()
-        if not TOPIC.fullmatch(name) or name in (".", ".."):
-            raise CaptureError(
-                f"a row of the outbox {self._name} names the topic {name!r}, and a topic's name is letters, "
-                "digits, dots, dashes and underscores, 249 at most. The replication slot is kept. To leave "
-                "the row out, delete it, drop the capture (`headrace capture drop`), and start it again."
-            )
-        self._sink.send(
-            name,
-            self._field(values, "key"),
-            self._field(values, self._value),
-            time_ms,
-            self._headers(values),
-        )
+    def _send(self, values: Tuple, lsn: int, time_ms: int) -> None:
+        row = OutboxRow(*(self._field(values, name) for name in ("topic", "key", self._value, "headers")))
+        try:
+            if row.size_bytes > source.LARGEST_RECORD:
+                raise InvalidRow(
+                    f"the row has {row.size_bytes:,} bytes, and a record {source.LARGEST_RECORD:,} at most"
+                )
+            self._sink.send(row.read_topic(), row.key, row.value, time_ms, row.read_headers())
+        except InvalidRow as invalid:
+            self._send_dead_letter(row, str(invalid), lsn, time_ms)
+
+    def _send_dead_letter(self, row: OutboxRow, reason: str, lsn: int, time_ms: int) -> None:
+        """Write a row to the dead-letter topic; a row that is too large for a record without its columns."""
+        if row.size_bytes > source.LARGEST_RECORD:
+            row = OutboxRow(None, None, None, None)
+        self._sink.open_topic(self._dead_letters, compacted=False)
+        headers = {"reason": reason.encode(), "table": self._name.encode(), "lsn": write_lsn(lsn).encode()}
+        headers |= {"outbox.topic": row.topic or b"", "outbox.headers": row.headers or b""}
+        self._sink.send(self._dead_letters, row.key, row.value, time_ms, list(headers.items()))
 
     def _field(self, values: Tuple, name: str) -> bytes | None:
         value = values[self._places[name]] if name in self._places else None
         if isinstance(value, Unchanged) or value is None:
             return None
         return bytes.fromhex(value[2:].decode()) if self._types[name] == BYTEA else value
-
-    def _headers(self, values: Tuple) -> list[tuple[str, bytes | None]]:
-        written = self._field(values, "headers")
-        if written is None:
-            return []
-        try:
-            found = json.loads(written)
-            pairs = list(found.items())
-        except (ValueError, AttributeError) as fault:
-            raise CaptureError(
-                f"a row of the outbox {self._name} has headers that are no JSON object: {written[:80]!r}."
-            ) from fault
-        return [(name, None if value is None else _header(value)) for name, value in pairs]
 
 
 def _header(value: object) -> bytes:
