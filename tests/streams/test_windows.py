@@ -89,7 +89,7 @@ def test_several_windows_at_once_over_disorder_ties_boundaries_and_a_crash(app: 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @given(st.sampled_from(WINDOWS), parts, beginnings_ms, crashes)
-@settings(QUICK, max_examples=150)
+@settings(QUICK, max_examples=100)
 def test_a_storm_of_parts_and_crashes_changes_nothing(
     spark: SparkSession,
     window: Window,
