@@ -200,6 +200,7 @@ def test_a_view_over_three_tables_is_what_dicts_say_also_over_a_crash(spark: Spa
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(added=batches, hows=hows, step=st.sampled_from(TOPIC_STEPS))
 def test_many_views_over_three_tables_are_what_dicts_say(
