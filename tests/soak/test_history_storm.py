@@ -69,6 +69,7 @@ def test_no_client_sees_an_anomaly_while_broker_driver_and_tasks_are_killed(
         finally:
             pipeline.kill()
             end(*clients)
+        record_property("copied under kills", sum(map(len, read_log(broker.address, COPY, 2))))
         pipeline.finish()
         log = read_log(broker.address, EVENTS, PARTITIONS)
         copied = [value for values in read_log(broker.address, COPY, 2) for value in values.values()]
