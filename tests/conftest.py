@@ -14,6 +14,7 @@ from xdist.remote import Producer
 
 from headrace.testing.postgres import PostgresServer
 from tests.scheduling import SparkTogether, session_of
+from tests.soak.summary import summary_lines
 from tools.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTo
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_storm_seconds, reverse=True)  # a storm that begins last leaves the other worker idle
     # A test that uses the session without being known to: two workers would start one each.
     unknown = [
         item.nodeid for item in items if "spark" in _fixtures(item) and session_of(item.nodeid) is None
@@ -69,8 +71,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"tests/scheduling.py has to say that these use Spark: {unknown}")
 
 
+def _storm_seconds(item: pytest.Item) -> float:
+    """The timeout that a storm declares; 0 for all other tests."""
+    timeout = item.get_closest_marker("timeout")
+    is_storm = item.get_closest_marker("soak") is not None
+    return float(timeout.args[0]) if is_storm and timeout is not None else 0.0
+
+
 def _fixtures(item: pytest.Item) -> tuple[str, ...]:
     return tuple(getattr(item, "fixturenames", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for name in ("passed", "failed") for report in terminalreporter.getreports(name)]
+    if lines := list(summary_lines(reports)):
+        terminalreporter.section("storms")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

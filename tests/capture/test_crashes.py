@@ -11,6 +11,7 @@ from tests.capture.crashing import ROWS
 from tests.capture.database import Database
 from tests.capture.storm import Storm
 from tests.cli.terminal import wait_until
+from tests.soak.summary import RecordProperty
 
 
 @pytest.mark.timeout(240)
@@ -37,8 +38,9 @@ def test_nothing_is_missing_or_doubled_after_kills() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(5))
-def test_a_long_storm(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_storm(record_property: RecordProperty, seed: int) -> None:
+    record_property("kills", 40)
     with Storm(seed=seed) as storm:
         strikes = [storm.kill_capture, storm.postgres.restart, storm.broker.restart]
         storm.start_load()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.events.storm import storm
+from tests.soak.summary import RecordProperty
 
 
 def test_stock_is_never_negative_when_processes_are_killed(tmp_path: Path) -> None:
@@ -14,5 +15,8 @@ def test_stock_is_never_negative_when_processes_are_killed(tmp_path: Path) -> No
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3))
-def test_stock_is_never_negative_in_a_long_storm(tmp_path: Path, seed: int) -> None:
+def test_stock_is_never_negative_in_a_long_storm(
+    tmp_path: Path, record_property: RecordProperty, seed: int
+) -> None:
+    record_property("kills", 15)
     assert storm(tmp_path, workers=4, orders=300, kills=12, broker_kills=3, seed=seed) > 1200

@@ -86,6 +86,10 @@ class History:
         with self._lock:
             return self._confirmed.get(partition, 0)
 
+    def counts(self) -> dict[str, int]:
+        """How many operations there are of each type."""
+        return dict(Counter(f"{type(operation).__name__.lower()}s" for operation in self.operations))
+
     def sends(self, *outcomes: Outcome) -> list[Send]:
         """The sends with one of these outcomes."""
         return [o for o in self.operations if isinstance(o, Send) and o.outcome in outcomes]

@@ -80,7 +80,7 @@ class IdempotentProducer(Client):
             for _ in range(self.random.randint(1, 20)):
                 partition, value = self.random.randrange(PARTITIONS), next(self._values)
                 producer.produce(EVENTS, str(value), partition=partition, on_delivery=self._delivered)
-            producer.poll(self.random.uniform(0, 0.05))
+            producer.poll(self.random.uniform(0, 0.2))
         producer.flush(CALM_SECONDS)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -123,7 +123,7 @@ class TransactionalProducer(Client):
             partition, value = self.random.randrange(PARTITIONS), next(self._values)
             self._pending.append((partition, value))
             producer.produce(EVENTS, str(value), partition=partition, on_delivery=self._delivered)
-        producer.poll(self.random.uniform(0, 0.03))
+        producer.poll(self.random.uniform(0, 0.1))
         if self.random.random() < 0.2:
             self._abort(producer)
             return
@@ -188,13 +188,18 @@ class Reader(Client):
         consumer.assign([TopicPartition(EVENTS, n, offset) for n, offset in enumerate(offsets)])
 
 
-class Member(Client):
+class Receiver(Client):
+    """A client that receives every committed value at least once, together with the others of its group."""
+
+    def __init__(self, name: str, bootstrap: str, history: History, seed: int) -> None:
+        super().__init__(name, bootstrap, history, seed)
+        self.received: set[int] = set()
+
+
+class Member(Receiver):
     """A member of a consumer group that commits what it has received; it leaves and joins again at times."""
 
-    received: set[int]
-
     def work(self) -> None:
-        self.received = set()
         while not self.stop.is_set():
             self._belong(time.monotonic() + self.random.uniform(5, 20))
 
@@ -233,13 +238,10 @@ class Member(Client):
                 self.history.append(Commit(partition=partition.partition, offset=partition.offset))
 
 
-class Worker(Client):
+class Worker(Receiver):
     """A worker of a share group: it accepts most messages and releases some."""
 
-    received: set[int]
-
     def work(self) -> None:
-        self.received = set()
         while not self.stop.is_set():
             try:
                 self._serve()

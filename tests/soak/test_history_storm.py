@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,11 +25,13 @@ from tests.soak.history_load import (
     IdempotentProducer,
     Member,
     Reader,
+    Receiver,
     TransactionalProducer,
     Worker,
     read_log,
 )
 from tests.soak.pipeline_process import PipelineProcess
+from tests.soak.summary import RecordProperty
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -48,8 +51,11 @@ def copy():
 """
 
 
-def test_no_client_sees_an_anomaly_while_broker_driver_and_tasks_are_killed(tmp_path: Path) -> None:
+def test_no_client_sees_an_anomaly_while_broker_driver_and_tasks_are_killed(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
     seed = random.randrange(2**32)
+    record_property("seed", seed)
     history = History()
     with BrokerProcess(tmp_path / "data") as broker:
         prepare(broker.address)
@@ -57,18 +63,27 @@ def test_no_client_sees_an_anomaly_while_broker_driver_and_tasks_are_killed(tmp_
         pipeline = PipelineProcess(tmp_path, PIPELINE, HEADRACE_BROKER=broker.address)
         pipeline.start()
         try:
-            kills = kill_at_random(broker, pipeline, random.Random(seed))
-            settle(history, clients)
+            killed = kill_at_random(broker, pipeline, clients, random.Random(seed))
+            end(*(client for client in clients if not isinstance(client, Receiver)))
+            missing = await_receivers(history, clients)
         finally:
             pipeline.kill()
-            for client in clients:
-                client.stop.set()
+            end(*clients)
+        record_property("copied under kills", sum(map(len, read_log(broker.address, COPY, 2))))
         pipeline.finish()
         log = read_log(broker.address, EVENTS, PARTITIONS)
         copied = [value for values in read_log(broker.address, COPY, 2) for value in values.values()]
-    print(f"seed {seed}, kills {kills}, {len(history.operations)} operations, {sum(map(len, log))} records")
-    assert find_anomalies(history, log) == []
-    assert find_copy_anomalies(log, copied) == {}
+    anomalies = find_anomalies(history, log)
+    copy_anomalies = find_copy_anomalies(log, copied)
+    record_property("kills", sum(killed.values()))
+    for name, count in (killed | history.counts()).items():
+        record_property(name, count)
+    record_property("records", sum(map(len, log)))
+    record_property("anomalies", len(anomalies) + len(copy_anomalies) + sum(map(len, missing.values())))
+    assert len(history.sends(Outcome.COMMITTED)) > KILLS
+    assert anomalies == []
+    assert copy_anomalies == {}
+    assert missing == {Member: [], Worker: []}
 
 
 def prepare(bootstrap: str) -> None:
@@ -78,7 +93,7 @@ def prepare(bootstrap: str) -> None:
     created.result(30)
     settings = {
         "share.isolation.level": "read_committed",
-        "share.delivery.count.limit": "10",
+        "share.delivery.count.limit": "100",
         "share.record.lock.duration.ms": "1000",
     }
     assert list(queue(EVENTS, group=CREW, broker=bootstrap, idle_s=0.1, settings=settings)) == []
@@ -100,26 +115,27 @@ def start_clients(bootstrap: str, history: History, seed: int) -> list[Client]:
     return clients
 
 
-def kill_at_random(broker: BrokerProcess, pipeline: PipelineProcess, chance: random.Random) -> dict[str, int]:
+def kill_at_random(
+    broker: BrokerProcess, pipeline: PipelineProcess, clients: list[Client], chance: random.Random
+) -> dict[str, int]:
     """Kill what the plan says in a random order; how often each was killed."""
     broker_kills = KILLS - DRIVER_KILLS - TASK_KILLS
     plan = ["broker"] * broker_kills + ["driver"] * DRIVER_KILLS + ["task"] * TASK_KILLS
     chance.shuffle(plan)
-    killed = dict.fromkeys(plan, 0)
     for victim in plan:
-        time.sleep(chance.uniform(0.3, 2.0))  # the life of the victim
+        time.sleep(chance.uniform(0.3, 2.0))  # the victim runs for this long
+        assert [fault for client in clients for fault in client.faults] == []
         pipeline.ensure_running()
         match victim:
             case "broker":
                 broker.restart()
             case "driver":
-                wait_until(lambda: is_at_work(pipeline), "the driver to be at work", CALM_SECONDS)
+                wait_until(lambda: is_at_work(pipeline), "the driver to start tasks", CALM_SECONDS)
                 pipeline.kill()
                 pipeline.start()
             case _:
                 wait_until(lambda: kill_task(pipeline, chance), "a Python worker of Spark", CALM_SECONDS)
-        killed[victim] += 1
-    return killed
+    return dict(Counter(f"{victim} kills" for victim in plan))
 
 
 def is_at_work(pipeline: PipelineProcess) -> bool:
@@ -137,20 +153,29 @@ def kill_task(pipeline: PipelineProcess, chance: random.Random) -> bool:
     return True
 
 
-def settle(history: History, clients: list[Client]) -> None:
-    """Stop the producers, and wait until every reader has received all that was committed."""
-    producers = [c for c in clients if isinstance(c, IdempotentProducer | TransactionalProducer)]
-    for producer in producers:
-        producer.stop.set()
-    for producer in producers:
-        producer.join(2 * CALM_SECONDS)
-        assert not producer.is_alive(), f"{producer.name} does not end"
+def end(*clients: Client) -> None:
+    """Stop clients, and wait until they have ended."""
+    for client in clients:
+        client.stop.set()
+    for client in clients:
+        client.join(2 * CALM_SECONDS)
+        assert not client.is_alive(), f"{client.name} does not end"
+    assert [fault for client in clients for fault in client.faults] == []
+
+
+def await_receivers(history: History, clients: list[Client]) -> dict[type[Receiver], list[int]]:
+    """Wait until each group has received all committed values; those that a group does not receive."""
+    missing = {}
     for kind in (Member, Worker):
         receivers = [client for client in clients if isinstance(client, kind)]
-
-        def received(receivers: list[Client] = receivers) -> bool:
-            return not find_missing(history, set().union(*(set(r.received) for r in receivers)))  # type: ignore[attr-defined]
-
-        wait_until(received, f"all committed values at each {kind.__name__}", CALM_SECONDS)
-    assert len(history.sends(Outcome.COMMITTED)) > KILLS
-    assert [fault for client in clients for fault in client.faults] == []
+        left = set(find_missing(history, ()))
+        deadline = time.monotonic() + CALM_SECONDS
+        while left and time.monotonic() < deadline:
+            time.sleep(0.1)
+            before = len(left)
+            for receiver in receivers:
+                left = left - receiver.received
+            if len(left) < before:
+                deadline = time.monotonic() + CALM_SECONDS
+        missing[kind] = sorted(left)
+    return missing

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.broker.processes import BrokerProcess
 from tests.soak.pipeline_process import PipelineProcess
+from tests.soak.summary import RecordProperty
 from tests.spark.transactional_pipeline import read_committed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -132,9 +133,12 @@ class Input:
         self._producer.produce(topic, json.dumps(value), key, timestamp=int(happened.timestamp() * 1000))
 
 
-def test_operators_with_state_give_each_row_once_though_their_jobs_are_killed(tmp_path: Path) -> None:
+def test_operators_with_state_give_each_row_once_though_their_jobs_are_killed(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
     chance = random.Random(seed := random.randrange(2**32))
-    print("seed", seed)
+    record_property("seed", seed)
+    record_property("kills", KILLS)
     ended = threading.Event()
     with BrokerProcess(tmp_path / "data") as kafka:
         given = Input(kafka.address)

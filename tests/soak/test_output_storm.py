@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from headrace.testing.postgres import PostgresServer
 from tests.broker.processes import BrokerProcess
 from tests.soak.pipeline_process import PipelineProcess
+from tests.soak.summary import RecordProperty
 from tests.spark.transactional_pipeline import read_committed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -49,9 +50,12 @@ def write_slowly(broker: str, ended: threading.Event) -> None:
     producer.flush()
 
 
-def test_every_row_arrives_once_though_job_and_database_are_killed(tmp_path: Path) -> None:
+def test_every_row_arrives_once_though_job_and_database_are_killed(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
     chance = random.Random(seed := random.randrange(2**32))
-    print("seed", seed)
+    record_property("seed", seed)
+    record_property("kills", KILLS)
     ended = threading.Event()
     with (
         tempfile.TemporaryDirectory(prefix="headrace-") as folder,

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from tests.broker.overflow_topics import Sender, commit, create, read_all, status
 from tests.broker.processes import BrokerProcess
+from tests.soak.summary import RecordProperty
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -45,8 +46,12 @@ class SlowReader:
         assert not self._thread.is_alive(), f"read {len(self.values)} records"
 
 
-def test_nothing_is_lost_or_doubled_and_the_bound_holds(tmp_path: Path) -> None:
-    chance = random.Random()
+def test_nothing_is_lost_or_doubled_and_the_bound_holds(
+    tmp_path: Path, record_property: RecordProperty
+) -> None:
+    chance = random.Random(seed := random.randrange(2**32))
+    record_property("seed", seed)
+    record_property("kills", KILLS)
     with BrokerProcess(tmp_path / "data") as kafka:
         create(
             kafka.address,

@@ -10,16 +10,19 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.broker.processes import BrokerProcess
 from tests.broker.test_share_model import Model
 from tests.soak.queue_storm import QueueStorm, ride_out
+from tests.soak.summary import RecordProperty
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("flush", ["os", "always"])
-@pytest.mark.parametrize("seed", [random.randrange(2**32) for _ in range(3)])
+@pytest.mark.parametrize("attempt", range(3))
 def test_a_storm_of_kills_loses_no_message_and_doubles_no_letter(
-    tmp_path: Path, flush: str, seed: int
+    tmp_path: Path, record_property: RecordProperty, flush: str, attempt: int
 ) -> None:
-    storm = QueueStorm(messages=5_000, kills=20, workers=5, seed=seed)
+    storm = QueueStorm(messages=5_000, kills=20, workers=5, seed=random.randrange(2**32))
+    record_property("seed", storm.seed)
+    record_property("kills", storm.kills)
     with BrokerProcess(tmp_path / "data", "--flush", flush) as broker:
         ride_out(storm, broker)
 

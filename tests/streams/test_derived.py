@@ -155,6 +155,7 @@ def test_sums_follow_what_comes_changes_and_goes(app: App) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @settings(max_examples=15)
 @given(
     parts=st.lists(CHANGES, min_size=1, max_size=4), step=st.sampled_from(["computed", "written", "marked"])

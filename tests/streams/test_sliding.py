@@ -154,6 +154,7 @@ def test_whatever_comes_is_in_its_results_or_late_as_lists_say(app: App) -> None
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @given(parts=PARTS, minutes=st.sampled_from([1, 6, 30]), crash=CRASHES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_storm_of_parts_and_crashes_changes_nothing(

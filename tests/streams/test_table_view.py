@@ -21,7 +21,7 @@ from headrace.streams.table_view import TableView
 from headrace.streams.topic import Topic
 from headrace.streams.view_layout import Layout
 from headrace.testing import run
-from headrace.testing.jobs import STEPS
+from headrace.testing.jobs import TOPIC_STEPS
 from tests.tables.view_reference import Hop, Row, Said, Tables, apply, differences, whole_view
 
 pytestmark = pytest.mark.timeout(600)
@@ -200,8 +200,9 @@ def test_a_view_over_three_tables_is_what_dicts_say_also_over_a_crash(spark: Spa
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(added=batches, hows=hows, step=st.sampled_from(STEPS))
+@given(added=batches, hows=hows, step=st.sampled_from(TOPIC_STEPS))
 def test_many_views_over_three_tables_are_what_dicts_say(
     spark: SparkSession, added: list[list[Said]], hows: Any, step: str
 ) -> None:

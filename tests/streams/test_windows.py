@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App, hopping, session, tumbling
 from headrace.streams.windows import Window
 from headrace.testing import run
-from headrace.testing.jobs import STEPS
+from headrace.testing.jobs import TOPIC_STEPS
 from tests.streams.window_jobs import NEW_YEAR_MS, SCHEMA, count_by, inputs, missed, results
 from tests.streams.window_reference import Event, run_reference
 
@@ -51,7 +51,7 @@ QUICK = settings(
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-crashes = st.one_of(st.none(), st.tuples(st.sampled_from(STEPS), st.just(0)))
+crashes = st.one_of(st.none(), st.tuples(st.sampled_from(TOPIC_STEPS), st.just(0)))
 
 
 def random_parts(random: Random) -> list[list[Event]]:
@@ -89,7 +89,7 @@ def test_several_windows_at_once_over_disorder_ties_boundaries_and_a_crash(app: 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @given(st.sampled_from(WINDOWS), parts, beginnings_ms, crashes)
-@settings(QUICK, max_examples=150)
+@settings(QUICK, max_examples=100)
 def test_a_storm_of_parts_and_crashes_changes_nothing(
     spark: SparkSession,
     window: Window,
