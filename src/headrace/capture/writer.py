@@ -83,7 +83,9 @@ class Writer:
         configs = {"max.message.bytes": str(source.LARGEST_RECORD + 2 * BATCH_BYTES)}
         if compacted:
             configs["cleanup.policy"] = "compact"
-        self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions, configs=configs))
+        # PostgreSQL describes a table again after each VACUUM or ANALYZE: the broker is not asked each time.
+        if topic not in self._partitions:
+            self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions, configs=configs))
         count = self._partitions[topic]
         if count == 1:
             return partial(self._put, TopicPartition(topic, 0), self._builder(TopicPartition(topic, 0)))
