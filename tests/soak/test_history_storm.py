@@ -38,6 +38,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 KILLS: Final = 220
 DRIVER_KILLS: Final = 16
 TASK_KILLS: Final = 40
+SPARK_SECONDS: Final = 600.0
+"""How long Spark may take until it runs tasks, also on a busy machine."""
 PIPELINE: Final = f"""
 from headrace import App
 
@@ -130,11 +132,11 @@ def kill_at_random(
             case "broker":
                 broker.restart()
             case "driver":
-                wait_until(lambda: is_at_work(pipeline), "the driver to start tasks", CALM_SECONDS)
+                wait_until(lambda: is_at_work(pipeline), "the driver to start tasks", SPARK_SECONDS)
                 pipeline.kill()
                 pipeline.start()
             case _:
-                wait_until(lambda: kill_task(pipeline, chance), "a Python worker of Spark", CALM_SECONDS)
+                wait_until(lambda: kill_task(pipeline, chance), "a Python worker of Spark", SPARK_SECONDS)
     return dict(Counter(f"{victim} kills" for victim in plan))
 
 
