@@ -80,7 +80,7 @@ class IdempotentProducer(Client):
             for _ in range(self.random.randint(1, 20)):
                 partition, value = self.random.randrange(PARTITIONS), next(self._values)
                 producer.produce(EVENTS, str(value), partition=partition, on_delivery=self._delivered)
-            producer.poll(self.random.uniform(0, 0.2))
+            producer.poll(self.random.uniform(0, 0.4))
         producer.flush(CALM_SECONDS)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -123,7 +123,7 @@ class TransactionalProducer(Client):
             partition, value = self.random.randrange(PARTITIONS), next(self._values)
             self._pending.append((partition, value))
             producer.produce(EVENTS, str(value), partition=partition, on_delivery=self._delivered)
-        producer.poll(self.random.uniform(0, 0.1))
+        producer.poll(self.random.uniform(0, 0.4))
         if self.random.random() < 0.2:
             self._abort(producer)
             return
