@@ -80,7 +80,8 @@ class IdempotentProducer(Client):
             for _ in range(self.random.randint(1, 20)):
                 partition, value = self.random.randrange(PARTITIONS), next(self._values)
                 producer.produce(EVENTS, str(value), partition=partition, on_delivery=self._delivered)
-            producer.poll(self.random.uniform(0, 0.2))
+            self.stop.wait(self.random.uniform(0, 0.2))  # paces the load: `poll` returns with the first event
+            producer.poll(0)
         producer.flush(CALM_SECONDS)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -123,7 +124,8 @@ class TransactionalProducer(Client):
             partition, value = self.random.randrange(PARTITIONS), next(self._values)
             self._pending.append((partition, value))
             producer.produce(EVENTS, str(value), partition=partition, on_delivery=self._delivered)
-        producer.poll(self.random.uniform(0, 0.1))
+        self.stop.wait(self.random.uniform(0, 0.2))
+        producer.poll(0)
         if self.random.random() < 0.2:
             self._abort(producer)
             return

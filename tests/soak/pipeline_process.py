@@ -36,9 +36,9 @@ class PipelineProcess:
     def python_workers(self) -> list[int]:
         """The processes in which Spark runs Python."""
         assert self._process is not None
-        group = _processes_of(self._process.pid)
+        session = _processes_of(self._process.pid)
         # The command of the Java process names the module too, as one of its settings.
-        return [pid for pid in group if _command_of(pid)[1:3] == [b"-m", b"headrace.spark.daemon"]]
+        return [pid for pid in session if _command_of(pid)[1:3] == [b"-m", b"headrace.spark.daemon"]]
 
     def finish(self) -> None:
         """One more life, to the end of all input."""
@@ -64,11 +64,12 @@ class PipelineProcess:
             )
 
 
-def _processes_of(group: int) -> list[int]:
+def _processes_of(session: int) -> list[int]:
+    """The processes of a session; Spark's Python processes have left the process group of its driver."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if os.getpgid(int(folder.name)) == group:
+            if os.getsid(int(folder.name)) == session:
                 found.append(int(folder.name))
     return found
 

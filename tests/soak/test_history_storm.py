@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace import queue
-from tests.broker.processes import BrokerProcess, wait_until
+from tests.broker.processes import BrokerProcess
 from tests.soak.history import History, Outcome, find_anomalies, find_copy_anomalies, find_missing
 from tests.soak.history_load import (
     CALM_SECONDS,
@@ -38,6 +38,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 KILLS: Final = 220
 DRIVER_KILLS: Final = 16
 TASK_KILLS: Final = 40
+SPARK_SECONDS: Final = 600.0
+"""How long Spark may take until it runs tasks, also on a busy machine."""
 PIPELINE: Final = f"""
 from headrace import App
 
@@ -130,27 +132,23 @@ def kill_at_random(
             case "broker":
                 broker.restart()
             case "driver":
-                wait_until(lambda: is_at_work(pipeline), "the driver to start tasks", CALM_SECONDS)
+                await_python_workers(pipeline)
                 pipeline.kill()
                 pipeline.start()
             case _:
-                wait_until(lambda: kill_task(pipeline, chance), "a Python worker of Spark", CALM_SECONDS)
+                with suppress(ProcessLookupError):
+                    os.kill(chance.choice(await_python_workers(pipeline)), signal.SIGKILL)
     return dict(Counter(f"{victim} kills" for victim in plan))
 
 
-def is_at_work(pipeline: PipelineProcess) -> bool:
-    """Whether Spark has Python processes; a pipeline that has ended is started again."""
-    pipeline.ensure_running()
-    return bool(pipeline.python_workers())
-
-
-def kill_task(pipeline: PipelineProcess, chance: random.Random) -> bool:
-    """Kill one of the Python processes that Spark has started, if there is one."""
-    if not is_at_work(pipeline):
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(chance.choice(pipeline.python_workers()), signal.SIGKILL)
-    return True
+def await_python_workers(pipeline: PipelineProcess) -> list[int]:
+    """The Python processes of Spark, once it has some; a pipeline that has ended is started again."""
+    deadline = time.monotonic() + SPARK_SECONDS
+    while not (workers := pipeline.python_workers()):
+        assert time.monotonic() < deadline, f"Spark starts no Python process: {pipeline.log()}"
+        time.sleep(0.2)  # a look through all processes of the machine takes time itself
+        pipeline.ensure_running()
+    return workers
 
 
 def end(*clients: Client) -> None:

@@ -1,15 +1,16 @@
 """Two jobs in a process that may be killed at any step: one without state, and one that counts in windows.
 
-    python -m tests.spark.crash_jobs BOOTSTRAP FOLDER [JOB STEP BATCH]
+    python -m tests.spark.crash_jobs BOOTSTRAP FOLDER [JOB STEP:N ...]
 
-Both read all that is there and end. At the named step of the named batch the process says so on standard
-output and waits for a line on standard input, if it lives to see it.
+Both read all that is there and end. When the named job reaches one of the named steps, after N batches of its
+process that reached it before, the process prints the step and waits for a line on standard input.
 """
 
 import os
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -62,21 +63,26 @@ def counts(rows: DataFrame) -> DataFrame:
 
 
 class Stop:
-    """The step at which the process waits to be struck; without one it waits nowhere."""
+    """The steps of one job at which the process waits for a kill."""
 
-    def __init__(self, job: str = "", step: str = "", batch: str = "") -> None:
+    def __init__(self, job: str = "", *points: str) -> None:
         self.job = job
-        self._at = (step, batch)
+        self._left = set(points)
+        self._reached = Counter[str]()
         self._passed = threading.Event()
 
-    def steps(self, step: str, batch: int) -> None:
-        if self._at == (step, str(batch)) and not self._passed.is_set():
-            print(REACHED, flush=True)
+    def steps(self, step: str, _: int) -> None:
+        point = f"{step}:{self._reached[step]}"
+        self._reached[step] += 1
+        if point in self._left:
+            print(REACHED, step, flush=True)
             sys.stdin.readline()
-            self._passed.set()
+            self._left.remove(point)
+            if not self._left:
+                self._passed.set()
 
     def wait(self, query: StreamingQuery) -> None:
-        """Return when the step was passed, or will never be."""
+        """Return when all steps were passed, or the query has ended."""
         while query.isActive and not self._passed.wait(0.1):
             pass
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ Victim = Literal["driver", "broker", "task"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """Who dies, and when: at a step of a batch of one of the jobs."""
+    """Which process is killed at which step of which job; `batch` counts the batches of the job's process."""
 
     victim: Victim
     job: str
@@ -45,24 +46,27 @@ class Matrix:
         self._kafka = kafka
         self._folder = folder
         self._errors = folder / "errors"
+        self._records = 0
         self.struck: list[Kill] = []
         admin = AdminClient({"bootstrap.servers": kafka.address})
         topics = [NewTopic(name, partitions, 1) for name, partitions in PARTITIONS.items()]
         for created in admin.create_topics(topics).values():
             created.result(30)
-        self._fill()
+        self.fill()
 
-    def _fill(self) -> None:
+    def fill(self, records: int = RECORDS) -> None:
+        """Add input for both jobs."""
         producer = Producer({"bootstrap.servers": self._kafka.address, "log_level": 0})
-        for number in range(RECORDS):
+        for number in range(self._records, self._records + records):
             key = f"k{number % KEYS}".encode()
             producer.produce(EVENTS, f"event {number}".encode(), key=key)
             producer.produce(TICKS, str(number).encode(), key=key)
         assert producer.flush(30) == 0
+        self._records += records
 
-    def live(self, kill: Kill | None = None) -> int:
-        """The exit code of the jobs' process, which lost somebody on its way."""
-        stop = [] if kill is None else [kill.job, kill.step, str(kill.batch)]
+    def live(self, *kills: Kill) -> int:
+        """Run the jobs' process, with kills that have the same job and victim; its exit code."""
+        stop = [kills[0].job, *(f"{kill.step}:{kill.batch}" for kill in kills)] if kills else []
         command = [
             sys.executable,
             "-m",
@@ -84,8 +88,8 @@ class Matrix:
             ) as process,
         ):
             try:
-                if kill is not None:
-                    self._strike(kill, process)
+                if kills:
+                    self._strike(kills, process)
                 return process.wait(LIFE_SECONDS)
             finally:
                 _kill_all_of(process)
@@ -97,30 +101,33 @@ class Matrix:
                 return
         raise AssertionError(self._errors.read_text()[-5000:])
 
-    def _strike(self, kill: Kill, process: "subprocess.Popen[str]") -> None:
+    def _strike(self, kills: Sequence[Kill], process: "subprocess.Popen[str]") -> None:
+        """Kill at each step that the process reaches before it ends."""
         assert process.stdin is not None
         assert process.stdout is not None
         for line in process.stdout:
-            if line.strip() == REACHED:
-                break
-        else:
-            return  # it ended, or died of an earlier blow, before it came to the step
-        self.struck.append(kill)
-        match kill.victim:
-            case "driver":
-                _kill_all_of(process)
+            reached, _, step = line.strip().partition(" ")
+            if reached != REACHED:
+                continue
+            kill = next(kill for kill in kills if kill.step == step)
+            self.struck.append(kill)
+            match kill.victim:
+                case "driver":
+                    _kill_all_of(process)
+                    return
+                case "broker":
+                    self._kafka.restart()
+                case "task":
+                    (self._folder / "poison").touch()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            if set(kills) <= set(self.struck):
                 return
-            case "broker":
-                self._kafka.restart()
-            case "task":
-                (self._folder / "poison").touch()
-        process.stdin.write("\n")
-        process.stdin.flush()
 
     def check(self) -> None:
         """Pass when the outputs are those of the whole input computed at once."""
         capitals = read_committed(self._kafka.address, CAPITALS, PARTITIONS[CAPITALS])
-        expected = [f"EVENT {number}" for number in range(RECORDS)]
+        expected = [f"EVENT {number}" for number in range(self._records)]
         assert sorted(_flat(capitals)) == sorted(expected)
         for partition in capitals:
             for key in range(KEYS):
@@ -128,14 +135,14 @@ class Matrix:
                 of_key = [number for number in numbers if number % KEYS == key]
                 assert of_key == sorted(of_key)
         counted = read_committed(self._kafka.address, COUNTS, PARTITIONS[COUNTS])
-        assert sorted(_flat(counted)) == sorted(_closed_windows())
+        assert sorted(_flat(counted)) == sorted(_closed_windows(self._records))
 
 
-def _closed_windows() -> list[str]:
+def _closed_windows(records: int) -> list[str]:
     starts = Counter(
-        (second // WINDOW_SECONDS * WINDOW_SECONDS, f"k{second % KEYS}") for second in range(RECORDS)
+        (second // WINDOW_SECONDS * WINDOW_SECONDS, f"k{second % KEYS}") for second in range(records)
     )
-    last = RECORDS - 1
+    last = records - 1
     return [f"{start} {key} {n}" for (start, key), n in starts.items() if start + WINDOW_SECONDS <= last]
 
 
