@@ -7,7 +7,7 @@ BENCH  ?= broker
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo test coverage check docs bench test-cluster test-demo test-page soak lock format clean
+.PHONY: help install demo test coverage check docs reference bench test-cluster test-demo test-page soak lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ check: $(VENV)/.dev  ## lint, types, layers
 
 docs: $(VENV)/.dev  ## the documentation site in build/site, with its links checked
 	$(BIN)/python -m tools.site
+
+reference: $(VENV)/.dev  ## write the configuration reference again from the code
+	$(BIN)/python -m tools.configuration_page
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
 	$(BIN)/python -m pytest -n 2 -m "not cluster and not demo and not browser and not soak" $(ARGS)
