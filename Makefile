@@ -7,7 +7,7 @@ BENCH  ?= broker
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo test coverage check bench test-cluster test-demo test-page soak lock format clean
+.PHONY: help install demo test coverage check docs reference bench test-cluster test-demo test-page soak lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -45,6 +45,12 @@ check: $(VENV)/.dev  ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.dev  ## the documentation site in build/site, with its links checked
+	$(BIN)/python -m tools.site
+
+reference: $(VENV)/.dev  ## write the configuration reference again from the code
+	$(BIN)/python -m tools.configuration_page
+
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
 	$(BIN)/python -m pytest -n 2 -m "not cluster and not demo and not browser and not soak" $(ARGS)
 
@@ -75,4 +81,4 @@ lock: $(VENV)/.dev  ## make the lock files again from pyproject.toml
 	$(BIN)/python tools/lock.py
 
 clean:  ## remove what was made
-	rm -rf $(VENV) bench/.venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) bench/.venv build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

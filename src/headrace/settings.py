@@ -1,14 +1,6 @@
 """What is set, and by whom: arguments win over the environment, and that over the nearest `headrace.toml`.
 
-| setting | argument | environment | `headrace.toml` | otherwise |
-|---|---|---|---|---|
-| the broker | `--broker` | `HEADRACE_BROKER` | `[broker]` `address` | embedded in `run`, else 9092 here |
-| Spark's master | `--master` | `HEADRACE_MASTER` | `[spark]` `master` | this machine, all cores |
-| the state folder | `--state` | `HEADRACE_STATE` | `[jobs]` `state` | `.headrace` beside the file, or here |
-| checkpoints | | `HEADRACE_CHECKPOINTS` | `[jobs]` `checkpoints` | in the state folder |
-| more of Spark | | | `[spark.settings]` | |
-| where outputs go | `url=` | `HEADRACE_POSTGRES`, … | `[postgres]` `url`, … | |
-| the database to capture | `URL`, `--url` | `HEADRACE_CAPTURE` | `[capture]` `url` | |
+`SETTINGS` is the table of all of them.
 
 The nearest `headrace.toml` is that of the project folder, or of the closest folder above it. The project
 folder is that of the pipeline file while its jobs run, then `HEADRACE_PROJECT`, then the current folder. A
@@ -35,15 +27,133 @@ if TYPE_CHECKING:
 
 FILE: Final = "headrace.toml"
 STATE: Final = ".headrace"
-PROJECT: Final = "HEADRACE_PROJECT"
 LOCAL: Final = "local[*]"
-EXAMPLES: Final = {
-    "address": "127.0.0.1:9092",
-    "master": "local[2]",
-    "state": "./state",
-    "checkpoints": "/mnt/streams",
-    "url": "postgresql://user@host/database",
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting: where it can be set, its default, and what it means."""
+
+    doc: str
+    default: str = ""
+    option: str = ""
+    """The command-line option, or the argument in Python."""
+    variable: str = ""
+    """The environment variable."""
+    section: str = ""
+    """The section of `headrace.toml`."""
+    key: str = ""
+    """The key in that section."""
+    example: str = ""
+
+
+BROKER_ADDRESS: Final = Setting(
+    doc="Addresses of the broker or of the Kafka cluster, separated by commas.",
+    default="`headrace run` starts a broker of its own; other commands use 127.0.0.1:9092",
+    option="--broker",
+    variable="HEADRACE_BROKER",
+    section="broker",
+    key="address",
+    example="127.0.0.1:9092",
+)
+SPARK_MASTER: Final = Setting(
+    doc="Spark's master URL.",
+    default="local[*], all cores of this machine",
+    option="--master",
+    variable="HEADRACE_MASTER",
+    section="spark",
+    key="master",
+    example="local[2]",
+)
+SPARK_SETTINGS: Final = Setting(
+    doc="Spark properties, by their own names in quotes.",
+    default="chosen for the machine",
+    section="spark.settings",
+    key="*",
+    example="2g",
+)
+STATE_FOLDER: Final = Setting(
+    doc="Folder for checkpoints and, if `headrace run` starts a broker, for the broker's data.",
+    default=".headrace next to headrace.toml, or next to the pipeline file",
+    option="--state",
+    variable="HEADRACE_STATE",
+    section="jobs",
+    key="state",
+    example="./state",
+)
+CHECKPOINTS: Final = Setting(
+    doc="Folder or URL for the checkpoints of jobs. All workers of a Spark cluster must reach it.",
+    default="in the state folder",
+    variable="HEADRACE_CHECKPOINTS",
+    section="jobs",
+    key="checkpoints",
+    example="/mnt/streams",
+)
+PROJECT: Final = Setting(
+    doc="Folder in which the search for `headrace.toml` begins.",
+    default="the folder of the pipeline file, otherwise the current folder",
+    variable="HEADRACE_PROJECT",
+)
+CAPTURE_SALT: Final = Setting(
+    doc="Salt of the SHA-256 hashes that replace the values of `--hash` columns in a capture.",
+    default="empty",
+    option="--salt-file",
+    variable="HEADRACE_SALT",
+)
+
+
+def _service(name: str, *, doc: str, default: str = "", option: str = "url=", example: str) -> Setting:
+    return Setting(
+        doc=doc,
+        default=default,
+        option=option,
+        variable=f"HEADRACE_{name.upper()}",
+        section=name,
+        key="url",
+        example=example,
+    )
+
+
+SERVICES: Final = {
+    "postgres": _service(
+        "postgres",
+        doc="Database of `postgres(…)` sinks and of projections in PostgreSQL.",
+        example="postgresql://user@host/database",
+    ),
+    "sqlite": _service("sqlite", doc="File of `sqlite(…)` sinks.", option="file=", example="shop.db"),
+    "redis": _service(
+        "redis",
+        doc="Server of `redis(…)` sinks.",
+        default="redis://127.0.0.1:6379/0",
+        example="redis://127.0.0.1:6379/0",
+    ),
+    "smtp": _service(
+        "smtp",
+        doc="Mail server of `email(…)` sinks.",
+        default="smtp://127.0.0.1:25",
+        option="smtp=",
+        example="smtp://127.0.0.1:25",
+    ),
+    "capture": _service(
+        "capture",
+        doc="PostgreSQL database that `headrace capture` captures.",
+        option="URL, --url",
+        example="postgresql://user@host/database",
+    ),
 }
+"""The addresses of other servers, by the name that `Settings.url` takes."""
+
+SETTINGS: Final = (
+    BROKER_ADDRESS,
+    SPARK_MASTER,
+    SPARK_SETTINGS,
+    STATE_FOLDER,
+    CHECKPOINTS,
+    PROJECT,
+    *SERVICES.values(),
+    CAPTURE_SALT,
+)
+"""Every setting that is read from the environment or from `headrace.toml`."""
 
 
 class Said(NamedTuple):
@@ -88,7 +198,7 @@ class Settings:
         environment = os.environ if environment is None else environment
         folder = folder or Path.cwd()
         if project is None:
-            project = folder / environment.get(PROJECT, "")
+            project = folder / environment.get(PROJECT.variable, "")
         file = nearest_file(project)
         return Settings(
             environment=environment,
@@ -100,17 +210,17 @@ class Settings:
 
     def broker(self, argument: str | None = None) -> BrokerAddress | None:
         """The address that was named, if one was."""
-        said = self._find(argument, "--broker", "HEADRACE_BROKER", "broker", "address")
+        said = self._find(BROKER_ADDRESS, argument)
         return None if said is None else read_broker_address(said)
 
     def master(self, argument: str | None = None) -> str:
         """The master that Spark is to use."""
-        said = self._find(argument, "--master", "HEADRACE_MASTER", "spark", "master")
+        said = self._find(SPARK_MASTER, argument)
         return LOCAL if said is None else said.text
 
     def state(self, argument: str | None = None) -> Path:
         """The folder of checkpoints and, for an embedded broker, of its data."""
-        said = self._find(argument, "--state", "HEADRACE_STATE", "jobs", "state")
+        said = self._find(STATE_FOLDER, argument)
         base = self.project if self.file is None else self.file.parent
         if said is None:
             return base / STATE
@@ -118,12 +228,12 @@ class Settings:
 
     def checkpoints(self) -> str | None:
         """Where checkpoints are, if not in the state folder."""
-        said = self._find(None, "", "HEADRACE_CHECKPOINTS", "jobs", "checkpoints")
+        said = self._find(CHECKPOINTS, None)
         return None if said is None else said.text
 
     def url(self, service: str, argument: str | None = None) -> str | None:
         """The address of a service that outputs go to, such as `postgres`, if one was named."""
-        said = self._find(argument, "", f"HEADRACE_{service.upper()}", service, "url")
+        said = self._find(SERVICES[service], argument)
         return None if said is None else said.text
 
     def spark(self) -> dict[str, str]:
@@ -139,16 +249,16 @@ class Settings:
             for name, value in section.items()
         }
 
-    def _find(self, argument: str | None, option: str, variable: str, section: str, name: str) -> Said | None:
+    def _find(self, setting: Setting, argument: str | None) -> Said | None:
         if argument is not None:
-            return Said(argument, f"from {option}")
-        if self.environment.get(variable):
-            return Said(self.environment[variable], f"from {variable} in the environment")
-        value = self._section(section).get(name)
+            return Said(argument, f"from {setting.option}")
+        if self.environment.get(setting.variable):
+            return Said(self.environment[setting.variable], f"from {setting.variable} in the environment")
+        value = self._section(setting.section).get(setting.key)
         if value is None:
             return None
         if not isinstance(value, str):
-            raise self._not_text(section, name)
+            raise self._not_text(setting)
         return Said(value, f"from {self.file}")
 
     def _section(self, name: str) -> Mapping[str, Any]:
@@ -157,10 +267,10 @@ class Settings:
             raise Misuse(f"{self.file}: {name} is to be a section: write [{name}] on a line of its own.")
         return section
 
-    def _not_text(self, section: str, name: str) -> Misuse:
+    def _not_text(self, setting: Setting) -> Misuse:
         return Misuse(
-            f"{self.file}: the {name} is to be text: write [{section}] and below it "
-            f'{name} = "{EXAMPLES[name]}".'
+            f"{self.file}: the {setting.key} is to be text: write [{setting.section}] and below it "
+            f'{setting.key} = "{setting.example}".'
         )
 
 
@@ -171,15 +281,15 @@ def project_folder(folder: Path) -> Iterator[None]:
     Outputs look up their addresses when they are opened, on threads of Spark's and in child processes; the
     environment is what all of them share.
     """
-    before = os.environ.get(PROJECT)
-    os.environ[PROJECT] = str(folder)
+    before = os.environ.get(PROJECT.variable)
+    os.environ[PROJECT.variable] = str(folder)
     try:
         yield
     finally:
         if before is None:
-            del os.environ[PROJECT]
+            del os.environ[PROJECT.variable]
         else:
-            os.environ[PROJECT] = before
+            os.environ[PROJECT.variable] = before
 
 
 def read_broker_address(said: Said) -> BrokerAddress:

@@ -19,6 +19,7 @@ PAGES = [
     ROOT / "bench/README.md",
 ]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE_NAME = re.compile(r"# (\w+\.py)\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,12 @@ class Block:
     @property
     def name(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def file_name(self) -> str | None:
+        """The file that the reader is told to save it as: `# pipeline.py` is its first line."""
+        match = _FILE_NAME.match(self.text)
+        return match[1] if match and self.language == "python" else None
 
     def write_into(self, folder: Path) -> Path:
         """The file that a reader would make of it."""
@@ -80,6 +87,10 @@ class Terminal:
             "COLUMNS": "100",
             "NO_COLOR": "1",
         }
+
+    def save(self, name: str, text: str) -> None:
+        """Write a file that the page shows, for the commands after it."""
+        (self._folder / name).write_text(text)
 
     def run(self, command: Command) -> None:
         text = command.text.replace("9092", str(self._port))

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
-CLUSTER_PAGE = ROOT / "docs/cluster.md"  # its commands start Apache Kafka and a Spark cluster
-PYTHON = [block for block in BLOCKS if block.language == "python"]
+INSTALLATION = ROOT / "docs/installation.md"
+MARKS = {
+    ROOT / "docs/cluster.md": pytest.mark.cluster,  # its commands start Apache Kafka and a Spark cluster
+    INSTALLATION: pytest.mark.demo,  # its commands build the wheel, and install it from a package index
+}
+PYTHON = [block for block in BLOCKS if block.language == "python" and not block.file_name]
+SAVED = [block for block in BLOCKS if block.file_name]  # run by the commands of their pages
 ON_SPARK = re.compile(r"headrace\.testing import .*\brun\b|\blocal_session\(|\bapp\.run\(")
 JOBS = [block for block in PYTHON if ON_SPARK.search(block.text)]
 PROGRAMS = [block for block in PYTHON if block not in JOBS]
@@ -38,18 +43,22 @@ MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), r
         pytest.param(
             page,
             id=str(page.relative_to(ROOT)),
-            marks=[pytest.mark.cluster] if page == CLUSTER_PAGE else [],
+            marks=MARKS.get(page, ()),
         )
         for page in CONSOLE_PAGES
     ],
 )
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
+    if page == INSTALLATION:
+        (tmp_path / "headrace").symlink_to(ROOT)
     try:
         for block in blocks(page):
             if block.language == "console":
                 for command in commands(block):
                     terminal.run(command)
+            elif block.file_name:
+                terminal.save(block.file_name, block.text)
     finally:
         terminal.close()
 
@@ -83,6 +92,12 @@ def test_an_example_of_a_job_runs(
     names = runpy.run_path(str(block.write_into(tmp_path)), run_name=role)
     for test in [names[name] for name in names if name.startswith("test_")]:
         test(**{name: request.getfixturevalue(name) for name in signature(test).parameters})
+
+
+@pytest.mark.parametrize("block", SAVED, ids=lambda block: block.name)
+def test_a_file_that_a_page_shows_is_run_by_its_commands(block: Block) -> None:
+    after = [other for other in blocks(block.page) if other.line > block.line and other.language == "console"]
+    assert any(f" {block.file_name}" in command.text for other in after for command in commands(other))
 
 
 @pytest.mark.parametrize("block", OTHER, ids=lambda block: block.name)

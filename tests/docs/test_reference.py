@@ -1,0 +1,37 @@
+"""The reference pages name everything that there is."""
+
+import importlib
+import re
+
+import pytest
+
+from headrace.settings import SETTINGS
+from tests.docs.pages import ROOT
+from tools.configuration_page import PAGE, page
+
+API = (ROOT / "docs/reference/api.md").read_text()
+INTERNAL = {"HEADRACE_JAVA"}
+"""Variables that Headrace sets for processes of its own."""
+
+
+def test_the_configuration_reference_is_that_of_the_code() -> None:
+    assert PAGE.read_text() == page(), "the page is stale: write it again with `make reference`"
+
+
+def test_every_variable_that_the_code_names_is_in_the_configuration_reference() -> None:
+    sources = [file.read_text() for file in (ROOT / "src/headrace").rglob("*.py")]
+    named = {name for source in sources for name in re.findall(r"\bHEADRACE_[A-Z_]*[A-Z]\b", source)}
+    assert named - INTERNAL == {setting.variable for setting in SETTINGS if setting.variable}
+
+
+@pytest.mark.parametrize("module", ["headrace", "headrace.events", "headrace.queues", "headrace.testing"])
+def test_every_public_name_is_in_the_api_reference(module: str) -> None:
+    described = [_find(path) for path in re.findall(r"^::: ([\w.]+)$", API, re.MULTILINE)]
+    members = importlib.import_module(module)
+    missing = [name for name in members.__all__ if getattr(members, name) not in described]
+    assert not missing
+
+
+def _find(path: str) -> object:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
