@@ -10,11 +10,15 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
 
 from headrace.feeds import feed as feed_module
-from headrace.feeds.errors import BadRow, BadToken, TokenGone, UnknownView
+from headrace.feeds.errors import BadToken, TokenGone, UnknownView
 from headrace.feeds.feed import Change, ChangeFeed
+from headrace.protocol.batch import build_batch
+from headrace.protocol.records import NewRecord, encode_records
 from headrace.testing import BrokerProcess
+from tests.broker.wire_client import WireClient, batch_of
 from tests.cli.terminal import wait_until
 from tests.feeds.shelf import Shelf, Step, state_after, steps_of
 
@@ -244,14 +248,57 @@ def test_partitions_that_a_view_gets_later_are_read_too(
     assert steps_of(shelf.changes(since=token)) == [("upsert", "g", 1)]
 
 
-def test_a_record_that_is_no_row_is_told_with_its_offset(shelf: Shelf) -> None:
-    from confluent_kafka import Producer
+def unreadable() -> bytes:
+    """A batch of two records with sound keys and checksum; the last one counts headers that are not there."""
+    section = bytearray(encode_records([NewRecord(b"y", b"{}", 1)] * 2, 1))
+    section[-1] = 2
+    return bytes(build_batch(section, 2, base_timestamp=1, max_timestamp=1))
 
-    producer = Producer({"bootstrap.servers": shelf.bootstrap})
-    producer.produce(shelf.name, b"[1]", b"a", partition=1)
-    assert producer.flush(30) == 0
-    with pytest.raises(BadRow, match="offset 0 of partition 1"):
-        shelf.changes()
+
+def damage(shelf: Shelf) -> None:
+    """Write what is no row of the view: a batch that cannot be read, and a value that is no row."""
+    with WireClient(shelf.bootstrap) as client:
+        for batch in (unreadable(), batch_of(b"[1]", key=b"z")):
+            assert client.produce(shelf.name, batch, partition=1).error_code is ErrorCode.none
+
+
+def test_rows_before_and_after_an_unreadable_batch_are_in_the_snapshot(
+    shelf: Shelf, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf.write(("a", 1), ("b", 1))
+    damage(shelf)
+    shelf.write(("c", 2))
+    feed = shelf.feed(follow=False)
+    assert state_after(feed) == {"a": 1, "b": 1, "c": 2}
+    assert feed.skipped == 3
+    assert f"skipped offsets 2 to 3 of partition 1 of {shelf.name!r}" in caplog.text
+    assert f"skipped offset 4 of partition 1 of {shelf.name!r}" in caplog.text
+
+
+def test_a_feed_goes_on_behind_a_batch_that_cannot_be_read(shelf: Shelf) -> None:
+    shelf.write(("a", 1))
+    feed = shelf.feed()
+    changes = iter(feed)
+    token = next(changes).token
+    damage(shelf)
+    shelf.write(("a", 2))
+    assert steps_of([next(changes)]) == [("upsert", "a", 2)]
+    assert feed.skipped == 3
+    feed.close()
+    later = shelf.feed(since=token, follow=False)
+    assert (steps_of(later), later.skipped) == ([("upsert", "a", 2)], 3)
+
+
+def test_a_bad_entry_of_the_catalogue_hides_no_view(shelf: Shelf) -> None:
+    shelf.write(("a", 1))
+    with WireClient(shelf.bootstrap) as client:
+        for batch in (
+            unreadable(),
+            batch_of(b"{", key=shelf.name.encode()),
+            batch_of(b'{"topic": "t", "key": ["x"], "schema": {"fields": []}, "job": "j"}', key=b"other"),
+        ):
+            client.produce("headrace.views", batch)
+    assert steps_of(shelf.changes()) == [("row", "a", 1)]
 
 
 def test_a_broker_that_dies_and_comes_back_costs_a_reader_nothing(tmp_path: Path) -> None:

@@ -9,33 +9,29 @@ and its columns here, and needs nothing of the program that fills it.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.client.fetch import PartitionReader
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
+from headrace.client.records import read_records, skip_unreadable
 from headrace.client.topics import NewTopic, create_topics
-from headrace.errors import HeadraceError
 from headrace.feeds.errors import UnknownView
-from headrace.protocol.batch import read_header, split_batches
-from headrace.protocol.records import NewRecord, decode_batch, encode_batch
+from headrace.protocol.records import NewRecord, encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from headrace.client.cluster import Cluster
-    from headrace.protocol.records import Record
 
 TOPIC: Final = "headrace.views"
 PARTITION: Final = TopicPartition(TOPIC, 0)
 _CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(2 << 20)}
 
-
-class BadEntry(HeadraceError):
-    """A record of the topic of views that describes none."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +66,25 @@ def remember_view(cluster: Cluster, entry: ViewEntry) -> None:
 
 
 def read_views(cluster: Cluster) -> dict[str, ViewEntry]:
-    """The views by name, in alphabetical order; nothing where no job has made one yet."""
+    """The views by name, in alphabetical order; nothing where no job has made one yet.
+
+    A record that describes no view is skipped with a warning: an older entry of its name stays.
+    """
     if TOPIC not in cluster.topics((TOPIC,)):
         return {}
     newest: dict[str, ViewEntry | None] = {}
-    for record in _records(cluster):
+    start, end = (list_offsets(cluster, {PARTITION: which})[PARTITION] for which in (EARLIEST, LATEST))
+    for record in skip_unreadable(read_records(cluster, PARTITION, start, end)):
         name = (record.key or b"").decode(errors="replace")
-        newest[name] = None if record.value is None else _entry(name, record.value)
+        try:
+            newest[name] = None if record.value is None else _entry(name, record.value)
+        except (ValueError, KeyError, TypeError) as fault:
+            logger.warning(
+                "skipped offset %d of %s: it describes no view (%r). Only Headrace may write to that topic.",
+                record.offset,
+                TOPIC,
+                fault,
+            )
     return {name: entry for name, entry in sorted(newest.items()) if entry is not None}
 
 
@@ -92,26 +100,15 @@ def find_view(cluster: Cluster, name: str) -> ViewEntry:
     )
 
 
-def _records(cluster: Cluster) -> Iterator[Record]:
-    start, end = (list_offsets(cluster, {PARTITION: which})[PARTITION] for which in (EARLIEST, LATEST))
-    for piece in PartitionReader(cluster, PARTITION, start, end):
-        for batch in split_batches(piece.batches):
-            if not read_header(batch).is_control:
-                yield from decode_batch(batch)
-
-
 def _entry(name: str, value: bytes) -> ViewEntry:
-    try:
-        fields = json.loads(value)
-        return ViewEntry(
-            name=name,
-            topic=fields["topic"],
-            key=tuple(fields["key"]),
-            schema=fields["schema"],
-            job=fields["job"],
-        )
-    except (ValueError, KeyError, TypeError) as fault:
-        raise BadEntry(
-            f"the record of {name!r} in {TOPIC} describes no view ({fault!r}): something else writes to that "
-            "topic. Leave it to Headrace."
-        ) from fault
+    fields = json.loads(value)
+    columns = {field["name"]: field["type"] for field in fields["schema"]["fields"]}
+    if not columns.keys() >= set(fields["key"]):
+        raise ValueError("its key names columns that it does not have")
+    return ViewEntry(
+        name=name,
+        topic=fields["topic"],
+        key=tuple(fields["key"]),
+        schema=fields["schema"],
+        job=fields["job"],
+    )

@@ -13,7 +13,3 @@ class BadToken(Misuse):
 
 class TokenGone(HeadraceError):
     """The changes after a token are no longer all there: a feed cannot go on from it without a gap."""
-
-
-class BadRow(HeadraceError):
-    """A record in a view's topic that is no row of the view."""

@@ -70,6 +70,11 @@ def event_of(change: Change) -> bytes:
     return f"event: {change.kind}\nid: {change.token}\ndata: {change.to_json()}\n\n".encode()
 
 
+def skipped_event(count: int) -> str:
+    """The event that says how many records could not be read so far."""
+    return f"event: skipped\ndata: {json.dumps({'records': count})}\n\n"
+
+
 def last_event(fault: HeadraceError) -> str:
     """The event that says why a stream ends."""
     return f"event: end\ndata: {json.dumps({'error': str(fault)})}\n\n"

@@ -7,11 +7,15 @@ First come the rows that are there when the feed begins (`row`), then, as they a
 new or took another's place (`upsert`) and keys that went (`delete`). `change.token` names the point after the
 change: a feed that is opened `since` it goes on there, with nothing twice and nothing left out. Where the
 log no longer holds all that came after a token, the feed says so instead of leaving something out.
+
+A record batch that cannot be read, or a record that is not a row of the view, does not end a feed: it is
+skipped, a warning with topic, partition and offset is logged, and `feed.skipped` counts it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -20,21 +24,24 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import OffsetsGone
 from headrace.client.partition import TopicPartition
 from headrace.feeds.catalogue import find_view
-from headrace.feeds.errors import BadRow, TokenGone
+from headrace.feeds.errors import TokenGone
 from headrace.feeds.log import ViewLog
 from headrace.feeds.place import Place, read_token
 from headrace.feeds.values import Codec, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
     from types import TracebackType
 
+    from headrace.columns.cutting import UnreadableBatch
     from headrace.feeds.catalogue import ViewEntry
     from headrace.feeds.log import Entry
 
 Kind = Literal["row", "upsert", "delete"]
 LOOK_AGAIN_S: Final = 10.0
 """How often a feed looks whether its topic has more partitions, or is another one by now."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +96,8 @@ class ChangeFeed:
         self._since = since
         self._follow = follow
         self._batches: Generator[list[Change]] | None = None
+        self.skipped = 0
+        """Offsets that could not be read as rows of the view so far; the log of the program names each."""
 
     def __iter__(self) -> Iterator[Change]:
         with self:
@@ -134,11 +143,15 @@ class ChangeFeed:
     ) -> None:
         self.close()
 
+    def _skip(self, where: str, count: int, reason: str) -> None:
+        self.skipped += count
+        logger.warning("the feed of the view %r skipped %s: %s", self._view, where, reason)
+
     def _read(self) -> Generator[list[Change]]:
         with Cluster.of(self._broker, client_id="headrace-changes") as cluster:
             cluster.any()  # an address where nobody answers is told at once
             try:
-                reading = _Reading(cluster, find_view(cluster, self._view), self._since)
+                reading = _Reading(cluster, find_view(cluster, self._view), self._since, self._skip)
                 yield from reading.snapshot()
                 yield from reading.changes(follow=self._follow)
             except OffsetsGone as fault:
@@ -151,8 +164,11 @@ class ChangeFeed:
 class _Reading:
     """One pass over a view: the place that moves, and the changes on the way."""
 
-    def __init__(self, cluster: Cluster, view: ViewEntry, since: str | None) -> None:
+    def __init__(
+        self, cluster: Cluster, view: ViewEntry, since: str | None, skip: Callable[[str, int, str], None]
+    ) -> None:
         self._view = view
+        self._skip = skip
         self._codec = Codec(view.schema, view.key)
         self._log = ViewLog(cluster, view.topic)
         self._extents = self._log.extents()
@@ -170,8 +186,8 @@ class _Reading:
         for number in range(partition, len(self._place.offsets)):
             after = offset if number == partition else -1
             first, end = self._extents[number][0], self._place.offsets[number]
-            entries = self._log.rows(number, first, end) if first < end else []
-            yield [self._row(number, entry) for entry in entries if entry.offset > after]
+            entries = self._log.rows(number, first, end, self._skip_batch) if first < end else []
+            yield self._made("row", number, (entry for entry in entries if entry.offset > after))
         self._stand_at(self._place.offsets)
 
     def changes(self, *, follow: bool) -> Iterator[list[Change]]:
@@ -179,19 +195,38 @@ class _Reading:
         ends = [end for _, end in self._extents]
         while follow or any(at < end for at, end in zip(self._place.offsets, ends, strict=False)):
             batch: list[Change] = []
-            for news in self._log.follow(self._place.offsets):
-                batch += [self._change(news.partition, entry) for entry in news.entries]
+            for news in self._log.follow(self._place.offsets, self._skip_batch):
+                batch += self._made(None, news.partition, news.entries)
                 self._move(news.partition, news.next_offset)
             yield batch
             self._look_again()
 
-    def _row(self, partition: int, entry: Entry) -> Change:
-        self._stand_at(self._place.offsets, (partition, entry.offset))
-        return self._made("row", partition, entry)
+    def _made(self, kind: Kind | None, partition: int, entries: Iterable[Entry]) -> list[Change]:
+        """The changes that these records are; the place moves with each of them."""
+        changes: list[Change] = []
+        for entry in entries:
+            if kind is None:
+                self._move(partition, entry.offset + 1)
+            else:
+                self._stand_at(self._place.offsets, (partition, entry.offset))
+            try:
+                changes.append(self._change(kind, entry))
+            except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as fault:
+                where = f"offset {entry.offset} of partition {partition} of {self._view.topic!r}"
+                self._skip(
+                    where, 1, f"it is no row of the view ({fault}). Only the view's job may write here"
+                )
+        return changes
 
-    def _change(self, partition: int, entry: Entry) -> Change:
-        self._move(partition, entry.offset + 1)
-        return self._made("delete" if entry.value is None else "upsert", partition, entry)
+    def _change(self, kind: Kind | None, entry: Entry) -> Change:
+        row = None if entry.value is None else self._codec.row(entry.value)
+        key = self._codec.key(entry.key or b"") if row is None else self._codec.key_of(row)
+        chosen: Kind = kind or ("delete" if row is None else "upsert")
+        return Change(kind=chosen, key=key, row=row, place=self._place, value=entry.value)
+
+    def _skip_batch(self, partition: int, batch: UnreadableBatch) -> None:
+        where = f"offsets {batch.first} to {batch.last} of partition {partition} of {self._view.topic!r}"
+        self._skip(where, batch.last + 1 - batch.first, f"the record batch cannot be read: {batch.reason}")
 
     def _move(self, partition: int, offset: int) -> None:
         offsets = self._place.offsets
@@ -200,17 +235,6 @@ class _Reading:
     def _stand_at(self, offsets: tuple[int, ...], row: tuple[int, int] | None = None) -> None:
         # Once for each change; `dataclasses.replace` would take twice as long.
         self._place = Place(topic=self._view.topic, identity=self._identity, offsets=offsets, row=row)
-
-    def _made(self, kind: Kind, partition: int, entry: Entry) -> Change:
-        try:
-            row = None if entry.value is None else self._codec.row(entry.value)
-            key = self._codec.key(entry.key or b"") if row is None else self._codec.key_of(row)
-        except (ValueError, KeyError, TypeError) as fault:
-            raise BadRow(
-                f"the record at offset {entry.offset} of partition {partition} of {self._view.topic!r} is no "
-                f"row of the view: {fault}. Only the view's job is to write to its topic."
-            ) from fault
-        return Change(kind=kind, key=key, row=row, place=self._place, value=entry.value)
 
     def _checked(self, place: Place) -> Place:
         """The place, if the log can go on from it; partitions that the topic got since then begin at 0."""

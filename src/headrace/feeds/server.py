@@ -6,6 +6,7 @@
 Every event has the token of its change as `id`. A client that was cut off sends the last one back as
 `Last-Event-ID` (browsers do so by themselves) and goes on right after it; `?since=` does the same. Where that
 is no longer possible the answer is 410, on which browsers stop trying: the page then opens a feed anew.
+An event `skipped` tells how many records of the view could not be read so far.
 
 Only `GET` is served, heads are bounded in size and time, and a client that does not take what it asked for is
 hung up on. Every client has its own feed, so that a slow one is a matter between it and its feed.
@@ -31,6 +32,7 @@ from headrace.feeds.events import (
     document,
     last_event,
     pieces_of,
+    skipped_event,
 )
 from headrace.feeds.feed import ChangeFeed
 from headrace.feeds.request import Refused, Request, read_head
@@ -143,6 +145,7 @@ class ChangeServer:
     ) -> None:
         """Send the feed until one of the two ends it; the first batch is there before the head is sent."""
         head = STREAM_HEAD + self._permission(request) + "\r\nretry: 2000\n\n"
+        skipped = 0
         try:
             async with contextlib.aclosing(batches_of(feed)) as batches:
                 async for batch in batches:
@@ -153,6 +156,9 @@ class ChangeServer:
                     head = ""
                     for piece in pieces_of(batch or ()):
                         await self._send(writer, piece)
+                    if feed.skipped > skipped:
+                        skipped = feed.skipped
+                        await self._send(writer, skipped_event(skipped).encode())
         except Refused as fault:
             if head and fault.status is not HTTPStatus.BAD_GATEWAY:
                 raise
