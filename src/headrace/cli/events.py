@@ -120,11 +120,11 @@ def diff(
     Example: headrace events diff shop.Cart cart-17 --program shop.py
     """
     from headrace.events.differences import steps
-    from headrace.events.history import read_history
+    from headrace.events.history import read_events
 
     form = _form(of, program)
     with connect(broker) as session:
-        found = list(steps(form, key, read_history(session.cluster, _topics(session, of), key)))
+        found = list(steps(form, key, read_events(session.cluster, _topics(session, of), key)))
     if as_json:
         print_json([{**_document(step.recorded), "changes": _changes(step.differences)} for step in found])
         return

@@ -24,7 +24,7 @@ from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition, by_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kio.schema.fetch.v12.response import PartitionData
 
@@ -44,7 +44,7 @@ class FetchedBatches(NamedTuple):
 
     partition: TopicPartition
     batches: memoryview
-    aborted: list[tuple[int, int]]
+    aborted: Sequence[tuple[int, int]]
     """Producer id and first offset of each aborted transaction among the batches."""
     next_offset: int
 

@@ -27,7 +27,9 @@ class UnreadableRecords(NamedTuple):
     last: int
     reason: str
     batch: bytes = b""
-    """The record batch as it is stored; empty if the batch is sound and one record of it is not usable."""
+    """The record batch as it is stored; empty if the batch can be read, and its record means nothing."""
+    key: bytes | None = None
+    """The key of a record that means nothing."""
 
     def __str__(self) -> str:
         offsets = (

@@ -4,7 +4,14 @@
 """
 
 from headrace.events.aggregate import Aggregate
-from headrace.events.errors import CommandFailed, Rejected, Unanswered, UnknownEvent, VersionConflict
+from headrace.events.errors import (
+    CommandFailed,
+    Rejected,
+    Unanswered,
+    UnknownEvent,
+    UnreadableHistory,
+    VersionConflict,
+)
 from headrace.events.event import Event
 from headrace.events.limits import Limits
 from headrace.events.projection import Projection
@@ -22,5 +29,6 @@ __all__ = [
     "Rejected",
     "Unanswered",
     "UnknownEvent",
+    "UnreadableHistory",
     "VersionConflict",
 ]

@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from headrace.events.errors import CommandFailed, Rejected, VersionConflict
+from headrace.events.errors import CommandFailed, Rejected, UnreadableHistory, VersionConflict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
 
-Kind = Literal["done", "rejected", "conflict", "failed"]
+Kind = Literal["done", "rejected", "conflict", "failed", "unreadable"]
 LONGEST_REASON: Final = 2_000
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -46,12 +46,26 @@ class Command:
     def read(value: bytes) -> Command:
         """The command in the value of a record; `ValueError` when it is none."""
         try:
-            return Command(**json.loads(value))
-        except TypeError as fault:
+            command = Command(**json.loads(value))
+        except (TypeError, RecursionError) as fault:
             raise ValueError(str(fault)) from fault
+        wrong = [name for name, kinds in _TYPES.items() if not isinstance(getattr(command, name), kinds)]
+        if wrong:
+            raise ValueError(f"its {wrong[0]} is {getattr(command, wrong[0])!r}")
+        return command
 
 
-_FIELDS: Final = tuple(Command.__dataclass_fields__)
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "aggregate_id": (str,),
+    "name": (str,),
+    "arguments": (dict,),
+    "command_id": (str,),
+    "expected_version": (int, type(None)),
+    "actor": (str, type(None)),
+    "correlation": (str, type(None)),
+    "causation": (str, type(None)),
+}
+_FIELDS: Final = tuple(_TYPES)
 
 
 class Reach(NamedTuple):
@@ -87,12 +101,18 @@ class Answer:
 
     @staticmethod
     def read(value: bytes) -> tuple[Answer, Reach]:
-        """The answer in the value of a record, and what is answered when it is there."""
-        aggregate_id, command_id, kind, version, reason, *reach = json.loads(value)
-        answer = Answer(
-            aggregate_id=aggregate_id, command_id=command_id, kind=kind, version=version, reason=reason
-        )
-        return answer, Reach(*reach)
+        """The answer in the value of a record, and what is answered when it is there, or `ValueError`."""
+        try:
+            aggregate_id, command_id, kind, version, reason, *reach = json.loads(value)
+            answer = Answer(
+                aggregate_id=aggregate_id, command_id=command_id, kind=kind, version=version, reason=reason
+            )
+            reached = Reach(*map(int, reach))
+        except (TypeError, RecursionError) as fault:
+            raise ValueError(str(fault)) from fault
+        if kind != "done" and kind not in _ERRORS:
+            raise ValueError(f"its kind is {kind!r}")
+        return answer, reached
 
     def result(self) -> int:
         """The version, or the error that the answer is."""
@@ -107,4 +127,9 @@ def hand_over(waiting: Future[Answer], answer: Answer) -> None:
         waiting.set_result(answer)
 
 
-_ERRORS: Final = {"rejected": Rejected, "conflict": VersionConflict, "failed": CommandFailed}
+_ERRORS: Final = {
+    "rejected": Rejected,
+    "conflict": VersionConflict,
+    "failed": CommandFailed,
+    "unreadable": UnreadableHistory,
+}

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from headrace.client.partition import TopicPartition
 from headrace.events.command import Reach
-from headrace.events.decision import decide, failed
-from headrace.events.history import rebuild
+from headrace.events.decision import answer_to, decide, failed
+from headrace.events.errors import BadEvent, UnknownEvent, UnreadableHistory
+from headrace.events.history import incomplete, rebuild
 from headrace.events.recorded import write_event
 from headrace.events.state import write_state
 from headrace.events.takeover import MARK, restore
@@ -91,6 +92,7 @@ class Desk:
         self._partition = partition
         self._fresh: dict[str, list[Event]] = {}
         self._untold = restored.untold
+        self._unreadable = restored.unreadable
         self._marked = -1
         self._is_keepable = False
 
@@ -125,6 +127,9 @@ class Desk:
         known = self._remembered.find(command)
         if known is not None:
             return Draft(known, is_told=letter.offset is None)
+        reason = self._unreadable.reason(command.aggregate_id)
+        if reason is not None:
+            return Draft(self._unreadable_answer(command, reason))
         aggregate = self._shelf.get(command.aggregate_id)
         decision = decide(self._form, aggregate, command)
         answer = decision.answer
@@ -134,7 +139,7 @@ class Desk:
             if fault is None:
                 records = list(self._records(command, answer, decision.events))
             else:
-                answer = failed(self._form, self._restored(command.aggregate_id), command, fault)
+                answer = self._failed(command, fault)
         self._remembered.add(answer)
         return Draft(answer, records, is_told=letter.offset is None and bool(records))
 
@@ -153,6 +158,19 @@ class Desk:
         self._fresh.setdefault(aggregate.id, []).extend(event for event, _ in events)
         self._shelf.changed(aggregate.id, self._end, command.command_id)
         return None
+
+    def _failed(self, command: Command, fault: Exception) -> Answer:
+        """The answer to a command whose events could not be applied; the aggregate is read again."""
+        key = command.aggregate_id
+        try:
+            return failed(self._form, self._restored(key), command, fault)
+        except (UnreadableHistory, UnknownEvent, BadEvent) as unreadable:
+            self._unreadable.add_event(key, self._end, str(unreadable))
+            self._shelf.set_aside(key, self._end)
+            return self._unreadable_answer(command, str(unreadable))
+
+    def _unreadable_answer(self, command: Command, reason: str) -> Answer:
+        return answer_to(command, "unreadable", 0, incomplete(self._form, command.aggregate_id, reason))
 
     def _restored(self, key: str) -> Aggregate:
         """The aggregate anew, from the log and from what this transaction has added."""

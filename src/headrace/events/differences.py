@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.events.history import advance
+from headrace.events.history import advance, whole_history
 from headrace.events.state import plain_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from headrace.client.records import UnreadableRecords
     from headrace.events.aggregate import AggregateForm
     from headrace.events.recorded import Recorded
 
@@ -39,11 +40,11 @@ class Step(NamedTuple):
     differences: tuple[Difference, ...]
 
 
-def steps(form: AggregateForm, key: str, history: Iterable[Recorded]) -> Iterator[Step]:
-    """Each event of an aggregate with what it changed."""
+def steps(form: AggregateForm, key: str, records: Iterable[Recorded | UnreadableRecords]) -> Iterator[Step]:
+    """Each event of an aggregate with what it changed; `UnreadableHistory` where one may be missing."""
     aggregate = form.new(key)
     before = plain_state(form, aggregate)
-    for recorded in history:
+    for recorded in whole_history(form, key, records):
         advance(form, aggregate, recorded)
         after = plain_state(form, aggregate)
         yield Step(recorded, tuple(differences(before, after)))

@@ -12,6 +12,8 @@ __all__ = [
     "Unanswered",
     "Unkeepable",
     "UnknownEvent",
+    "UnreadableEvent",
+    "UnreadableHistory",
     "VersionConflict",
 ]
 
@@ -45,6 +47,14 @@ class UnknownEvent(HeadraceError):
 
 class BadEvent(HeadraceError):
     """An event whose fields are not those of its class."""
+
+
+class UnreadableEvent(BadEvent):
+    """A record that is no event: another program wrote it, or it is damaged."""
+
+
+class UnreadableHistory(HeadraceError):
+    """An aggregate whose events cannot all be read: it takes no commands, because its state is not known."""
 
 
 class Unkeepable(HeadraceError):

@@ -24,7 +24,7 @@ import json
 import re
 from typing import Any, ClassVar, Final, dataclass_transform, get_type_hints
 
-from headrace.events.errors import BadEvent, Misuse, UnknownEvent
+from headrace.events.errors import BadEvent, Misuse, UnknownEvent, UnreadableEvent
 from headrace.events.values import Form, form_of, read_with
 
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -83,7 +83,13 @@ class EventForm:
 
     def read(self, value: bytes, version: int) -> Event:
         """The event that was written with the class of that version, as one of today."""
-        fields = self.upcast(json.loads(value), version)
+        try:
+            written: dict[str, Any] = json.loads(value)
+        except (ValueError, RecursionError) as fault:
+            raise UnreadableEvent(f"its fields are no JSON: {fault}") from fault
+        if not isinstance(written, dict):
+            raise UnreadableEvent(f"its fields are no JSON object: {value[:80]!r}")
+        fields = self.upcast(written, version)
         if fields.keys() != self.fields.keys():
             fields = self._completed(fields)
         event = self.kind.__new__(self.kind)

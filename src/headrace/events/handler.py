@@ -129,12 +129,10 @@ class Handler:
                 self.fault = fault
             except HeadraceError as fault:
                 logger.warning("%s goes back to the log: %s", self._thread.name, fault)
-            except (
-                Exception
-            ) as fault:  # a supervisor: an applier that fails in a replay must not end it unseen
+            except Exception as fault:  # a supervisor: what nobody expected must not end the thread unseen
                 logger.exception("%s cannot serve", self._thread.name)
                 self.fault = BadEvent(
-                    f"events of {self._duty.topics.events}, partition {self.partition}, cannot be applied: "
+                    f"partition {self.partition} of {self._duty.topics.events} cannot be handled: "
                     f"{type(fault).__name__}: {fault}"
                 )
             with self._changed:

@@ -2,6 +2,9 @@
 
 A consumer group over the topic of commands deals the partitions out. That is advice only: a process that does
 not know yet that it lost a partition can decide nothing, because its successor has fenced it.
+
+The group's consumer reads nothing. Commands are fetched here, from the offset on that each handler says, so
+that a rebalance cannot move a position, and a record batch that cannot be read is passed over.
 """
 
 from __future__ import annotations
@@ -9,27 +12,43 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Assigned
 
+from headrace.client.cluster import Cluster
+from headrace.client.errors import OffsetsGone
+from headrace.client.follow import fetch_batches
+from headrace.client.partition import TopicPartition
+from headrace.client.records import committed_records, skip_unreadable
+from headrace.errors import HeadraceError
 from headrace.events.command import Command
 from headrace.events.desk import Letter
 from headrace.events.handler import Duty, Handler, Post
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from headrace.client.follow import FetchedBatches
+    from headrace.protocol.records import Record
 
 POLL_S: Final = 0.05
+WAIT_MS: Final = 50
+"""How long a fetch waits for commands: partitions that come or go meanwhile are noticed after it."""
+FETCH_TIMEOUT_S: Final = 2.0
 SESSION_MS: Final = 6_000
 """How long a process that was killed still counts as the handler of its partitions; brokers allow no less."""
 LEAVE_S: Final = 10.0
-ASK_S: Final = 5.0
-LOOK_S: Final = 2.0
 _SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
 
 logger = logging.getLogger(__name__)
+
+
+class Reading(NamedTuple):
+    """Who wants the commands of a partition, and from which offset on."""
+
+    handler: Handler
+    opening: int
+    offset: int
 
 
 class Ownership:
@@ -37,15 +56,12 @@ class Ownership:
 
     def __init__(self, duty: Duty) -> None:
         self._topic = duty.topics.commands
-        self._duty = duty._replace(opened=self._opened)
+        self._duty = duty._replace(opened=self._begin_reading)
         self._handlers: dict[int, Handler] = {}
-        self._opening: queue.SimpleQueue[tuple[Handler, int, int]] = queue.SimpleQueue()
-        self._full: set[int] = set()
-        self._openings: dict[int, int] = {}
-        self._next: dict[int, int] = {}
-        self._seen: dict[int, int] = {}
-        self._look_at = 0.0
+        self._opened: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._readings: dict[int, Reading] = {}
         self._stopping = threading.Event()
+        self._cluster = Cluster.of(duty.broker, client_id="headrace-events", timeout_s=FETCH_TIMEOUT_S)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": duty.broker,
@@ -55,8 +71,6 @@ class Ownership:
                 "session.timeout.ms": SESSION_MS,
                 "heartbeat.interval.ms": 1_000,
                 "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "fetch.error.backoff.ms": 50,
                 "logger": _SILENT,
             }
         )
@@ -82,44 +96,49 @@ class Ownership:
         )
         try:
             while not self._stopping.is_set():
-                try:
-                    self._read()
-                except (
-                    KafkaException
-                ) as fault:  # of a call that a rebalance overtook: without a reader none comes
-                    logger.warning("%s: %s", self._topic, fault)
+                self._step()
         finally:
             self._end(list(self._handlers))
             self._consumer.close()
+            self._cluster.close()
 
-    def _read(self) -> None:
-        """Take what there is, and wait a little for it."""
-        self._begin_reading()
-        self._slow_down()
-        self._look_for_stalls()
-        message = self._consumer.poll(POLL_S)
-        while message is not None:
-            self._deliver(message)
-            message = self._consumer.poll(0)
+    def _step(self) -> None:
+        """Let the group's consumer work, and hand out commands that have come."""
+        self._take_openings()
+        wanted = {
+            TopicPartition(self._topic, number): reading.offset
+            for number, reading in self._readings.items()
+            if not reading.handler.is_full
+        }
+        self._consumer.poll(0 if wanted else POLL_S)  # every partition is paused: it only calls back
+        if not wanted:
+            return
+        try:
+            for fetched in fetch_batches(self._cluster, wanted, max_wait_ms=WAIT_MS):
+                self._deliver(fetched)
+        except OffsetsGone as gone:
+            self._move(gone.partition.partition, gone.first)
+        except HeadraceError as fault:  # of a broker that is away: it is tried again
+            logger.info("%s: %s", self._topic, fault)
+            self._stopping.wait(POLL_S)
 
-    def _assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        # Nothing is taken before the handler knows what was answered, and says from where on. Were it the end
-        # that is looked for until then, librdkafka could find it later, and pass over what came meanwhile.
-        places = [TopicPartition(self._topic, each.partition, 0) for each in partitions]
+    def _assign(self, consumer: Any, partitions: list[Assigned]) -> None:
+        # Nothing is taken before the handler knows what was answered, and says from where on.
+        places = [Assigned(self._topic, each.partition, 0) for each in partitions]
         consumer.incremental_assign(places)
         consumer.pause(places)
         for each in partitions:
-            self._openings.pop(each.partition, None)  # what is read before `_begin_reading` is not wanted
             handler = self._handlers[each.partition] = Handler(self._duty, each.partition)
             handler.start()
 
-    def _revoke(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+    def _revoke(self, consumer: Any, partitions: list[Assigned]) -> None:
         self._end([each.partition for each in partitions])
         consumer.incremental_unassign(partitions)
 
     def _end(self, partitions: list[int]) -> None:
         leaving = [self._handlers.pop(number) for number in partitions if number in self._handlers]
         for handler in leaving:
+            self._readings.pop(handler.partition, None)
             handler.stop()
         for handler in leaving:
             if not handler.join(LEAVE_S):
@@ -127,92 +146,41 @@ class Ownership:
                     "the handler of partition %d of %s does not end", handler.partition, self._topic
                 )
 
-    def _opened(self, handler: Handler, opening: int, offset: int) -> None:
-        self._opening.put((handler, opening, offset))
+    def _begin_reading(self, handler: Handler, opening: int, offset: int) -> None:
+        self._opened.put(Reading(handler, opening, offset))
 
-    def _begin_reading(self) -> None:
+    def _take_openings(self) -> None:
         """Read for handlers that have opened their partitions, from where on they want it."""
-        for _ in range(self._opening.qsize()):
-            handler, opening, offset = self._opening.get()
-            if self._handlers.get(handler.partition) is not handler:
-                continue
-            place = TopicPartition(self._topic, handler.partition, offset)
-            try:
-                self._consumer.seek(place)
-                self._consumer.resume([place])
-                self._openings[handler.partition] = opening
-                self._next[handler.partition] = offset
-                self._full.discard(handler.partition)
-            except KafkaException:  # the assignment is not in effect yet
-                self._opening.put((handler, opening, offset))
+        for _ in range(self._opened.qsize()):
+            reading = self._opened.get()
+            if self._handlers.get(reading.handler.partition) is reading.handler:
+                self._readings[reading.handler.partition] = reading
 
-    def _slow_down(self) -> None:
-        """Leave commands of handlers that have enough of them in the topic for a while."""
-        for number, handler in self._handlers.items():
-            place = TopicPartition(self._topic, number)
-            if handler.is_full and number not in self._full:
-                self._consumer.pause([place])
-                self._full.add(number)
-            elif number in self._full and not handler.is_full:
-                self._consumer.resume([place])
-                self._full.remove(number)
+    def _move(self, number: int, offset: int) -> None:
+        if number in self._readings:  # a rebalance may have taken it away meanwhile
+            self._readings[number] = self._readings[number]._replace(offset=offset)
 
-    def _look_for_stalls(self) -> None:
-        """Now and then: read again where there are commands and none came since the last look.
+    def _deliver(self, fetched: FetchedBatches) -> None:
+        number = fetched.partition.partition
+        reading = self._readings[number]
+        for record in skip_unreadable(committed_records(*fetched[:3])):
+            if record.offset >= reading.offset:
+                self._offer(reading, record)
+        self._move(number, fetched.next_offset)
 
-        Callers wait for what is in the topic; a position that went astray in a rebalance must not let them.
-        """
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + LOOK_S
-        for number in self._openings.keys() & self._handlers.keys() - self._full:
-            wanted = self._next[number]
-            place = TopicPartition(self._topic, number, wanted)
-            if self._known_end(place) > wanted == self._seen.get(number):
-                self._goes_back(place)
-            self._seen[number] = wanted
-
-    def _known_end(self, place: TopicPartition) -> int:
-        """Where the partition ends, as far as the last answer to a fetch said."""
+    def _offer(self, reading: Reading, record: Record) -> None:
+        number = reading.handler.partition
         try:
-            return self._consumer.get_watermark_offsets(place, cached=True)[1]
-        except KafkaException:
-            return -1
-
-    def _deliver(self, message: Message) -> None:
-        if message.error() is not None:
-            logger.info("%s: %s", self._topic, message.error())
-            return
-        number, offset = message.partition() or 0, message.offset() or 0
-        handler = self._handlers.get(number)
-        if handler is None or number not in self._openings or not self._is_next(number, offset):
-            return
-        try:
-            command = Command.read(message.value() or b"")
+            command = Command.read(record.value or b"")
+            if self._duty.topics.partition_of(command.aggregate_id) != number:
+                raise ValueError(f"{command.aggregate_id!r} belongs to another partition")
         except ValueError as fault:
             logger.warning(
-                "offset %d of partition %d of %s is no command: %s", offset, number, self._topic, fault
+                "skipped offset %d of partition %d of %s, which is no command: %s",
+                record.offset,
+                number,
+                self._topic,
+                fault,
             )
             return
-        handler.offer(Post(Letter(command, offset)), self._openings[number])
-
-    def _is_next(self, number: int, offset: int) -> bool:
-        """Whether this is the command to be taken next; if one is left out, go back for it."""
-        wanted = self._next[number]
-        if offset > wanted and self._goes_back(TopicPartition(self._topic, number, wanted)):
-            return False
-        self._next[number] = max(wanted, offset + 1)
-        return offset >= wanted
-
-    def _goes_back(self, place: TopicPartition) -> bool:
-        """Read from that place on again, unless retention took what is there."""
-        try:
-            known = self._consumer.get_watermark_offsets(place, timeout=ASK_S)
-            # Its types do not say so: when time is up, it is None.
-            first, _ = cast("tuple[int, int] | None", known) or (0, 0)
-            if first > place.offset:
-                return False
-            self._consumer.seek(place)
-        except KafkaException:
-            logger.info("%s: offset %d is to be read again", self._topic, place.offset)
-        return True
+        reading.handler.offer(Post(Letter(command, record.offset)), reading.opening)

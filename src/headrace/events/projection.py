@@ -16,7 +16,8 @@
 
 The tables are in an SQLite file, or in PostgreSQL: `Baskets(PostgresSchema("baskets"))`. How far
 the projection has come is a table beside them, written in the same transaction. Events of its aggregates that
-it has no method for are passed over; one that the aggregates do not know stops it.
+it has no method for are passed over; one that the aggregates do not know stops it. A record that cannot be
+read is left out with a warning, and counted in `skipped`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Projection:
         if not self.of:
             raise Misuse(f"{type(self).__name__} is to say whose events it reads: `of = (Cart,)`.")
         self.place: Place = FilePlace(place) if isinstance(place, str | Path) else place
+        self.skipped = 0
+        """Offsets that this process could not read, and left out; the log of the program names each."""
         self.forms = {form.name: form for form in map(aggregate_form, self.of)}
         self._check_methods()
         self.open().close()  # makes them: who reads finds the tables from now on

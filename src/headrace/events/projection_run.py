@@ -8,33 +8,31 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import Consumer, KafkaError
-from confluent_kafka import TopicPartition as Assigned
-
 from headrace.client.cluster import Cluster
-from headrace.client.partition import TopicPartition
+from headrace.client.errors import BrokerUnreachable, OffsetsGone, RequestRefused
+from headrace.client.follow import fetch_batches
+from headrace.client.records import UnreadableRecords, committed_records
 from headrace.errors import HeadraceError
-from headrace.events.errors import Unanswered
-from headrace.events.log import data_end, extents
-from headrace.events.recorded import read_event
+from headrace.events.errors import Unanswered, UnreadableEvent
+from headrace.events.log import extents
+from headrace.events.recorded import recorded_in
 from headrace.events.topics import events_topic, find_topics, places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from confluent_kafka import Message
-
+    from headrace.client.follow import FetchedBatches
+    from headrace.client.partition import TopicPartition
     from headrace.events.projection import Projection
     from headrace.events.projection_place import Place
+    from headrace.protocol.records import Record
 
-AT_ONCE: Final = 2_000
-"""Events in one transaction."""
-POLL_S: Final = 0.1
+WAIT_MS: Final = 100
+FETCH_TIMEOUT_S: Final = 5.0
 LOOK_S: Final = 0.002
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 10.0
-"""Between two tries to reach a database that is away."""
-_SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
+"""Between two tries to reach a database or a broker that is away."""
 
 logger = logging.getLogger(__name__)
 
@@ -59,30 +57,18 @@ class Follower:
                 for place in places(events_topic(store, name), find_topics(cluster, store, name).partitions)
             ]
             self._first = {place: first for place, (first, _) in extents(cluster, self._partitions).items()}
+            self._cluster = Cluster.of(broker, client_id="headrace-events", timeout_s=FETCH_TIMEOUT_S)
         self.positions: dict[TopicPartition, int] = {}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": broker,
-                "group.id": f"{store}.projections",  # librdkafka wants one; nothing is stored for it
-                "client.id": "headrace-events",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "fetch.queue.backoff.ms": 1,
-                "logger": _SILENT,
-            }
-        )
         self._begin()
 
     def step(self) -> int:
         """Apply what has come, waiting for it a little; how many events that were."""
-        messages = self._gather()
-        if not messages:
+        fetched = fetch_batches(self._cluster, self.positions, max_wait_ms=WAIT_MS)
+        if not fetched:
             return 0
         try:
             with self._tables.transaction():
-                applied = self._apply(messages)
+                applied = self._apply(fetched)
         except Moved:
             self._begin()
             return 0
@@ -96,58 +82,49 @@ class Follower:
 
     def close(self) -> None:
         """Let go of the log and of the tables."""
-        self._consumer.close()
+        self._cluster.close()
         self._tables.close()
 
     def _begin(self) -> None:
         """Go on where the tables say."""
         known = self._tables.positions()
         self.positions = {place: known.get(place, self._first[place]) for place in self._partitions}
-        self._consumer.assign([Assigned(*place, offset) for place, offset in self.positions.items()])
 
-    def _gather(self) -> list[Message]:
-        message = self._consumer.poll(POLL_S)
-        messages: list[Message] = []
-        while message is not None:
-            messages.append(message)
-            message = self._consumer.poll(0) if len(messages) < AT_ONCE else None
-        return messages
-
-    def _apply(self, messages: list[Message]) -> int:
+    def _apply(self, fetched: Sequence[FetchedBatches]) -> int:
         known = self._tables.positions()
         if any(known.get(place, self._first[place]) != offset for place, offset in self.positions.items()):
             raise Moved("the tables were changed")
-        moved: dict[TopicPartition, int] = {}
-        applied = 0
-        for message in messages:
-            place = TopicPartition(message.topic() or "", message.partition() or 0)
-            error = message.error()
-            if error is None:
-                self._apply_one(place, message)
-                moved[place] = (message.offset() or 0) + 1
-                applied += 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                # The end lies behind the marker of the last transaction, which is no event.
-                moved[place] = message.offset() or 0
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                raise HeadraceError(
-                    f"events of {place} that the projection needs are gone: {error.str()}. Rebuild it."
-                )
+        applied = sum(self._apply_batches(each) for each in fetched)
+        moved = {each.partition: each.next_offset for each in fetched}
         self._tables.move(moved)
         self.positions.update(moved)
         return applied
 
-    def _apply_one(self, place: TopicPartition, message: Message) -> None:
-        recorded = read_event(
-            self._names[place.topic],
-            place.partition,
-            message.offset() or 0,
-            message.timestamp()[1],
-            message.key(),
-            message.value(),
-            tuple(message.headers() or ()),  # type: ignore[arg-type]  # bytes, as nobody writes others
-        )
-        self._projection.apply(self._tables, recorded)
+    def _apply_batches(self, fetched: FetchedBatches) -> int:
+        """Apply the events of these batches; how many there are. What cannot be read is counted."""
+        place, position, applied = fetched.partition, self.positions[fetched.partition], 0
+        for record in committed_records(*fetched[:3]):
+            if isinstance(record, UnreadableRecords):
+                self._skip(record)
+            elif record.offset >= position:
+                applied += self._apply_record(place, record)
+        return applied
+
+    def _apply_record(self, place: TopicPartition, record: Record) -> bool:
+        found = recorded_in(self._names[place.topic], place, record)
+        if not isinstance(found, UnreadableRecords):
+            try:
+                self._projection.apply(self._tables, found)
+            except UnreadableEvent as fault:
+                found = UnreadableRecords(place, record.offset, record.offset, str(fault))
+            else:
+                return True
+        self._skip(found)
+        return False
+
+    def _skip(self, records: UnreadableRecords) -> None:
+        self._projection.skipped += records.last + 1 - records.first
+        logger.warning("the projection %s skipped: %s", type(self._projection).__name__, records)
 
 
 class Running:
@@ -187,7 +164,12 @@ class Running:
                 self._follower.step()
                 pause_s, must_open = 0.0, False
             except Exception as fault:
-                if not self.projection.place.is_temporary(fault):
+                if isinstance(fault, OffsetsGone):
+                    raise HeadraceError(
+                        f"events that the projection needs are gone: {fault} Rebuild it."
+                    ) from fault
+                is_broker = isinstance(fault, BrokerUnreachable | RequestRefused)
+                if not (is_broker or self.projection.place.is_temporary(fault)):
                     raise
                 pause_s, must_open = min(max(2 * pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S), True
                 logger.warning(
@@ -201,7 +183,7 @@ class Running:
 def wait(
     projection: Projection, place: TopicPartition, end: int, timeout_s: float, running: Running | None
 ) -> None:
-    """Return when a projection has all events of a partition up to `end`, as `data_end` gives it."""
+    """Return when a projection has all events of a partition up to `end`."""
     deadline = time.monotonic() + timeout_s
     while not _shows(
         projection, place, end, lambda: _check_waiting(projection, deadline, timeout_s, running)
@@ -250,10 +232,7 @@ def rebuild_projection(
     try:
         start = dict(follower.positions)
         with Cluster.of(broker) as cluster:
-            ends = {
-                place: max(data_end(cluster, place, end), first)
-                for place, (first, end) in extents(cluster, start).items()
-            }
+            ends = {place: end for place, (_, end) in extents(cluster, start).items()}
         applied, total = 0, _distance(start, ends)
         while any(follower.positions[place] < end for place, end in ends.items()):
             applied += follower.step()

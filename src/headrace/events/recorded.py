@@ -21,14 +21,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.events.errors import BadEvent
+from headrace.client.records import UnreadableRecords
+from headrace.events.errors import UnreadableEvent
 from headrace.protocol.records import NewRecord
 
 if TYPE_CHECKING:
+    from headrace.client.partition import TopicPartition
     from headrace.events.aggregate import AggregateForm
     from headrace.events.command import Command
     from headrace.events.event import Event
-    from headrace.protocol.records import Headers
+    from headrace.protocol.records import Headers, Record
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -102,7 +104,7 @@ def read_event(
     value: bytes | None,
     headers: Headers,
 ) -> Recorded:
-    """The event in a record; `BadEvent` when it is none."""
+    """The event in a record; `UnreadableEvent` when it is none."""
     named = dict(headers)
     try:
         command_id = _text(named["ce_commandid"])
@@ -122,11 +124,17 @@ def read_event(
             partition=partition,
             offset=offset,
         )
-    except (KeyError, ValueError, AttributeError) as fault:
-        raise BadEvent(
-            f"the record at offset {offset} of partition {partition} of the events of {aggregate} is no "
-            f"event ({fault!r}): something else than an event store wrote to that topic."
-        ) from fault
+    except (KeyError, ValueError, AttributeError, OverflowError) as fault:
+        raise UnreadableEvent(f"it is no event ({fault!r}): another program wrote to the topic") from fault
+
+
+def recorded_in(aggregate: str, place: TopicPartition, record: Record) -> Recorded | UnreadableRecords:
+    """The event in a record of a partition, or what is wrong with the record."""
+    offset, time_ms, key, value, headers = record
+    try:
+        return read_event(aggregate, place.partition, offset, time_ms, key, value, headers)
+    except UnreadableEvent as fault:
+        return UnreadableRecords(place, offset, offset, str(fault), key=key)
 
 
 def from_ms(time_ms: int) -> datetime:

@@ -18,7 +18,7 @@ class Remembered:
 
     def add(self, answer: Answer) -> None:
         """Remember an answer; the first one to a command is the one that counts."""
-        if answer.kind == "failed":
+        if answer.kind in ("failed", "unreadable"):
             return
         self._answers.setdefault(answer.key, answer)
         if len(self._answers) > self._most:

@@ -12,10 +12,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import Consumer, TopicPartition
-
 from headrace.client.cluster import Cluster
-from headrace.client.errors import BrokerUnreachable
+from headrace.client.errors import BrokerUnreachable, OffsetsGone
+from headrace.client.follow import fetch_batches
+from headrace.client.records import committed_records, skip_unreadable
+from headrace.errors import HeadraceError
 from headrace.events.command import Answer, hand_over
 from headrace.events.log import ends
 from headrace.events.submitted import remaining_s
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
 
-    from headrace.client.partition import TopicPartition as Place
+    from headrace.client.follow import FetchedBatches
+    from headrace.client.partition import TopicPartition
     from headrace.events.topics import StoreTopics
 
-POLL_S: Final = 0.1
+WAIT_MS: Final = 100
+FETCH_TIMEOUT_S: Final = 2.0
+PAUSE_S: Final = 0.1
 IDLE_S: Final = 0.5
 """How long the topic is read on when nobody waits any more."""
-_SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
+
+logger = logging.getLogger(__name__)
 
 
 class Replies:
@@ -45,7 +50,7 @@ class Replies:
         self._beginning = threading.Lock()
         """Held while the broker is asked where the topic ends; `_lock` is not, for handlers wait for it."""
         self._is_reading = False
-        self._starts: queue.SimpleQueue[Mapping[Place, int] | None] = queue.SimpleQueue()
+        self._starts: queue.SimpleQueue[Mapping[TopicPartition, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
@@ -106,32 +111,35 @@ class Replies:
             self._thread.start()
 
     def _run(self) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._broker,
-                "group.id": f"{self._topics.answers}.readers",  # it wants one; nothing is stored for it
-                "client.id": "headrace-events",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "fetch.error.backoff.ms": 50,
-                "logger": _SILENT,
-            }
-        )
-        while (starts := self._starts.get()) is not None:
-            consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
-            self._read(consumer)
-            consumer.unassign()
-        consumer.close()
+        with Cluster.of(self._broker, client_id="headrace-events", timeout_s=FETCH_TIMEOUT_S) as cluster:
+            while (starts := self._starts.get()) is not None:
+                self._read(cluster, dict(starts))
 
-    def _read(self, consumer: Consumer) -> None:
+    def _read(self, cluster: Cluster, positions: dict[TopicPartition, int]) -> None:
         """Hand out what comes, until nobody has waited for a while, or it is time to stop."""
         idle_at = time.monotonic() + IDLE_S
         while self._starts.empty() and not self._is_idle(idle_at):
             if self._waiting:
                 idle_at = time.monotonic() + IDLE_S
-            message = consumer.poll(POLL_S)
-            if message is not None and message.error() is None:
-                answer, _ = Answer.read(message.value() or b"")
+            try:
+                for fetched in fetch_batches(cluster, positions, max_wait_ms=WAIT_MS):
+                    self._hand_out(fetched)
+                    positions[fetched.partition] = fetched.next_offset
+            except OffsetsGone as gone:
+                positions[gone.partition] = gone.first
+            except HeadraceError as fault:  # of a broker that is away: it is tried again
+                logger.info("%s: %s", self._topics.answers, fault)
+                time.sleep(PAUSE_S)
+
+    def _hand_out(self, fetched: FetchedBatches) -> None:
+        for record in skip_unreadable(committed_records(*fetched[:3])):
+            try:
+                answer, _ = Answer.read(record.value or b"")
+            except ValueError as fault:
+                logger.warning(
+                    "skipped offset %d of %s, which is no answer: %s", record.offset, fetched.partition, fault
+                )
+            else:
                 self.answered(answer)
 
     def _is_idle(self, idle_at: float) -> bool:

@@ -41,6 +41,7 @@ class Shelf:
         self._is_far_empty = True
         self._uncovered: OrderedDict[str, tuple[int, str]] = OrderedDict()
         self._given_up: dict[str, int] = {}
+        self._pinned: int | None = None
         self._warned = False
 
     def get(self, key: str) -> Aggregate:
@@ -62,6 +63,11 @@ class Shelf:
         self._far.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", snapshots)
         self._far.execute("COMMIT")
         self._is_far_empty = self._far.execute("SELECT 1 FROM kept LIMIT 1").fetchone() is None
+
+    def clear(self) -> None:
+        """Forget all snapshots."""
+        self._far.execute("DELETE FROM kept")
+        self._is_far_empty = True
 
     def trim(self) -> None:
         """Put aggregates that were not used for long away."""
@@ -116,10 +122,20 @@ class Shelf:
         """Note that there will be no snapshot of the aggregate: its events have to be replayed."""
         self._given_up[key] = self._uncovered.pop(key)[0]
 
+    def set_aside(self, key: str, offset: int) -> None:
+        """Drop an aggregate that the event at `offset` has spoilt; its events stay to be replayed."""
+        first, _ = self._uncovered.pop(key, (offset, ""))
+        self._given_up.setdefault(key, first)
+        self._near.pop(key, None)
+
+    def pin(self, offset: int) -> None:
+        """Have the events from `offset` on replayed each time."""
+        self._pinned = offset
+
     def through(self, end: int) -> int:
         """The offset before which every event is in a snapshot; `end` is where the log ends."""
         first, _ = next(iter(self._uncovered.values()), (end, ""))
-        return min([first, *self._given_up.values()])
+        return min([first, end if self._pinned is None else self._pinned, *self._given_up.values()])
 
     def close(self) -> None:
         """Let go of the file."""

@@ -20,9 +20,9 @@ from headrace.events.aggregate import Aggregate, aggregate_form
 from headrace.events.command import Command
 from headrace.events.differences import steps
 from headrace.events.dispatch import Dispatch
-from headrace.events.history import read_history, rebuild
+from headrace.events.history import read_events, read_history, rebuild
 from headrace.events.limits import Limits
-from headrace.events.log import data_end, ends
+from headrace.events.log import ends
 from headrace.events.progress import progress_bar
 from headrace.events.projection_run import Running, rebuild_projection, wait
 from headrace.events.submitted import Submitted, called_like, remaining_s
@@ -194,7 +194,10 @@ class EventStore:
 
     def steps(self, kind: type[Aggregate], key: str) -> Iterator[Step]:
         """Each event of an aggregate in its order, and what it changed in the state."""
-        return steps(aggregate_form(kind), key, self.history(kind, key))
+        form = aggregate_form(kind)
+        with Cluster.of(self.broker) as cluster:
+            topics = find_topics(cluster, self.name, form.name)
+            yield from steps(form, key, read_events(cluster, topics, key))
 
     def project(self, *projections: Projection) -> None:
         """Keep these projections, in threads of this process, until the store is closed."""
@@ -306,7 +309,7 @@ class EventStore:
             return
         place = TopicPartition(topics.events, topics.partition_of(submitted.command.aggregate_id))
         with Cluster.of(self.broker, timeout_s=submitted.remaining_s) as cluster:
-            end = data_end(cluster, place, ends(cluster, [place])[place])
+            end = ends(cluster, [place])[place]
         wait(projection, place, end, submitted.remaining_s, self._running.get(projection.place.name))
 
 

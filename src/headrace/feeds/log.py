@@ -9,6 +9,7 @@ A record batch that cannot be read is no gap: it is reported as skipped, and the
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +25,7 @@ from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.columns.batch_headers import BatchHeaders
 from headrace.columns.cutting import Cutter, UnreadableBatch
+from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.kernels import octets
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ WAIT_MS: Final = 500
 """How long the broker holds back a response that would be empty."""
 COLUMNS: Final = ("key", "value", "offset")
 
+logger = logging.getLogger(__name__)
+
 
 class Entry(NamedTuple):
     """A record: a row of the view, or the end of one."""
@@ -56,6 +60,16 @@ class News(NamedTuple):
     partition: int
     entries: list[Entry]
     next_offset: int
+
+
+def refuse(_: int, batch: UnreadableBatch) -> None:
+    """Do not skip: a batch that cannot be read is an error."""
+    raise CorruptBatch(batch.sentence)
+
+
+def warn(partition: int, batch: UnreadableBatch) -> None:
+    """Skip with a warning."""
+    logger.warning("skipped in partition %d: %s", partition, batch.sentence)
 
 
 class ViewLog:

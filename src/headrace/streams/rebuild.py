@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.feeds.log import ViewLog
+from headrace.feeds.log import ViewLog, refuse, warn
 from headrace.streams.building import is_local
 from headrace.streams.into import Into
 from headrace.streams.job_folder import REBUILD, JobIsRunning
@@ -34,7 +34,7 @@ from headrace.streams.producing import produce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.feeds.log import Entry
+    from headrace.feeds.log import Entry, Skip
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
     from headrace.streams.report import Tally
@@ -220,16 +220,17 @@ def _differences(
     before, after = ViewLog(workplace.cluster, old), ViewLog(workplace.cluster, new)
     ends = zip(before.extents(), after.extents(), strict=True)
     for partition, (there, here) in enumerate(ends):
-        stale, fresh = _newest(before, partition, there), _newest(after, partition, here)
+        # What cannot be read in the old view is replaced; what was just written must be readable.
+        stale, fresh = _newest(before, partition, there, warn), _newest(after, partition, here, refuse)
         yield from ((partition, key, None) for key in stale if key not in fresh)
         for key, entry in fresh.items():
             if key not in stale or stale[key].value != entry.value:
                 yield partition, key, entry.value
 
 
-def _newest(log: ViewLog, partition: int, extent: tuple[int, int]) -> dict[bytes | None, Entry]:
+def _newest(log: ViewLog, partition: int, extent: tuple[int, int], skip: Skip) -> dict[bytes | None, Entry]:
     first, end = extent
-    return {entry.key: entry for entry in (log.rows(partition, first, end) if first < end else [])}
+    return {entry.key: entry for entry in (log.rows(partition, first, end, skip) if first < end else [])}
 
 
 def _delete_topics(bootstrap: str, names: set[str]) -> None:
