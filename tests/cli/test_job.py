@@ -97,3 +97,26 @@ def test_a_job_that_runs_is_not_reset(folder: JobFolder) -> None:
     holder.release()
     assert outcome.exit_code == 1
     assert "stop that one first" in outcome.stderr
+
+
+def test_the_state_of_a_project_below_is_found_as_run_puts_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    description = Description(generation=1, inputs=("orders",), output="sums", mode="append", schema="")
+    JobFolder.of(tmp_path / "shop" / ".headrace", "shop", "revenue").accept(description)
+    (line,) = json.loads(CliRunner().invoke(app, ["job", "list", "--json"]).stdout)
+    assert line["job"] == "revenue"
+
+    JobFolder.of(tmp_path / "bank" / ".headrace", "bank", "balances").accept(description)
+    failed = CliRunner().invoke(app, ["job", "list"])
+    assert failed.exit_code != 0
+    assert "several projects here have a state folder" in failed.output
+
+
+def test_a_folder_in_which_no_job_has_run_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    failed = CliRunner().invoke(app, ["job", "list"])
+    assert "no job has run here" in failed.output

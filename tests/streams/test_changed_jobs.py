@@ -92,3 +92,29 @@ def test_a_job_whose_state_is_lost_is_refused_and_doubles_nothing(workshop: Work
     (stage / "elsewhere").rename(stage / lost)
     assert workshop.run_once(deduplicating()) == 0
     assert sorted(json.loads(row)["id"] for row in workshop.read("once")) == list(range(9))
+
+
+def test_a_job_whose_copy_of_a_table_is_lost_is_refused(workshop: Workshop) -> None:
+    def naming() -> App:
+        app = App("shop")
+        clicks = app.stream("clicks", "id long, at timestamp")
+        users = app.table("users", "id long, name string", key="id")
+
+        @app.job(into=app.topic("named"), name="named")
+        def named() -> Rows:
+            return clicks.join(users, on="id", as_of="latest")
+
+        return app
+
+    workshop.write("users", {"id": 1, "name": "Ada"})
+    workshop.write("clicks", click(1, 1))
+    assert workshop.run_once(naming()) == 0
+    (copy,) = workshop.state.rglob("tables/users")
+    copy.rename(copy.with_name("elsewhere"))
+    workshop.write("clicks", click(1, 2))
+    said = refusal(workshop, naming())
+    assert f"{copy} does not hold the table of 'users' as the last batch left it" in said
+    copy.rmdir()
+    copy.with_name("elsewhere").rename(copy)
+    assert workshop.run_once(naming()) == 0
+    assert [json.loads(row)["name"] for row in workshop.read("named")] == ["Ada", "Ada"]

@@ -65,6 +65,14 @@ MISTAKES = {
         "return app.sql('SELECT id, row_number() OVER (PARTITION BY id ORDER BY amount) AS n FROM orders')",
         r"\.top\(…\).*\(pipeline\.py, line 12, in job\)",
     ),
+    "an argument of a wrong type": (
+        "return orders.df.limit('two')",
+        r"Spark has no limit\(\[String\]\): an argument has a type that this function does not take\. LINE",
+    ),
+    "a count of distinct values": (
+        "return orders.window(tumbling('1 minute')).agg(F.count_distinct('id').alias('id'))",
+        r"approx_count_distinct.*collect_set.*LINE",
+    ),
     "a window's end that is left out": (
         "return orders.window(tumbling('1 minute'), by='id').agg(F.count('*').alias('n'))"
         ".transform(lambda df: df.select('id', 'n'))",

@@ -159,17 +159,6 @@ def test_the_error_of_a_job_that_ends_names_the_offsets_of_its_batch(app: App) -
     assert "in batch 0: orders/0 offsets 0 to 2" in explain(failure.value)
 
 
-def test_a_job_with_state_cannot_have_dead_letters_of_failed_rows(app: App) -> None:
-    orders = app.stream("orders", SCHEMA, event_time="at", lateness="1 minute")
-
-    @app.job(into=app.topic("counts"), on_error="dead_letter")
-    def counts() -> Rows:
-        return orders.window(tumbling("1 minute")).agg(F.count(F.lit(1)).alias("orders"))
-
-    with pytest.raises(Misuse, match="keeps state"):
-        run(counts, {"orders": [{"at": NOON}]})
-
-
 @pytest.mark.parametrize("format_", ["json", "raw"])
 def test_a_batch_that_cannot_be_read_is_a_dead_letter_and_the_job_goes_on(
     workshop: Workshop, format_: Literal["json", "raw"]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.tables import copy as copying
-from headrace.tables.copy import TableCopy
+from headrace.tables.copy import TableCopy, TableCopyLost
 from tests.tables.models import USERS, Log, Model, Record, cities, snapshot
 
 KEYS = range(6)
@@ -117,3 +117,12 @@ def test_only_the_files_of_this_batch_and_the_one_before_are_kept(tmp_path: Path
     for batch in range(9):
         copy.advance(batch, {0: batch + 1})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hot-7.arrow", "hot-8.arrow"]
+
+
+def test_a_copy_that_was_lost_is_an_error_and_not_read_again(tmp_path: Path) -> None:
+    log = Log([[Record(1, "Rome", 1)], []])
+    TableCopy(tmp_path / "copy", USERS, log.read).advance(0, {0: 1})
+    with pytest.raises(TableCopyLost, match="does not hold the table of 'users'"):
+        TableCopy(tmp_path / "other", USERS, log.read).advance(1, {0: 1}, start={0: 1})
+    TableCopy(tmp_path / "copy", USERS, log.read).advance(1, {0: 1}, start={0: 1})
+    assert log.reads == 1

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from headrace.tables import copy as copying
 from headrace.tables.changes import Changes, Positions, VersionMaker, joined_changes
+from headrace.tables.copy import TableCopyLost
 from headrace.tables.view_join import Joined, ViewJoin, ViewShape
-from headrace.tables.view_table import Step, ViewStateLost, ViewTable, WholeRows
+from headrace.tables.view_table import Step, ViewTable, WholeRows
 from tests.tables.models import RECORDS
 from tests.tables.view_reference import Hop, Row, Said, Tables, apply, differences, whole_view
 
@@ -231,7 +232,7 @@ def test_a_view_whose_files_are_lost_is_refused_because_it_cannot_know_what_to_d
     bench.restart()
     start = topics.ends()
     topics.append([Said("employees", 1, None)])
-    with pytest.raises(ViewStateLost, match=r"table of 'employees' is not the one .*headrace job reset"):
+    with pytest.raises(TableCopyLost, match=r"table of 'employees' is not the one .*headrace job reset"):
         bench.changes(1, start, topics.ends())
 
 

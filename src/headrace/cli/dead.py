@@ -117,12 +117,14 @@ def redrive(
             return
         number = "1 letter" if len(letters) == 1 else f"{len(letters)} letters"
         confirm(f"Send {number} of {topic} again?", yes=yes)
+        settings = Settings.read(project=None if pipeline is None else pipeline.parent)
         outcome = send_again(
             letters,
             topic,
             config=session.client_config(),
             app=None if pipeline is None else load_app(pipeline),
-            state=Settings.read(project=None if pipeline is None else pipeline.parent).state(state),
+            state=settings.state(state),
+            checkpoints=settings.checkpoints(),
         )
     for place, count in sorted(outcome.sent.items()):
         print_line(f"{place}: {count} sent again")

@@ -25,7 +25,7 @@ State = Annotated[
     typer.Option(
         "--state",
         metavar="DIR",
-        help="The state folder. Otherwise HEADRACE_STATE, headrace.toml, or .headrace here.",
+        help="State folder; otherwise HEADRACE_STATE, headrace.toml, .headrace here or in a project below.",
     ),
 ]
 Name = Annotated[
@@ -144,9 +144,21 @@ def _line(folder: JobFolder) -> JobLine:
 
 
 def _state_folder(option: str | None) -> Path:
+    """The state folder that `headrace run` uses here, or for the one project in a folder of this one."""
     from headrace.settings import Settings
 
-    return Settings.read().state(option)
+    settings = Settings.read()
+    folder = settings.state(option)
+    if folder.is_dir():
+        return folder
+    projects = sorted(path for path in settings.folder.iterdir() if path.is_dir())
+    states = [Settings.read(project=path).state(option) for path in projects] if option is None else []
+    found = sorted({state for state in states if state.is_dir()})
+    if len(found) == 1:
+        return found[0]
+    problem = "several projects here have a state folder" if found else "no job has run here"
+    known = f": {', '.join(map(str, found))}" if found else f": {folder} does not exist"
+    raise Misuse(f"{problem}{known}. Name the state folder with --state, or go to the pipeline's folder.")
 
 
 def _position(text: str) -> Position:

@@ -209,12 +209,12 @@ def _parser_options(options: Options, value_format: str) -> dict[str, str]:
 
 
 def _checks(options: Options, value_format: str) -> tuple[RowCheck, ...]:
-    from headrace.spark.row_checks import EVENT_TIME, EventTimeGuard, FailedRecords
+    from headrace.spark.row_checks import EVENT_TIME, EventTimeGuard
 
     guard = EventTimeGuard.from_options(options)
     if guard is not None and value_format not in WITH_SCHEMA:
         raise BadOption(f"{EVENT_TIME} names a field of typed values: set valueFormat to json or csv")
-    return tuple(check for check in (guard, FailedRecords.from_options(options)) if check is not None)
+    return () if guard is None else (guard,)
 
 
 def _check_zone(name: str) -> None:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+    from pyspark import SparkContext
 
     from headrace.spark.options import Options
 
 EVENT_TIME: Final = "eventTime"
 MAX_AHEAD: Final = "maxAhead"
-FAILED_OFFSETS: Final = "failedOffsets"
+FAILED: Final = "headrace.failed"
+"""The property of the driver's thread that names the records of a batch that are not to be rows."""
 UNLIMITED: Final = "unlimited"
 DEFAULT_MAX_AHEAD: Final = "1d"
 
@@ -116,11 +118,18 @@ class FailedRecords:
 
     offsets: FailedOffsets
 
+    def publish(self, context: SparkContext) -> None:
+        """Let the tasks that this thread starts from now on leave these records out."""
+        context.setLocalProperty(FAILED, json.dumps(self.offsets) if self.offsets else None)
+
     @classmethod
-    def from_options(cls, options: Options) -> Self | None:
-        """The records that the options name; None where there are none."""
-        text = options.text(FAILED_OFFSETS)
-        return None if text is None else cls(offsets=json.loads(text))
+    def of_task(cls) -> Self | None:
+        """The records that the task that asks is to leave out; None where there are none."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        text = None if context is None else context.getLocalProperty(FAILED)
+        return cls(offsets=json.loads(text)) if text else None
 
     @property
     def columns(self) -> tuple[str, ...]:

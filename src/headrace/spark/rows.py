@@ -22,6 +22,7 @@ from headrace.columns.values.second_reading import with_reasons
 from headrace.spark.data_loss import report
 from headrace.spark.errors import UnreadableRecords
 from headrace.spark.layout import ERROR, PULSE, VALUE
+from headrace.spark.row_checks import FailedRecords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.columns.values import ValueParser
     from headrace.spark.planning import Range
     from headrace.spark.reading import Reading
+    from headrace.spark.row_checks import RowCheck
 
 ROWS: Final = 50_000
 """The most rows of a batch that is handed to Spark."""
@@ -125,7 +127,7 @@ class _Shape:
         for check in layout.checks:
             if self._parser is not None:
                 check.verify(self._value_type)
-        self._checks = layout.checks if self._errors_only or ERROR in self._schema.names else ()
+        self._checks = _checks(reading) if self._errors_only or ERROR in self._schema.names else ()
         needed = [name for check in self._checks for name in check.columns]
         if self._parser is not None or self._checks or ERROR in self._schema.names:
             needed.append(VALUE)
@@ -170,6 +172,12 @@ class _Shape:
 
     def _in_order(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+
+
+def _checks(reading: Reading) -> tuple[RowCheck, ...]:
+    """What makes an error of a record that parses, in this micro-batch."""
+    failed = FailedRecords.of_task()
+    return reading.layout.checks if failed is None else (*reading.layout.checks, failed)
 
 
 def _value_type(reading: Reading) -> pa.DataType | None:

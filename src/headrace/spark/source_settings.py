@@ -13,7 +13,7 @@ from headrace.spark.named_headers import OPTION as HEADER_COLUMNS
 from headrace.spark.options import Options
 from headrace.spark.planning import tasks
 from headrace.spark.reading import Reading, Task
-from headrace.spark.row_checks import EVENT_TIME, FAILED_OFFSETS, MAX_AHEAD
+from headrace.spark.row_checks import EVENT_TIME, MAX_AHEAD
 from headrace.spark.subscription import WAYS, Subscription
 from headrace.spark.sums import OPTION as SUMS
 from headrace.spark.sums import Sums
@@ -57,7 +57,6 @@ OF_EITHER: Final = (
     "errorsOnly",
     EVENT_TIME,
     MAX_AHEAD,
-    FAILED_OFFSETS,
 )
 NEEDLESS: Final = (
     "groupIdPrefix",

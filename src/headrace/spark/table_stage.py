@@ -69,8 +69,8 @@ class TableFeed:
             prepare_tables()
             self._reader = ChangeReader(batch.cluster, self._definition)
             self._copy = TableCopy(self._folder, self._definition, self._reader.read)
-        _, end = positions_of(batch, self._definition.topic)
-        current = self._copy.advance(batch.id, end)
+        start, end = positions_of(batch, self._definition.topic)
+        current = self._copy.advance(batch.id, end, start=start)
         self._context.setLocalProperty(PROPERTY + self._definition.topic, json.dumps(asdict(current)))
 
     def records(self) -> int:

@@ -110,8 +110,8 @@ class BatchRunner:
     before: Callable[[Batch], None] | None
     extra_rows: Callable[[Batch], DataFrame | None] | None
     deliver: Deliver | None
-    recover: Callable[[Batch, Exception], DataFrame]
-    """The rows to compute instead of those of a batch that failed; raises the error if there are none."""
+    recover: Callable[[Batch, Exception], None]
+    """Called when a batch failed: raises, unless a second run leaves out what this one failed on."""
     steps: Callable[[str, int], None]
     spool: Spool | None
 
@@ -138,13 +138,18 @@ class BatchRunner:
         self._last_end = (batch_id, batch.end)
 
     def _recovering(self, run: Callable[[DataFrame], None], rows: DataFrame, batch: Batch) -> None:
-        """Run with these rows; if that fails, once more with those that the job has instead."""
+        """Run the batch; if that fails, once more without the records that it failed on.
+
+        State that the first run wrote does not count: the second one starts from the same version, as a task
+        does that Spark tries again.
+        """
         try:
             run(rows)
         except HeadraceError:
             raise
         except Exception as error:  # noqa: BLE001  what it is about is for the job to say
-            run(self.recover(batch, error))
+            self.recover(batch, error)
+            run(rows)
 
     def _is_marked(self, query: str, batch: Batch) -> bool:
         """Whether the batch was committed before; `CheckpointMismatch` when that cannot be told."""

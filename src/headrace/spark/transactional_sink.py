@@ -14,7 +14,7 @@ comes back can write nothing, and ends with an error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced
@@ -50,18 +50,6 @@ SPOOL: Final = "spool"
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 
 
-class Recovered(Protocol):
-    """The rows of a batch that failed, without those that it failed on; see `start`."""
-
-    @property
-    def frame(self) -> DataFrame:
-        """The rows."""
-
-    @property
-    def through(self) -> Sequence[ArrowFunction]:
-        """The functions that make records of them."""
-
-
 class SinkFenced(HeadraceError):
     """Another driver runs the same job now."""
 
@@ -74,11 +62,11 @@ class TransactionalSink:
     which folder the checkpoint belongs to. `before` is called before a batch is computed, on the thread that
     computes it, and `extra_rows` may add rows to a batch once its own are computed; they are of the same
     transaction. With `deliver` the rows of the query are any: it is a block to which each computed batch is
-    handed first, and in which the records for the topics are read. `recover` is asked for other rows of a
-    batch that fails, and raises the error if there are none. `spool` says
-    whether driver and tasks share a file system, as they do where Spark runs on one machine. `steps` is told
-    the name of each step when it is done and the number of the batch: begun, computed, written, marked,
-    committed.
+    handed first, and in which the records for the topics are read. `recover` is called when a
+    batch fails: it returns if the batch, run again, leaves out what it failed on, and raises the error if
+    not. `spool` says whether driver and tasks share a file system, as they do where Spark runs on one
+    machine. `steps` is told the name of each step when it is done and the number of the batch: begun,
+    computed, written, marked, committed.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -96,7 +84,7 @@ class TransactionalSink:
         before: Callable[[Batch], None] | None = None,
         extra_rows: Callable[[Batch], DataFrame | None] | None = None,
         deliver: Deliver | None = None,
-        recover: Callable[[Batch, Exception], Recovered] | None = None,
+        recover: Callable[[Batch, Exception], None] | None = None,
         steps: Callable[[str, int], None] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
@@ -195,17 +183,10 @@ class TransactionalSink:
             before=self._before,
             extra_rows=self._extra_rows,
             deliver=self._deliver,
-            recover=lambda batch, error: self._recovered(batch, error, outputs),
+            recover=self._recover or _reraise,
             steps=self._steps,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
-
-    def _recovered(self, batch: Batch, error: Exception, outputs: OutputTopics) -> DataFrame:
-        """What is to be computed instead of a batch that failed."""
-        if self._recover is None:
-            raise error
-        rows = self._recover(batch, error)
-        return rows.frame if self._deliver is not None else self._encode(rows.frame, outputs, rows.through)
 
     def _encode(
         self, rows: DataFrame, outputs: OutputTopics, through: Sequence[ArrowFunction] = ()
@@ -235,6 +216,10 @@ def _check_columns(rows: DataFrame) -> None:
     if unknown or "value" not in rows.columns:
         what = f"no column {', '.join(unknown)}" if unknown else "a column value"
         raise BadColumns(f"rows for topics must have {what}; the columns may be {', '.join(COLUMNS)}")
+
+
+def _reraise(_batch: Batch, error: Exception) -> None:
+    raise error
 
 
 def _ignore(_step: str, _batch: int) -> None:

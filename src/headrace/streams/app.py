@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from headrace.streams.job import OnError, Time
     from headrace.streams.late import Late
     from headrace.streams.rows import Mode, Operators, Rows
-    from headrace.streams.stream import Format, TimeUnit
+    from headrace.streams.schemas import TimeUnit
+    from headrace.streams.stream import Format
 
 Output: TypeAlias = "Topic | Sink"
 USUAL_BROKER: Final = "127.0.0.1:9092"
@@ -154,12 +155,14 @@ class App:
         valid_from: str | None = None,
         keep: str = "1 day",
         partitions: int | None = None,
+        time_unit: TimeUnit = "auto",
     ) -> Table:
         """The newest row of every key of a topic, to join streams with.
 
         `valid_from` names the timestamp column that says since when a row counts (otherwise the record's
         timestamp does), and `keep` how long a row that was replaced can still be joined. The topic has to
         exist, unless a job or a capture writes it or `partitions` says with how many partitions to create it.
+        Numbers that are read as timestamps count `time_unit`s since 1970, as in `stream`.
         """
         table = Table(
             topic=topic,
@@ -168,6 +171,7 @@ class App:
             valid_from=valid_from,
             keep=keep,
             partitions=partitions,
+            time_unit=time_unit,
             declared_at=place_of_caller(),
         )
         self._tables.append(table)
@@ -251,7 +255,7 @@ class App:
 
         A row that the job's own code fails on (an expression, a function in Python) ends the job, with an
         error that names the offsets of its batch; with `on_error="dead_letter"` the record is a dead letter
-        and the job goes on. That is for jobs without state.
+        and the job goes on. So is a result that code behind the last window or join fails on.
         """
         if misplaced:
             raise Misuse(

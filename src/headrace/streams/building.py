@@ -21,7 +21,7 @@ from headrace.streams.straying import Straying
 from headrace.streams.typed_rows import DEAD, HEARTBEAT, timed_sums, typed_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -78,6 +78,8 @@ class Building:
         self._frames: dict[Stream, DataFrame] = {}
         self._uses: Counter[Stream] = Counter()
         self._summed: set[Stream] = set()
+        self.operators: list[Rows] = []
+        """The rows of the operators that keep state, in the order of the job's function."""
         self.by_rows = by_rows
         """The streams that are not to be given as sums, though a window may need no more of them."""
 
@@ -109,6 +111,12 @@ class Building:
         finally:
             _current.reset(token)
 
+    def stateful(self, make: Callable[[], Rows], inputs: Callable[[], Sequence[DataFrame]]) -> Rows:  # noqa: ARG002
+        """The rows of an operator that keeps state; `inputs` are all rows and expressions that it reads."""
+        rows = make()
+        self.operators.append(rows)
+        return rows
+
     def rows(self, stream: Stream) -> Rows:
         """The rows of a stream, without those that did not parse."""
         self._uses[stream] += 1
@@ -122,12 +130,15 @@ class Building:
                 self.plan.add_rows(NewestTimes(self.spark, stream.topic, self.hints).note)
             if stream.event_time is not None:
                 self.plan.before(self._straying(stream).look)
-        return Rows(
-            frame=self._frames[stream],
-            event_time=stream.event_time,
-            lateness=stream.lateness,
-            topic=stream.topic,
-        )
+        return self._rows_of(stream, self._frames[stream])
+
+    @staticmethod
+    def _rows_of(stream: Stream, frame: DataFrame) -> Rows:
+        return Rows(frame=frame, event_time=stream.event_time, lateness=stream.lateness, topic=stream.topic)
+
+    def schema(self, stream: Stream) -> StructType:
+        """The columns of a stream that was read."""
+        return self._frames[stream].schema
 
     def summable(self, rows: Rows) -> Stream | None:
         """The stream that these rows are, if it can be read as sums; None where its rows are needed."""

@@ -72,7 +72,7 @@ class DeadLetters:
         topics = [topic for topic, (_, dead) in counts.items() if dead and topic in self._streams]
         if failed:  # then Spark has not counted all of the batch
             topics = [topic for topic in self._streams if topic in batch.end]
-        parts = [self._read(self._streams[topic], batch, failed) for topic in topics]
+        parts = [self._read(self._streams[topic], batch) for topic in topics]
         parts += [self._letters(topic, table) for topic, table in unread.items() if len(table)]
         return reduce(lambda one, other: one.unionByName(other), parts) if parts else None
 
@@ -91,11 +91,11 @@ class DeadLetters:
             f"schema or the writer, or raise the limit (rows then go to {self._job.dead_topic!r})."
         )
 
-    def _read(self, stream: Stream, batch: Batch, failed: Failed) -> DataFrame:
+    def _read(self, stream: Stream, batch: Batch) -> DataFrame:
         reader = (
             self._workplace.spark.read.format("headrace")
             .option("kafka.bootstrap.servers", self._workplace.bootstrap)
-            .options(**range_options(stream.topic, batch.start, batch.end, failed))
+            .options(**range_options(stream.topic, batch.start, batch.end))
             .option("errorsOnly", "true")
         )
         return as_letters(reader.options(**value_options(stream)).load(), self._job.dead_topic)

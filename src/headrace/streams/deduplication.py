@@ -8,10 +8,12 @@ another. Here the times of the rows decide.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
+from headrace.streams.building import current_building
 from headrace.streams.columns import listed, quoted
 from headrace.streams.event_time import keep_event_time, timed_frame
 
@@ -34,14 +36,20 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
     them is the first is left open. A row in which one of the columns is null is like no other row, and
     passes; so does one without a time. A row that is late is left out: what it might repeat is forgotten.
     """
+    frame = timed_frame(rows, "deduplicate()")
+    _check(frame, columns)
+    make = partial(_deduplicated, replace(rows, frame=frame), columns, within)
+    return current_building("deduplicate()").stateful(make, lambda: [frame])
+
+
+def _deduplicated(rows: Rows, columns: Sequence[str], within: str) -> Rows:
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
     from headrace.columns.first_rows import FirstRowsKernel
     from headrace.streams.stages import staged
 
-    frame = timed_frame(rows, "deduplicate()")
-    _check(frame, columns)
     assert rows.event_time is not None
+    frame = rows.frame
     kernel = FirstRowsKernel(
         keys=tuple(columns),
         time=rows.event_time,
@@ -59,7 +67,7 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
         behind_ms=rows.behind_ms,
         outline=f"rows that passed, by {frame.select(*map(quoted, columns)).schema.simpleString()}",
     )
-    kept = keep_event_time(step.rows, replace(rows, frame=frame))
+    kept = keep_event_time(step.rows, rows)
     return replace(rows, frame=kept, step=step.giving(kept))
 
 

@@ -38,6 +38,7 @@ CAUSED_BY: Final = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 LOST_TASK: Final = re.compile(r"most recent failure: Lost task .*?\): (?:[\w.$]+: )?(.+)")
 SPARKS: Final = ("pyspark.", "py4j.")
 """Whose errors repeat what Spark says in its own form."""
+JAVA_CLASS: Final = re.compile(r"(?:class|interface) (?:\w+\.)*")
 JAVA_ERROR: Final = "py4j.protocol.Py4JJavaError"
 """Its name tells nobody anything."""
 PROGRAMMING: Final = (
@@ -45,6 +46,8 @@ PROGRAMMING: Final = (
     TypeError, ValueError,
 )  # fmt: skip
 """Python's errors of code that is wrong, not of a network or a disk that is away."""
+NO_METHOD: Final = re.compile(r"py4j\.Py4JException: (?:Method|Constructor) (?P<call>.+) does not exist")
+"""What Py4J says when an argument has a type that no function of Spark's takes."""
 REFUSALS: Final = ("AnalysisException", "ParseException", "IllegalArgumentException")
 """Spark's errors of a query that it does not run, whatever its input is."""
 UNKNOWN_ARGUMENT: Final = re.compile(
@@ -109,6 +112,9 @@ def root_cause(error: BaseException) -> Cause:
         text = text.partition(end)[0]
     if TRACEBACK in text:
         return _python_cause(text)
+    if (call := _missing_method(error)) is not None:
+        message = f"Spark has no {call}: an argument has a type that this function does not take."
+        return Cause(kind="", message=message, place=_place_in(error))
     if type(error).__module__.startswith(SPARKS):
         return Cause(kind="", message=_spark_message(text) + _advice(error), place=_place_in(error))
     message = str(error) + _suggestion(str(error))
@@ -128,7 +134,14 @@ def is_permanent(error: BaseException) -> bool:
     which may have died or may not have reached a broker.
     """
     is_refusal = type(error).__module__.startswith("pyspark.") and type(error).__name__ in REFUSALS
-    return (isinstance(error, PROGRAMMING) or is_refusal) and TRACEBACK not in str(error)
+    is_mistake = isinstance(error, PROGRAMMING) or is_refusal or _missing_method(error) is not None
+    return is_mistake and TRACEBACK not in str(error)
+
+
+def _missing_method(error: BaseException) -> str | None:
+    """The call that Spark has no method for, where an argument of a wrong type was passed on to it."""
+    found = NO_METHOD.search(str(error)) if type(error).__name__ == "Py4JError" else None
+    return None if found is None else JAVA_CLASS.sub("", found["call"])
 
 
 def _advice(error: Any) -> str:

@@ -1,58 +1,84 @@
-"""Records that a job's own code fails on: an expression, or a function in Python.
+"""Records and rows that a job's own code fails on: an expression, or a function in Python.
 
-An error in one row ends the Spark job of a micro-batch, and says nothing about the record. With
-`on_error="dead_letter"` the records are found by halving: the batch is read again as a plain DataFrame,
-through the same function of the job, and of a part that fails each half is tried, down to single records.
-Those become dead letters in the transaction of the batch, beside the rows of all others.
+An error in one row ends the Spark job of a micro-batch, and does not name the row. With
+`on_error="dead_letter"` it is found by halving, and becomes a dead letter in the transaction of the batch.
 
-    offsets 0 ─────────────── 15   fails
-    0 ────── 7 ok   8 ────── 15   fails
-                    8 ── 11 ok    12 ── 15 fails …      14: ValueError: no such product
+```text
+records ──▶ user code ──▶ stateful operator ──▶ results ──▶ user code ──▶ output
+        a record fails here                             a result fails here
+```
 
-A batch that is run again, after a crash at any moment, fails again at the same records, as long as the job's
-code is deterministic; so nothing has to be written down between. That holds only for jobs without state: with
-it, the rows that come out depend on batches before, and a record cannot be tried alone.
+- In front of the operators that keep state, or without any, a *record* fails. The batch is read again as a
+  plain DataFrame, up to the operators, and of a part that fails each half is tried, down to single records.
+  Then the batch is run again and its source leaves these records out: state that the first run wrote does not
+  count, as when Spark tries a task again.
+
+      offsets 0 ─────────────── 15   fails
+      0 ────── 7 ok   8 ────── 15   fails
+                      8 ── 11 ok    12 ── 15 fails …      14: ValueError: no such product
+
+- Behind the last of these operators a *result* fails: a row of a window or a join, which comes from many
+  records. The streaming query of such a job ends with that operator, and what follows is applied to the rows
+  of each batch, where they can be halved in the same way.
+
+- Between two operators that keep state neither can be done, and the job fails.
+
+A batch that is run again, after a crash at any moment, fails again at the same rows, as long as the job's
+code is deterministic; so nothing has to be written down between.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.client.offsets import EARLIEST, list_offsets
 from headrace.client.partition import TopicPartition
-from headrace.errors import HeadraceError, Misuse
+from headrace.errors import HeadraceError
 from headrace.spark.planning import Range
+from headrace.spark.row_checks import FailedRecords
 from headrace.spark.transactional_batch import run_job
 from headrace.streams.explanation import root_cause
 from headrace.streams.late import keeps_state
-from headrace.streams.replay import Replay
+from headrace.streams.plan import analysed_plan
+from headrace.streams.replay import PLACEHOLDER, STREAM, InputReplay, ResultReplay
 from headrace.streams.rows import Operators, Rows
+from headrace.streams.topic import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from headrace.spark.checkpoint import Offsets
     from headrace.spark.transactional_batch import Batch
     from headrace.streams.building import Building
     from headrace.streams.explanation import Cause
     from headrace.streams.job import Job
+    from headrace.streams.outputs import Outputs
+    from headrace.streams.replay import _Replay
     from headrace.streams.report import Tally
     from headrace.streams.workplace import Workplace
 
-MOST: Final = 100
-"""So many records of one batch may fail: with more, it is the job that is wrong and not the records."""
+MAX_FAILURES: Final = 100
+"""With more failures in one batch, it is the job that is wrong and not the rows."""
+LETTER: Final = "topic string, value string, headers array<struct<key: string, value: binary>>"
 _DATA_ERROR: Final = re.compile(r"SQLSTATE: (?:22|38|39|P0)\w{3}")
 """The classes of errors about the data (22), of functions (38, 39), and of those that a query raises (P0)."""
 _OF_A_FUNCTION: Final = "PythonException"
 """The class of errors that come from a Python worker, in Java and as PySpark captures them."""
 _NO_FAULT_OF_ROWS: Final = ("headrace.", "pyspark.", "py4j.")
+_PLACEHOLDER: Final = re.compile(rf"{PLACEHOLDER}(\w+)")
 
 log = logging.getLogger("headrace.streams")
 
 Failed = dict[str, dict[str, dict[str, str]]]
 """By topic, partition and offset: why the record failed."""
+Part = TypeVar("Part")
+"""A part of a batch: ranges of offsets, or numbers of rows."""
 
 
 class RowFailed(HeadraceError):
@@ -60,33 +86,33 @@ class RowFailed(HeadraceError):
 
 
 class FailedRows:
-    """Finds the records of a batch that a job fails on."""
+    """Finds the records of a batch, and the results, that a job fails on."""
 
-    def __init__(self, job: Job, building: Building, workplace: Workplace, tally: Tally) -> None:
+    def __init__(self, job: Job, building: Building, rows: Rows, workplace: Workplace, tally: Tally) -> None:
         self._job = job
         self._building = building
         self._workplace = workplace
         self._tally = tally
+        self._is_stateful = bool(building.operators) or keeps_state(rows.frame)
         self._found: tuple[int, Failed] | None = None
+        self._results: list[tuple[str, str]] = []
+        self._last = self._last_operator(rows) if job.on_error == "dead_letter" else None
+        building.plan.before(self._forget)
+        building.plan.add_rows(self._letters)
 
-    def check(self, rows: Rows) -> None:
-        """Refuse a job whose failed records could not be found."""
-        if self._job.on_error == "dead_letter" and (self._building.plan.followed or keeps_state(rows.frame)):
-            raise Misuse(
-                f'job {self._job.name!r} has on_error="dead_letter" and keeps state (a window, a join, a '
-                "table, deduplicate() or an aggregation): what it gives for a record depends on earlier "
-                "ones, so that the record that fails cannot be found by trying. Put the steps that may fail "
-                "into a job of their own, which writes a topic, and let this one read it."
-            )
+    @property
+    def results(self) -> DataFrame | None:
+        """The rows that the streaming query ends with, if the rest of the job is applied to its batches."""
+        return None if self._last is None else self._building.operators[self._last].frame
 
     def of_batch(self, batch: Batch) -> Failed:
         """The records of a batch that failed; none if it was computed without an error."""
         return self._found[1] if self._found is not None and self._found[0] == batch.id else {}
 
-    def recover(self, batch: Batch, error: Exception) -> Rows:
-        """The rows of a batch whose computation failed, without the records that it failed on.
+    def recover(self, batch: Batch, error: Exception) -> None:
+        """Have the source leave out the records that the batch failed on.
 
-        Raises `error`, or one that names the offsets of the batch, where that is not to be or cannot be done.
+        Raises `error`, or one that names the offsets of the batch, where that is not wanted or not possible.
         """
         cause = root_cause(error)
         if not _is_about_a_row(error, cause):
@@ -95,56 +121,113 @@ class FailedRows:
         if self._job.on_error == "fail":
             raise RowFailed(f"{cause.sentence} (in batch {batch.id}: {_listed(ranges)})") from None
         failed: Failed = {}
-        if not self._search(ranges, batch.end, failed):
+        found = _search(ranges, _halves, lambda part: self._try_records(part, batch.end), _listed)
+        for part, why in found:
+            (topic, partition), offset, _ = part[0]
+            failed.setdefault(topic, {}).setdefault(str(partition), {})[str(offset)] = why.sentence
+        if not failed and self._is_stateful:
+            raise RowFailed(
+                f"{cause.sentence} (in batch {batch.id}: {_listed(ranges)}). No record fails in front of the "
+                "first stateful operator: the code that fails is between two of them, or inside one, where "
+                "no row can become a dead letter. Write the result of the first one into a topic, and let "
+                "another job read it."
+            ) from None
+        if not failed:
             log.warning(
                 "job %s: batch %d failed once and not again: %s", self._job.name, batch.id, cause.sentence
             )
         self._found = (batch.id, failed)
         self._tally.failed += _count(failed)
-        return self._rows(Replay(self._building, batch.start, batch.end, failed=failed))
+        self._publish(failed)
 
-    def _search(self, ranges: Sequence[Range], ends: Offsets, failed: Failed) -> bool:
-        """Note the records that fail in these ranges; whether there is one."""
-        cause = self._try(ranges, ends)
-        if cause is None:
-            return False
-        if sum(each.size for each in ranges) == 1:
-            (topic, partition), offset, _ = ranges[0]
-            failed.setdefault(topic, {}).setdefault(str(partition), {})[str(offset)] = cause.sentence
-            if _count(failed) > MOST:
-                raise RowFailed(
-                    f"more than {MOST} records of a batch fail: {cause.sentence} ({_listed(ranges)})"
-                ) from None
-            return True
-        found = [self._search(half, ends, failed) for half in _halves(ranges)]
-        if not any(found):
-            raise RowFailed(
-                f"{cause.sentence} ({_listed(ranges)} fail together, and neither half of them alone: no "
-                "record can be named)"
-            ) from None
-        return True
+    @contextmanager
+    def deliver(self, outputs: Outputs, results: DataFrame, batch: Batch) -> Iterator[DataFrame | None]:
+        """Apply the job's code behind its last stateful operator, and hand the rows to the outputs."""
+        results.persist()
+        try:
+            results.count()  # an error in here is about a record
+            rows = self._applied(results).frame
+            cause = _try(rows)
+            if cause is not None:
+                rows = self._applied(self._without_failures(results, cause)).frame
+            with outputs.deliver(rows, batch) as records:
+                yield records
+        finally:
+            results.unpersist()
 
-    def _try(self, ranges: Sequence[Range], ends: Offsets) -> Cause | None:
+    def _without_failures(self, results: DataFrame, first: Cause) -> DataFrame:
+        """The results that the job's code does not fail on; the others are noted."""
+        table = results.toArrow()
+        numbers = range(table.num_rows)
+        found = _search([numbers], _half_numbers, lambda part: self._try_results(table, part), _numbered)
+        failed = {part[0].start: why.sentence for part, why in found}
+        if not failed:
+            log.warning("job %s failed once and not again: %s", self._job.name, first.sentence)
+        values = self._documents(table.take(list(failed)))
+        self._results = list(zip(values, failed.values(), strict=True))
+        self._tally.failed += len(failed)
+        return self._frame(table.take([number for number in numbers if number not in failed]))
+
+    def _try_results(self, table: pa.Table, part: Sequence[range]) -> Cause | None:
+        (numbers,) = part
+        return _try(self._applied(self._frame(table.slice(numbers.start, len(numbers)))).frame)
+
+    def _documents(self, table: pa.Table) -> list[str]:
+        """Rows as JSON."""
+        records = Topic(name=self._job.dead_topic).records(self._frame(table))
+        return [row["value"] for row in records.collect()]
+
+    def _frame(self, table: pa.Table) -> DataFrame:
+        assert self.results is not None
+        return self._building.spark.createDataFrame(table, self.results.schema)
+
+    def _letters(self, batch: Batch) -> DataFrame | None:
+        """The dead letters of the results that failed; those of records are read from their topic."""
+        if not self._results:
+            return None
+        at = ("batch", str(batch.id).encode())
+        letters = [
+            (self._job.dead_topic, value, [("reason", bytearray(reason.encode())), (at[0], bytearray(at[1]))])
+            for value, reason in self._results
+        ]
+        return self._building.spark.createDataFrame(letters, LETTER)
+
+    def _applied(self, results: DataFrame) -> Rows:
+        assert self._last is not None
+        return self._called(ResultReplay(self._building, {self._last: results}))
+
+    def _last_operator(self, rows: Rows) -> int | None:
+        """The operator from whose rows alone the job makes its own; None where there is none such."""
+        operators = self._building.operators
+        if not operators or operators[-1].frame is rows.frame:
+            return None
+        applied = self._called(ResultReplay(self._building, {}))
+        used = set(_PLACEHOLDER.findall(str(analysed_plan(applied.frame).toString())))
+        return int(used.pop()) if len(used) == 1 and STREAM not in used else None
+
+    def _try_records(self, ranges: Sequence[Range], ends: Offsets) -> Cause | None:
         """Why these records fail; None if they do not. Of other partitions nothing is read."""
         start = {topic: dict(offsets) for topic, offsets in ends.items()}
         end = {topic: dict(offsets) for topic, offsets in ends.items()}
         for (topic, partition), first, until in ranges:
             start[topic][str(partition)], end[topic][str(partition)] = first, until
-        rows = self._rows(Replay(self._building, start, end))
-        try:
-            run_job(rows.frame)
-        except Exception as error:
-            cause = root_cause(error)
-            if not _is_about_a_row(error, cause):
-                raise
-            return cause
-        return None
+        replay = InputReplay(self._building, start, end)
+        rows = self._called(replay)
+        causes = (_try(frame) for frame in [*replay.inputs, rows.frame])
+        return next((cause for cause in causes if cause is not None), None)
 
-    def _rows(self, replay: Replay) -> Rows:
+    def _called(self, replay: _Replay) -> Rows:
         with replay.active():
             result = self._job.function()
             rows = result.rows if isinstance(result, Operators) else result
         return rows if isinstance(rows, Rows) else Rows(frame=rows)
+
+    def _forget(self, _batch: Batch) -> None:
+        self._results = []
+        self._publish({})
+
+    def _publish(self, failed: Failed) -> None:
+        FailedRecords(offsets=failed).publish(self._building.spark.sparkContext)
 
     def _ranges(self, batch: Batch) -> list[Range]:
         ranges = []
@@ -160,6 +243,51 @@ class FailedRows:
         return list_offsets(self._workplace.cluster, {partition: EARLIEST})[partition]
 
 
+def _search(
+    parts: Sequence[Part],
+    halves: Callable[[Sequence[Part]], tuple[list[Part], list[Part]] | None],
+    try_: Callable[[Sequence[Part]], Cause | None],
+    name: Callable[[Sequence[Part]], str],
+) -> list[tuple[Sequence[Part], Cause]]:
+    """The smallest parts that fail, and why; `halves` gives None for a part that is the smallest."""
+    found: list[tuple[Sequence[Part], Cause]] = []
+
+    def search(parts: Sequence[Part]) -> bool:
+        cause = try_(parts) if parts else None
+        if cause is None:
+            return False
+        divided = halves(parts)
+        if divided is None:
+            found.append((parts, cause))
+            if len(found) > MAX_FAILURES:
+                raise RowFailed(
+                    f"more than {MAX_FAILURES} rows of a batch fail: {cause.sentence} ({name(parts)})"
+                ) from None
+            return True
+        found_in = [search(half) for half in divided]
+        if not any(found_in):
+            raise RowFailed(
+                f"{cause.sentence} ({name(parts)} fail together, and neither half of them alone: no row can "
+                "be named)"
+            ) from None
+        return True
+
+    search(parts)
+    return found
+
+
+def _try(frame: DataFrame) -> Cause | None:
+    """Why rows cannot be computed, if one of them is the reason; None if they can be."""
+    try:
+        run_job(frame)
+    except Exception as error:
+        cause = root_cause(error)
+        if not _is_about_a_row(error, cause):
+            raise
+        return cause
+    return None
+
+
 def _is_about_a_row(error: Exception, cause: Cause) -> bool:
     """Whether an error is one that a record can be the reason of, and not one of the machinery."""
     if isinstance(error, HeadraceError) or cause.kind.startswith("headrace."):
@@ -172,9 +300,12 @@ def _is_about_a_row(error: Exception, cause: Cause) -> bool:
     return is_users and _OF_A_FUNCTION in f"{type(error).__name__}: {error}"
 
 
-def _halves(ranges: Sequence[Range]) -> tuple[list[Range], list[Range]]:
-    """Two parts of about the same number of offsets, neither of them empty."""
-    left = sum(each.size for each in ranges) // 2
+def _halves(ranges: Sequence[Range]) -> tuple[list[Range], list[Range]] | None:
+    """Two parts of about the same number of offsets, neither of them empty; None for a single offset."""
+    total = sum(each.size for each in ranges)
+    if total == 1:
+        return None
+    left = total // 2
     first: list[Range] = []
     second: list[Range] = []
     for each in ranges:
@@ -188,11 +319,21 @@ def _halves(ranges: Sequence[Range]) -> tuple[list[Range], list[Range]]:
     return first, second
 
 
+def _half_numbers(part: Sequence[range]) -> tuple[list[range], list[range]] | None:
+    (numbers,) = part
+    middle = len(numbers) // 2
+    return ([numbers[:middle]], [numbers[middle:]]) if middle else None
+
+
 def _listed(ranges: Sequence[Range]) -> str:
     return ", ".join(
         f"{topic}/{number} offset{f's {start} to {end - 1}' if end - start > 1 else f' {start}'}"
         for (topic, number), start, end in ranges
     )
+
+
+def _numbered(part: Sequence[range]) -> str:
+    return f"{len(part[0])} results"
 
 
 def _count(failed: Failed) -> int:

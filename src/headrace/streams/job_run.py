@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.topics import NewTopic
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from headrace.spark.transactional_batch import Deliver
     from headrace.spark.transactional_sink import Batch, TransactionalSink
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
@@ -202,8 +204,7 @@ class JobRun:
         from headrace.spark.transactional_sink import TransactionalSink
 
         into_topics = [topic.name for topic in self.job.into.topics]
-        failed = FailedRows(self.job, building, self._workplace, self.tally)
-        failed.check(rows)
+        failed = FailedRows(self.job, building, rows, self._workplace, self.tally)
         letters = DeadLetters(
             self.job, building.streams, building.plan.tables, self._workplace, self._observed, failed.of_batch
         )
@@ -212,7 +213,7 @@ class JobRun:
         if self.job.late_topic is not None:
             late = LateRows(self.job, building, lambda: dropped_rows(self._last_execution()))
             building.plan.add_rows(late.of_batch)
-        if not self.job.into.is_one_topic:
+        if failed.results is not None or not self.job.into.is_one_topic:
             self._outputs = self._open_outputs(rows.frame.schema)
             building.plan.add_rows(self._outputs.letters)
         self._execution = None
@@ -226,13 +227,13 @@ class JobRun:
             topics=[*into_topics, self.job.dead_topic, *building.plan.outputs],
             before=building.plan.prepare,
             extra_rows=building.plan.extra_rows,
-            deliver=None if self._outputs is None else self._outputs.deliver,
-            recover=lambda batch, error: self._hand_over(failed.recover(batch, error)),
+            deliver=self._deliver(failed),
+            recover=failed.recover,
             steps=self._step,
         )
         # A query takes the settings of the session when it starts.
         self._workplace.spark.conf.set(WATERMARK_POLICY, "max" if self.job.time == "fastest" else "min")
-        handover = self._hand_over(rows)
+        handover = self._hand_over(rows) if failed.results is None else Handover(frame=failed.results)
         with fitting_batches(handover):
             return self._sink.start(
                 handover.frame,
@@ -242,6 +243,11 @@ class JobRun:
                 query_name=self.job.full_name,
                 output_mode=rows.mode or "append",
             )
+
+    def _deliver(self, failed: FailedRows) -> Deliver | None:
+        if self._outputs is None:
+            return None
+        return self._outputs.deliver if failed.results is None else partial(failed.deliver, self._outputs)
 
     def _hand_over(self, rows: Rows) -> Handover:
         """What the sink is given of rows."""

@@ -19,7 +19,7 @@ from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
 from headrace.streams.native_windows import END, START, memberships
 from headrace.streams.plan import stateful_operators
-from headrace.streams.replay import Replay
+from headrace.streams.replay import InputReplay
 from headrace.streams.topic import Topic
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class LateRows:
         """The records to write for a batch that was computed just now; None if all of it was in time."""
         if not self._dropped() and not left_out(self._building.state, batch):
             return None
-        replay = Replay(self._building, batch.start, batch.end)
+        replay = InputReplay(self._building, batch.start, batch.end)
         with replay.active():
             self._job.function()
         met = zip(self._building.plan.windows, replay.plan.windows, strict=True)

@@ -2,7 +2,8 @@
 
 All letters that were sent again are one transaction with the place up to which that was done, so that none is
 sent twice. Rows for a target are written before it, with a mark of their own in the target: their number is
-the offset of the last letter.
+the offset of the last letter. Where a target has no place for marks, they are in a journal next to the job's
+checkpoints, so that another machine that has these does not send a row twice.
 """
 
 from __future__ import annotations
@@ -49,9 +50,18 @@ class Redriven:
 
 
 def redrive(
-    letters: Sequence[DeadLetter], topic: str, *, config: Mapping[str, Any], app: App | None, state: Path
+    letters: Sequence[DeadLetter],
+    topic: str,
+    *,
+    config: Mapping[str, Any],
+    app: App | None,
+    state: Path,
+    checkpoints: str | None = None,
 ) -> Redriven:
-    """Send letters of a topic again, all of them or none; `config` is that of librdkafka's clients."""
+    """Send letters of a topic again, all of them or none; `config` is that of librdkafka's clients.
+
+    `checkpoints` is where those of the job are, if not in the state folder.
+    """
     outcome = Redriven()
     if tables := {letter.table for letter in letters if letter.table}:
         raise Misuse(
@@ -64,7 +74,9 @@ def redrive(
         for target in sorted({letter.target for letter in there if letter.target}):
             assert job is not None
             mine = [letter for letter in there if letter.target == target]
-            _to_target(_sink(job, target), mine, job, state, outcome)
+            name = f"{job.name}.redrive-{partition}"
+            folder = JobFolder.of(state, job.app, name, checkpoints=checkpoints)
+            _to_target(_sink(job, target), mine, folder, state, outcome)
     _to_topics(letters, topic, config, outcome)
     return outcome
 
@@ -93,18 +105,18 @@ def _sink(job: Job, target: str) -> Sink:
     return sinks[target]
 
 
-def _to_target(sink: Sink, letters: Sequence[DeadLetter], job: Job, state: Path, outcome: Redriven) -> None:
+def _to_target(
+    sink: Sink, letters: Sequence[DeadLetter], folder: JobFolder, state: Path, outcome: Redriven
+) -> None:
     """Write the rows of letters of one partition, without those that an interrupted try has written."""
     tables = [pa.ipc.open_stream(letter.row).read_all() for letter in letters]
     rows = pa.concat_tables(tables, promote_options="permissive")
     first, last = letters[0], letters[-1]
-    name = f"{job.name}.redrive-{first.partition}"
-    folder = folder_of(JobFolder.of(state, job.app, name).outputs, sink)
     place = Place(
-        job=f"{job.app}.{name}",
+        job=f"{folder.app}.{folder.name}",
         generation=first.time_ms,
         schema=rows.schema,
-        folder=folder,
+        folder=folder_of(folder.outputs, sink),
         state=state,
     )
     with closing(sink.open(place)) as target:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import Misuse
 from headrace.streams.explanation import root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+TimeUnit = Literal["auto", "s", "ms", "us", "ns"]
+"""What numbers count that are read as timestamps; `auto` goes by their size."""
 
 
 def read_schema(schema: str, what: str, place: str = "") -> StructType:

@@ -11,14 +11,13 @@ from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.names import checked_name
 from headrace.streams.rows import Operators
-from headrace.streams.schemas import read_schema
+from headrace.streams.schemas import TimeUnit, read_schema
 
 if TYPE_CHECKING:
     from headrace.streams.clocks import Clock
     from headrace.streams.rows import Rows
 
 Format = Literal["json", "csv", "text", "raw"]
-TimeUnit = Literal["auto", "s", "ms", "us", "ns"]
 
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """What a record carries beside its value; as columns of a stream they begin with an underscore."""

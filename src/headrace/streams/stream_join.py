@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
+from headrace.streams.building import current_building
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
 from headrace.streams.event_time import as_plain_time, mark_like, timed_frame
 from headrace.streams.rows import Rows
@@ -63,16 +64,20 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
         bounds_ms=bounds_ms,
         behind_ms=max(left.behind_ms, right.behind_ms),
     )
-    frame, step = _joined(plan, time)
-    return Rows(
-        frame=frame,
-        step=step,
-        event_time=time,
-        lateness=None if time is None else (right if how == "right" else left).lateness,
-        every=left.every or right.every,
-        # What Spark takes off the watermark for those that follow.
-        behind_ms=plan.behind_ms + max(bounds_ms) + 1,
-    )
+
+    def joined() -> Rows:
+        frame, step = _joined(plan, time)
+        return Rows(
+            frame=frame,
+            step=step,
+            event_time=time,
+            lateness=None if time is None else (right if how == "right" else left).lateness,
+            every=left.every or right.every,
+            # What Spark takes off the watermark for those that follow.
+            behind_ms=plan.behind_ms + max(bounds_ms) + 1,
+        )
+
+    return current_building("a join").stateful(joined, lambda: [one, other])
 
 
 def _joined(plan: JoinPlan, time: str | None) -> tuple[DataFrame, ArrowStep | None]:

@@ -36,6 +36,7 @@ HOPELESS: Final = frozenset(
         "OffsetsGone",
         "SinkFenced",
         "Superseded",
+        "TableCopyLost",
         "Unsuitable",
     }
 )

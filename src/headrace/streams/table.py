@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.names import checked_name
-from headrace.streams.schemas import read_schema
+from headrace.streams.schemas import TimeUnit, read_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -35,6 +35,8 @@ class Table:
     keep: str = "1 day"
     """How long a row that was replaced can still be joined, in event time."""
     format: Literal["json"] = "json"
+    time_unit: TimeUnit = "auto"
+    """What numbers count that are read as timestamps; `auto` goes by their size."""
     partitions: int | None = None
     """With how many partitions the topic is created if it does not exist; without it, it has to exist."""
     declared_at: str = field(default="", compare=False, repr=False)
@@ -44,6 +46,11 @@ class Table:
         checked_name(self.topic, "topic")
         if not self.key:
             raise Misuse(f'the table of {self.topic!r} needs a key: name the columns, for example key="id".')
+        if self.time_unit not in get_args(TimeUnit):
+            raise Misuse(
+                f"the table of {self.topic!r}: time_unit {self.time_unit!r} is not known: use "
+                f"{', '.join(get_args(TimeUnit))}."
+            )
         milliseconds_of(self.keep, f"keep of the table of {self.topic!r}")
         if self.partitions is not None and self.partitions < 1:
             raise Misuse(f"the table of {self.topic!r}: partitions is at least 1.")

@@ -61,7 +61,8 @@ def join_table(
     _follow(building, table, columns)
     time = rows.event_time
     if wait is not None:
-        rows = hold_rows(rows, tuple(pairs), wait)
+        timed = rows
+        rows = building.stateful(lambda: hold_rows(timed, tuple(pairs), wait), lambda: [timed.frame])
     stage = TableStage(
         topic=table.topic,
         keys=tuple(f"{KEY}{index}" for index in range(len(table.key))),
@@ -125,6 +126,7 @@ def _definition(table: Table, columns: StructType) -> Definition:
         key=table.key,
         valid_from=table.valid_from,
         keep_us=milliseconds_of(table.keep, "keep") * 1000,
+        time_unit=table.time_unit,
     )
 
 

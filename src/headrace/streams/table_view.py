@@ -75,6 +75,9 @@ class TableView(Operators):
     @property
     def rows(self) -> Rows:
         """The changes in each batch: the columns of the view, and `_deleted`."""
+        return current_building("a view over tables").stateful(self._change_rows, list)
+
+    def _change_rows(self) -> Rows:
         layout, stream, folder = self._followed(with_images=bool(self.functions))
         step = self._changes(stream, folder, layout)
         return Rows(frame=step.rows, step=step, key=self.first.key)
@@ -86,6 +89,9 @@ class TableView(Operators):
         A row that is different now went as it was, and came as it is. So the sum of `_sign` is the number of
         rows that there are, and the sum of `_sign * amount` is the sum of their amounts.
         """
+        return current_building("a view over tables").stateful(self._signed_rows, list)
+
+    def _signed_rows(self) -> Rows:
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
         layout, stream, folder = self._followed(with_images=True)

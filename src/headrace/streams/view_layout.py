@@ -140,4 +140,6 @@ def _definition(table: Table) -> WholeRows:
     from headrace.tables.view_table import WholeRows
 
     row_type = to_arrow_type(_columns(table), timezone="UTC")
-    return WholeRows(topic=table.topic, row_type=row_type, key=table.key, keep_us=0)
+    return WholeRows(
+        topic=table.topic, row_type=row_type, key=table.key, keep_us=0, time_unit=table.time_unit
+    )

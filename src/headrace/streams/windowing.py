@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.durations import interval_of
 from headrace.errors import Misuse
+from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
 from headrace.streams.correction import Correct, aggregate_with_corrections
 from headrace.streams.event_time import timed_frame
 from headrace.streams.late import note_window
 from headrace.streams.native_windows import END, START, aggregate_natively
+from headrace.streams.plan import analysed_plan
 from headrace.streams.windows import Hopping, Session, Sliding, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
+    from headrace.streams.late import Late
     from headrace.streams.rows import Rows
+
+
+DISTINCT: Final = "(distinct "
+"""How Spark writes an aggregate of distinct values in a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +48,14 @@ class Windowed:
         """
         self._check(columns, emit)
         late = note_window(self.of, self.window)
-        is_streaming = self.of.frame.isStreaming  # a batch that is looked at again needs no results
-        if isinstance(late, Correct) and emit == "close" and is_streaming:
+        return current_building("a window").stateful(
+            lambda: self._results(columns, emit, late),
+            # All that can fail is evaluated; which window a row is in does not matter.
+            lambda: [self._aggregated(columns)],
+        )
+
+    def _results(self, columns: Sequence[Column], emit: str, late: Late | None) -> Rows:
+        if isinstance(late, Correct) and emit == "close":
             _check_can_change(self.window, "late=correct(…)")
             return aggregate_with_corrections(self.of, self.window, self.by, columns, late)
         if emit == "close":
@@ -57,15 +70,25 @@ class Windowed:
                 "agg() needs to know what to compute of each window: for example "
                 'agg(F.sum("amount").alias("revenue")).'
             )
-        self._check_names(columns)
+        made = self._aggregated(columns)
+        self._check_names(made.columns)
+        if DISTINCT in str(analysed_plan(made).toString()):
+            raise Misuse(
+                "agg() aggregates distinct values, which Spark does not do for streams: use "
+                "F.approx_count_distinct(…), or F.size(F.collect_set(…)), which is exact and keeps every "
+                "value in the state."
+            )
         if emit == "close":
             return
         if emit != "change":
             interval_of(emit, "emit (close, change, or a duration)")
         _check_can_change(self.window, f"emit={emit!r}")
 
-    def _check_names(self, columns: Sequence[Column]) -> None:
-        made = self.of.frame.groupBy(*map(quoted, self.by)).agg(*columns).columns
+    def _aggregated(self, columns: Sequence[Column]) -> DataFrame:
+        """The aggregates by key, without windows."""
+        return self.of.frame.groupBy(*map(quoted, self.by)).agg(*columns)
+
+    def _check_names(self, made: Sequence[str]) -> None:
         times = (self.of.event_time,) if isinstance(self.window, Sliding) else (START, END)
         twice = [name for name, count in Counter([*times, *made]).items() if count > 1]
         if twice:

@@ -126,7 +126,7 @@ class VersionMaker:
         self.schema = version_schema(definition)
         self._definition = definition
         self._names = [field.name for field in definition.row_type]
-        self._rows = RowReader(definition.row_type)
+        self._rows = RowReader(definition.row_type, time_unit=definition.time_unit)
         self._record_keys = RecordKeys(definition)
         self._no_key = f"the key ({', '.join(definition.key)}) is null"
 

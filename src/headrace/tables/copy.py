@@ -11,7 +11,8 @@ A lookup has two files to look into, never a list of them. The hot file is writt
 changes the table, and merged into a new base when it has grown: that is done before a batch begins, when the
 one before it is never run again. The files of the batch before stay until then, so a batch that is repeated
 begins where it began the first time. Files that are torn, or were made by another definition of the table,
-are passed over; if none is left, the topic is read from its first record.
+are passed over. A copy that is new, or of another definition, is made from the first record of the topic on.
+One that was lost is an error: compaction may have removed versions that it had.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from headrace.errors import HeadraceError
 from headrace.tables.files import (
     BASE,
     HOT,
@@ -45,6 +47,10 @@ HOT_ROWS: Final = 16_384
 """A hot file smaller than this is left to grow."""
 HOT_SHARE: Final = 32
 """A hot file is merged when it is this part of the base: it is written by each batch, the base is not."""
+
+
+class TableCopyLost(HeadraceError):
+    """The copy of a table is not the one that the batch before left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +105,16 @@ class TableCopy:
         self._read = read
         self._state: _State | None = None
 
-    def advance(self, batch: int, end: Positions) -> Current:
+    def advance(self, batch: int, end: Positions, *, start: Positions | None = None) -> Current:
         """The files that hold the table up to `end`, which is what batch number `batch` sees.
 
         A partition that `end` does not name stays where it was. Batches are asked for in their order; the
-        last one may be asked for again, also by another process.
+        last one may be asked for again, also by another process. `start` is where the batch begins, if one
+        before it had the table: `TableCopyLost` if the copy does not reach it.
         """
-        before = self._fold(self._before(batch))
+        before = self._before(batch)
+        self._check_reaches(before, start or {})
+        before = self._fold(before)
         after = self._moved(before, batch, before.positions | end)
         self._state = after
         self._remove_all_but([*before.parts, *after.parts])
@@ -118,6 +127,23 @@ class TableCopy:
             return self._state
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._opened(batch - 1)
+
+    def _check_reaches(self, state: _State, start: Positions) -> None:
+        is_behind = any(state.positions.get(partition, -1) < at for partition, at in start.items())
+        if is_behind and not self._is_of_another_definition():
+            raise TableCopyLost(
+                f"{self._folder} does not hold the table of {self._definition.topic!r} as the last batch "
+                "left it: files were deleted, or this machine does not see the folder of the checkpoint. "
+                "Reading the topic again would lack the versions that compaction has removed. "
+                "Restore the folder, or reset the job with `headrace job reset`."
+            )
+
+    def _is_of_another_definition(self) -> bool:
+        paths = (
+            file_path(self._folder, kind, n) for kind in (BASE, HOT) for n in file_numbers(self._folder, kind)
+        )
+        found = [contents for contents in map(read_versions, paths) if contents is not None]
+        return any(contents.signature != self._definition.signature for _, contents in found)
 
     def _opened(self, batch: int) -> _State:
         """The newest state that is whole, of those that are not newer than `batch`."""

@@ -38,6 +38,8 @@ class Definition:
     """The field that says since when a row counts; otherwise the record's timestamp does."""
     keep_us: int
     """How long a version that was replaced is kept, in event time."""
+    time_unit: str = "auto"
+    """What numbers count that are read as timestamps."""
 
     def __post_init__(self) -> None:
         for problem in self._problems():
@@ -75,4 +77,4 @@ class Definition:
     def signature(self) -> str:
         """A text that is another one when files made by another definition cannot be read as this one."""
         fields = [[field.name, str(field.type)] for field in self.row_type]
-        return json.dumps([self.topic, fields, self.key, self.valid_from])
+        return json.dumps([self.topic, fields, self.key, self.valid_from, self.time_unit])

@@ -35,9 +35,10 @@ class ReadRows(NamedTuple):
 class RowReader:
     """Reads values as rows of one type."""
 
-    def __init__(self, row_type: pa.StructType) -> None:
-        self._rows = value_parser("json", row_type)
-        self._events = value_parser("json", pa.struct([("after", row_type), ("op", pa.string())]))
+    def __init__(self, row_type: pa.StructType, *, time_unit: str = "auto") -> None:
+        event_type = pa.struct([("after", row_type), ("op", pa.string())])
+        self._rows = value_parser("json", row_type, time_unit=time_unit)
+        self._events = value_parser("json", event_type, time_unit=time_unit)
 
     def read(self, values: pa.Array) -> ReadRows:
         """The row in each value, null where there is none, and whether it says that its row is gone."""

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import HeadraceError
-from headrace.tables.copy import TableCopy
+from headrace.tables.copy import TableCopy, TableCopyLost
 from headrace.tables.definition import Definition
 from headrace.tables.files import read_versions
 from headrace.tables.kernels import hash_keys
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
     from headrace.tables.changes import Changes, Positions
 
 NO_KEYS = pa.array([], pa.large_binary())
-
-
-class ViewStateLost(HeadraceError):
-    """The copy of a table is not the one that the batch before left."""
 
 
 class WholeRows(Definition):
@@ -108,7 +103,7 @@ class ViewTable:
 
     def _read_batch(self, start: Positions, end: Positions) -> Changes:
         if self._step.start is not None and start != self._step.start:
-            raise ViewStateLost(
+            raise TableCopyLost(
                 f"the copy of the table of {self._definition.topic!r} is not the one that the last batch "
                 "left: its files were lost, or the schema of the table was changed. What the view has to "
                 "forget is not known any more: delete the view's topic, and begin anew with `headrace job "
