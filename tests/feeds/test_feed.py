@@ -192,7 +192,7 @@ def test_a_token_before_what_retention_left_is_refused(new_shelf: NewShelf) -> N
     after = shelf.changes(since=token)[-1].token
     admin = AdminClient({"bootstrap.servers": shelf.bootstrap})
     (future,) = admin.delete_records([TopicPartition(shelf.name, shelf.partition_of("b"), 4)]).values()
-    future.result(30)
+    future.result(100)
     tail = shelf.changes(since=after)
     assert tail == []
     with pytest.raises(TokenGone, match="no longer has all changes"):
@@ -249,7 +249,7 @@ def test_a_record_that_is_no_row_is_told_with_its_offset(shelf: Shelf) -> None:
 
     producer = Producer({"bootstrap.servers": shelf.bootstrap})
     producer.produce(shelf.name, b"[1]", b"a", partition=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(100) == 0
     with pytest.raises(BadRow, match="offset 0 of partition 1"):
         shelf.changes()
 
