@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SECONDS ?= 30
 BENCH  ?= broker
+# More than cores: most tests wait for clients, servers and timeouts.
+WORKERS ?= 4
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,10 +54,10 @@ reference: $(VENV)/.dev  ## write the configuration reference again from the cod
 	$(BIN)/python -m tools.configuration_page
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
-	$(BIN)/python -m pytest -n 2 -m "not cluster and not demo and not browser and not soak" $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not soak" $(ARGS)
 
 coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
-	$(BIN)/python -m pytest -n 2 -m "not cluster and not demo and not browser and not soak" --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not soak" --cov --cov-report=term $(ARGS)
 
 test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven
 	$(BIN)/python -m pytest -m cluster $(ARGS)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 
 from headrace.testing.postgres import PostgresServer
-from tests.scheduling import SparkTogether, session_of
+from tests.scheduling import SparkTogether, uses_session
 from tests.soak.summary import summary_lines
 from tools.apache_kafka import ApacheKafka
 
@@ -63,10 +64,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTo
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_storm_seconds, reverse=True)  # a storm that begins last leaves the other worker idle
-    # A test that uses the session without being known to: two workers would start one each.
-    unknown = [
-        item.nodeid for item in items if "spark" in _fixtures(item) and session_of(item.nodeid) is None
-    ]
+    # A test that uses the session without being known to: every worker would start one.
+    unknown = [item.nodeid for item in items if "spark" in _fixtures(item) and not uses_session(item.nodeid)]
     if unknown:
         raise pytest.UsageError(f"tests/scheduling.py has to say that these use Spark: {unknown}")
 
@@ -105,6 +104,14 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("headrace_broker").bootstrap)
 
 
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections; it is bound, so that no other process can listen on it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL that serves the whole session."""
@@ -120,13 +127,12 @@ def database(postgres_server: PostgresServer) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
+def spark() -> "SparkSession":
     """The one Spark session of all tests; `format("headrace")` is known to it."""
     from headrace.spark.session import local_session
 
-    session = local_session("tests", cores=2)
-    yield session
-    session.stop()
+    # It ends with the process: to stop it in order takes up to a minute on a busy machine, and shows nothing.
+    return local_session("tests", cores=2)
 
 
 @pytest.fixture(autouse=True)

@@ -1,50 +1,105 @@
-"""Which of the two workers runs a test: those that use a Spark session stay together.
+"""Which worker runs which test.
 
-A session takes half a minute to start and to warm up, so each worker has at most one: that of the source and
-the sinks, which the tests in tests/spark share, and that of all others. The controller knows tests only by
-their names, so it is told here where they are.
+Most tests wait for clients and brokers, so there are more workers than cores. Tests that use the Spark
+session take processor time, and a session takes half a minute to start and to warm up: two workers have one,
+and run these tests file by file before any others. The other workers run the tests that use no session, the
+longest first, so that no worker is still busy with one of them when all others have finished.
+
+The controller knows tests only by their names, so this module says where the tests that use the session are.
 """
 
-from xdist.scheduler import LoadScopeScheduling
+from typing import Final
 
-SPARK = (
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+SESSIONS: Final = 2
+SPARK: Final = (
     "tests/capture/test_tables.py",
     "tests/cli/test_query.py",
     "tests/cluster/test_peer.py",
     "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
+    "tests/docs/test_documentation.py::test_an_example_of_a_job_runs",
     "tests/events/test_frames.py",
+    "tests/spark/",
     "tests/streams/",
     "tests/testing/test_jobs.py",
 )
-SOURCE = "tests/spark/"
-EXAMPLES_OF_JOBS = "tests/docs/test_documentation.py::test_an_example_of_a_job_runs"
-LONG = (
-    "tests/capture/test_debezium.py",
+LONG: Final = (
     "tests/spark/test_crash_matrix.py",
-    "tests/spark/test_java.py",
-    "tests/cli/test_run.py",
     "tests/docs/test_documentation.py::test_the_commands_of_a_page_print_what_it_shows",
+    "tests/broker/test_pauses.py",
+    "tests/cli/test_run.py",
+    "tests/capture/test_debezium.py",
+    "tests/spark/test_java.py",
+    "tests/broker/test_durability.py",
+    "tests/sinks/test_search.py",
+    "tests/behaviour/test_groups.py",
+    "tests/columns/test_fuzzing.py",
+    "tests/columns/test_encoding.py",
+    "tests/demo/test_demo.py",
 )
-"""They start Spark, or Debezium, in processes of their own. What one worker does alone while the other has
-nothing left must be short, so these come early."""
+"""Tests that take long, without the session: the longest come first."""
+BY_FILE: Final = (
+    "tests/broker/test_hostile_bytes.py",
+    "tests/broker/test_hostile_share_batches.py",
+    "tests/broker/test_lying_batches.py",
+    "tests/broker/test_pauses.py",
+    "tests/broker/test_transaction_crashes.py",
+    "tests/capture/test_debezium.py",
+    "tests/capture/test_random_changes.py",
+    "tests/cli/test_capture.py",
+    "tests/events/",
+    "tests/feeds/",
+    "tests/sinks/test_redis.py",
+    "tests/storage/test_kafka_tools.py",
+)
+"""Files whose tests share a server or data, so that one worker runs them all."""
 
 
 class SparkTogether(LoadScopeScheduling):
-    """Hands out tests one by one, but for those of a session, which a worker gets as a whole, and first.
+    """Hands out tests that share a session or a server by the file, and all others one by one."""
 
-    The others begin with the longest. (What is one scope is handed out as a whole, and the scopes with the
-    most tests first.)
-    """
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._is_sorted = False
 
     def _split_scope(self, nodeid: str) -> str:
-        return session_of(nodeid) or ("long" if nodeid.startswith(LONG) else nodeid)
+        is_shared = uses_session(nodeid) or nodeid.startswith(BY_FILE)
+        return nodeid.partition("::")[0] if is_shared else nodeid
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if not self._is_sorted:
+            self._is_sorted = True
+            for scope in sorted(self.workqueue, key=_rank):
+                self.workqueue.move_to_end(scope)
+        scope = self._next_scope(node)
+        if scope is None:
+            node.shutdown()  # it runs what it has, and ends
+        else:
+            self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
+
+    def _next_scope(self, node: WorkerController) -> str | None:
+        """The first scope; without a session, the first that needs none."""
+        may_use_session = self._has_session(node) or sum(map(self._has_session, self.nodes)) < SESSIONS
+        scopes = (scope for scope in self.workqueue if may_use_session or not uses_session(scope))
+        return next(scopes, None)
+
+    def _has_session(self, node: WorkerController) -> bool:
+        return any(uses_session(scope) for scope in self.assigned_work[node])
 
 
-def session_of(nodeid: str) -> str | None:
-    """Which of the two sessions a test uses; None where it uses neither."""
-    if nodeid.startswith(LONG):
-        return None
-    if nodeid.startswith((*SPARK, EXAMPLES_OF_JOBS)):
-        return "jobs"
-    return "source" if nodeid.startswith(SOURCE) else None
+def uses_session(nodeid: str) -> bool:
+    """Whether a test, or a file of tests, uses the Spark session of its worker."""
+    return nodeid.startswith(SPARK) and not nodeid.startswith(LONG)
+
+
+def _rank(scope: str) -> int:
+    """Files of the session come first, then what takes long, then the rest, as they are."""
+    if uses_session(scope):
+        return -1
+    return next((rank for rank, prefix in enumerate(LONG) if scope.startswith(prefix)), len(LONG))

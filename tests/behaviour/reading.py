@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from tests.behaviour.clients.contract import Consumer, Received, TopicPartition
 
-DEADLINE_S = 30.0
+DEADLINE_S = 100.0
 TURN_S = 0.05
 QUIET_S = 0.5
 

@@ -31,12 +31,12 @@ def reader(client: Client, topic: str, options: ConsumerOptions = CONSUMER_DEFAU
 def test_a_waiting_reader_gets_a_message_as_soon_as_it_is_there(client: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     producer = client.producer()
-    consumer = reader(client, topic, ConsumerOptions(fetch_wait_ms=2_500))
+    consumer = reader(client, topic, ConsumerOptions(fetch_wait_ms=20_000))
     assert read_quietly(consumer) == []  # its fetch now waits at the broker
-    start = time.monotonic()
     producer.send(topic, messages(1))
+    sent_at = time.monotonic()
     assert values(read(consumer, 1)) == [b"0"]
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - sent_at < 10  # half the wait of the fetch
 
 
 def test_a_fetch_that_wants_more_bytes_than_there_are_is_answered_when_its_wait_ends(

@@ -13,7 +13,7 @@ def create(bootstrap: str, topic: str, **settings: str) -> None:
     """Make a topic; a setting's dots are written as underscores."""
     config = {name.replace("_", "."): value for name, value in settings.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(100)
 
 
 def alter(bootstrap: str, topic: str, **settings: str | None) -> None:
@@ -28,14 +28,14 @@ def alter(bootstrap: str, topic: str, **settings: str | None) -> None:
     ]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
-    next(iter(admin.incremental_alter_configs([resource]).values())).result(10)
+    next(iter(admin.incremental_alter_configs([resource]).values())).result(100)
 
 
 def configs(bootstrap: str, topic: str) -> dict[str, str]:
     """The settings of a topic, how full it is among them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])
-    return {name: entry.value for name, entry in next(iter(found.values())).result(10).items()}
+    return {name: entry.value for name, entry in next(iter(found.values())).result(100).items()}
 
 
 def status(bootstrap: str, topic: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Sender:
 
     def finish(self) -> None:
         """Return when every record was answered."""
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(100) == 0
 
     def wait_for(self, count: int) -> None:
         """Return when so many records were answered."""

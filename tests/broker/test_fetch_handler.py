@@ -144,7 +144,7 @@ def test_a_thousand_batches_wake_many_readers_and_all_get_everything(
     for _ in range(1000):
         producer.send_produce("orders", batch_of(b"tea"))
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
     assert read == dict.fromkeys(range(8), 1000)
 
 

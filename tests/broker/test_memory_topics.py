@@ -61,7 +61,7 @@ def test_a_record_is_found_by_its_time(bootstrap: str) -> None:
     now_ms = int(time.time() * 1000)
     for second in range(5):
         producer.produce("live", b"v", timestamp=now_ms + 1000 * second)
-        assert producer.flush(30) == 0
+        assert producer.flush(100) == 0
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
     (found,) = consumer.offsets_for_times([TopicPartition("live", 0, now_ms + 2500)], timeout=10)
     assert found.offset == 3

@@ -26,7 +26,7 @@ FILE_LIMIT = 200
 def run_to_its_end(folder: Path, listen: str) -> subprocess.CompletedProcess[str]:
     """A broker that is expected not to start."""
     command = [sys.executable, "-m", "headrace.broker", "--listen", listen, "--data", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "kafka.example.com"])

@@ -51,10 +51,10 @@ class CrashingBroker(BrokerProcess):
         thread = threading.Thread(target=run)
         thread.start()
         assert self._process is not None
-        self._process.wait(30)
+        self._process.wait(100)
         assert self._end() == 137
         self.start()
-        thread.join(60)
+        thread.join(100)
         assert not thread.is_alive()
         if failures:
             raise failures[0]
@@ -72,7 +72,7 @@ def name(kafka: CrashingBroker) -> str:
     """A topic of two partitions; transactional ids and groups may have the same name."""
     name = f"t{next(_numbers)}"
     admin = AdminClient({"bootstrap.servers": kafka.address})
-    admin.create_topics([NewTopic(name, 2)])[name].result(20)
+    admin.create_topics([NewTopic(name, 2)])[name].result(100)
     return name
 
 
@@ -92,7 +92,7 @@ def write(producer: Producer, topic: str, value: str) -> None:
     """A record in each partition, within the transaction that is open."""
     for partition in range(2):
         producer.produce(topic, value=value, partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(100) == 0
 
 
 def reader(kafka: CrashingBroker, name: str) -> Consumer:

@@ -17,7 +17,7 @@ from headrace.protocol.records import NewRecord, encode_batch
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 100.0
 NO_CLIENT_ID = -1
 
 _SIZE = struct.Struct(">i")

@@ -72,7 +72,7 @@ class Database:
             yield capture
         finally:
             capture.stop()
-            thread.join(30)
+            thread.join(100)
         if faults:
             raise faults[0]
 

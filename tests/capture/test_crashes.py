@@ -57,7 +57,7 @@ def test_a_long_storm(record_property: RecordProperty, seed: int) -> None:
 def crash(database: Database, point: str, *tables: str) -> None:
     """Run a capture that is killed at some point."""
     command = [sys.executable, "-m", "tests.capture.crashing", database.url, database.bootstrap]
-    done = subprocess.run([*command, ",".join(tables), point], check=False, timeout=60)
+    done = subprocess.run([*command, ",".join(tables), point], check=False, timeout=100)
     assert done.returncode == -signal.SIGKILL
 
 

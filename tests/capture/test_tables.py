@@ -53,7 +53,7 @@ def visit(bootstrap: str, number: int, *people: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for who in people:
         producer.produce("visits", json.dumps({"who": who, "n": number}).encode(), partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(100) == 0
 
 
 def values(bootstrap: str, topic: str) -> list[Any]:

@@ -28,7 +28,7 @@ def in_a_pty(terminal: Terminal, *arguments: str) -> str:
                 shown += piece
         except OSError:  # the other side is closed: the command has ended
             pass
-    assert process.wait(30) == 0
+    assert process.wait(100) == 0
     return shown.decode()
 
 

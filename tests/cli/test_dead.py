@@ -22,7 +22,7 @@ app.job(into=sqlite("sales", key="product", file={file!r}), name={job!r})(lambda
 def write(terminal: Terminal, topic: str, value: bytes, headers: dict[str, bytes | str]) -> None:
     producer = Producer({"bootstrap.servers": terminal.bootstrap})
     producer.produce(topic, value, key=b"k", headers=list(headers.items()))
-    assert producer.flush(30) == 0
+    assert producer.flush(100) == 0
 
 
 def refused(terminal: Terminal, topic: str, product: str, amount: int | None) -> None:

@@ -13,14 +13,6 @@ from headrace.cli.doctor import Verdict, examine
 from headrace.settings import Settings
 
 
-@pytest.fixture
-def closed_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_machine_that_can_run_this_suite_is_well(headrace_broker: object, tmp_path: Path) -> None:
     address = headrace_broker.bootstrap  # type: ignore[attr-defined]
     findings = examine(broker=address, state=str(tmp_path))

@@ -35,14 +35,6 @@ def imported_by(script: str) -> set[str]:
     return set(out.stdout.splitlines()[-1].split() if out.stdout.strip() else ())
 
 
-@pytest.fixture
-def closed_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_the_broker_starts_past_what_only_people_need() -> None:
     help_of_the_broker = (
         "import sys; sys.argv[1:] = ['broker', '--help']\nfrom headrace.cli.main import main\n"

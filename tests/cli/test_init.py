@@ -11,7 +11,7 @@ from headrace.streams.pipeline import load_app
 
 def init(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "headrace.cli", "init", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_a_project_has_the_name_that_was_given(tmp_path: Path) -> None:

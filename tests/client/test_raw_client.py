@@ -143,7 +143,7 @@ def test_a_second_thread_is_refused_and_the_first_one_gets_its_answer() -> None:
 
     def slow(request: bytes) -> bytes:
         is_asked.set()
-        may_answer.wait(10)
+        may_answer.wait(100)
         return answer(request)
 
     with peer(answer, slow) as address, open_to(address) as connection:
@@ -154,7 +154,7 @@ def test_a_second_thread_is_refused_and_the_first_one_gets_its_answer() -> None:
 
         first = threading.Thread(target=ask)
         first.start()
-        assert is_asked.wait(10)
+        assert is_asked.wait(100)
         with pytest.raises(ConnectionShared, match="give each thread a Cluster of its own"):
             connection.ask(ApiVersionsRequest(), ApiVersionsResponse)
         may_answer.set()

@@ -19,7 +19,7 @@ from headrace.protocol.records import NewRecord, encode_batch
 from tests.broker.processes import wait_until
 
 PARTITION = TopicPartition("orders", 0)
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 100
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
 
 

@@ -15,7 +15,7 @@ from headrace.columns.encoding import Encoder
 from headrace.protocol.compression import CODECS
 
 PARTITIONS = 3
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 100
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

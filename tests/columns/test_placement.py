@@ -58,7 +58,7 @@ def test_keys_go_where_librdkafka_sends_them_when_it_does_as_java(headrace_broke
             key,
             on_delivery=lambda _, message: sent.update({message.key(): message.partition()}),
         )
-    producer.flush(30)
+    producer.flush(100)
     ours = {
         key: each.partition
         for key in keys

@@ -4,12 +4,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from headrace.testing.postgres import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -75,7 +76,7 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = _free_port()
+        self._port = free_port()
         self._background: list[subprocess.Popen[str]] = []
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         broker = f"127.0.0.1:{self._port}"
@@ -124,7 +125,7 @@ class Terminal:
     def close(self) -> None:
         for process in self._background:
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+            process.wait(100)
             if process.stdout is not None:
                 process.stdout.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -145,9 +146,3 @@ def matches(expected: str, printed: str) -> bool:
 def _stripped(text: str) -> str:
     """The text without spaces at the ends of lines, which nobody sees."""
     return "\n".join(line.rstrip() for line in text.strip().split("\n"))
-
-
-def _free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])

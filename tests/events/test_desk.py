@@ -278,7 +278,7 @@ def forge(place: Place, key: str, version: int) -> None:
     producer.produce(
         place.topics.events, key=record.key, value=record.value, headers=list(record.headers), partition=0
     )
-    assert producer.flush(20) == 0
+    assert producer.flush(100) == 0
 
 
 SECOND = "has a second event of version 2, of command 'forged"

@@ -115,7 +115,7 @@ def test_waiting_for_a_projection_that_nobody_keeps_ends(store: EventStore, tmp_
     store.execute(Cart, "c", "create")
     baskets = Baskets(tmp_path / "b.db")
     with pytest.raises(HeadraceError, match=r"is executed.*is the projection running"):
-        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets, timeout_s=0.5)
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets, timeout_s=2)
 
 
 def test_a_method_that_would_never_be_called_is_refused(tmp_path: Path) -> None:

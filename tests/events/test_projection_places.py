@@ -138,7 +138,7 @@ def test_a_projection_goes_on_when_its_database_is_back(
         server.kill()
         store.execute(Cart, "c", "add", product="tea", quantity=2)
         with pytest.raises(Unanswered, match="does not show it after"):
-            store.execute(Cart, "c", "add", product="tea", quantity=4, wait_for=kept, timeout_s=1)
+            store.execute(Cart, "c", "add", product="tea", quantity=4, wait_for=kept, timeout_s=3)
         server.start()
         store.execute(Cart, "c", "add", product="tea", quantity=8, wait_for=kept)
         assert demand(kept) == {"tea": 15}

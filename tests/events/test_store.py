@@ -30,7 +30,6 @@ from headrace.events.differences import ABSENT
 from headrace.events.store import TIMEOUT_S
 from headrace.events.topics import murmur2
 from headrace.testing import BrokerProcess
-from headrace.testing.postgres import free_port
 from tests.broker.processes import wait_until
 from tests.events.cart import Added, Cart, CartCreated, Removed
 
@@ -173,7 +172,7 @@ def test_a_process_that_handles_nothing_is_answered_by_the_one_that_does(new_sto
 def test_a_command_waits_in_the_topic_for_a_handler(new_store: New) -> None:
     caller = new_store(handles=False)
     with pytest.raises(Unanswered, match="no process handles its partition") as caught:
-        caller.execute(Cart, "c", "add", product="tea", quantity=1, timeout_s=0.2)
+        caller.execute(Cart, "c", "add", product="tea", quantity=1, timeout_s=1)
     owner = new_store(caller.name)
     owner.handle(Cart)
     again = caller.execute(Cart, "c", "add", product="tea", quantity=1, command_id=caught.value.command_id)
@@ -340,8 +339,8 @@ async def test_a_closed_store_executes_nothing_and_can_still_be_read(new_store: 
     store.close()
 
 
-def test_a_timeout_holds_when_the_broker_was_never_there() -> None:
-    with EventStore("shop", broker=f"127.0.0.1:{free_port()}") as store:
+def test_a_timeout_holds_when_the_broker_was_never_there(closed_port: int) -> None:
+    with EventStore("shop", broker=f"127.0.0.1:{closed_port}") as store:
         begin = time.monotonic()
         with pytest.raises(BrokerUnreachable):
             store.execute(Cart, "c", "create", timeout_s=0.3)

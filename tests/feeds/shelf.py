@@ -45,13 +45,13 @@ class Shelf:
     def create(self, **config: str) -> None:
         settings = {"cleanup.policy": "compact", **{key.replace("_", "."): config[key] for key in config}}
         topic = NewTopic(self.name, num_partitions=self.partitions, replication_factor=1, config=settings)
-        self._admin.create_topics([topic])[self.name].result(30)
+        self._admin.create_topics([topic])[self.name].result(100)
 
     def delete(self) -> None:
-        self._admin.delete_topics([self.name])[self.name].result(30)
+        self._admin.delete_topics([self.name])[self.name].result(100)
 
     def grow(self, partitions: int) -> None:
-        self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
+        self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(100)
         self.partitions = partitions
         self._producer.list_topics(self.name, 30)  # so that it knows of them
 
@@ -61,7 +61,7 @@ class Shelf:
         for key, number in steps:
             value = None if number is None else json.dumps({"id": key, "n": number}).encode()
             self._producer.produce(self.name, value, key.encode(), partition=self.partition_of(key))
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(100) == 0
 
     def write(self, *steps: Step) -> None:
         self.begin(steps)

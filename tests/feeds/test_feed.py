@@ -196,7 +196,7 @@ def test_a_token_before_what_retention_left_is_refused(new_shelf: NewShelf) -> N
     after = shelf.changes(since=token)[-1].token
     admin = AdminClient({"bootstrap.servers": shelf.bootstrap})
     (future,) = admin.delete_records([TopicPartition(shelf.name, shelf.partition_of("b"), 4)]).values()
-    future.result(30)
+    future.result(100)
     tail = shelf.changes(since=after)
     assert tail == []
     with pytest.raises(TokenGone, match="no longer has all changes"):

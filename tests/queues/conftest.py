@@ -29,7 +29,7 @@ def new_queue(address: str) -> NewQueue:
         config = {key.replace("_", "."): value for key, value in settings.items()}
         admin = AdminClient({"bootstrap.servers": address})
         (future,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
-        future.result(10)
+        future.result(100)
         return name
 
     return make
@@ -43,6 +43,6 @@ def send(address: str) -> Send:
         producer = Producer({"bootstrap.servers": address, "linger.ms": 50})
         for value in values:
             producer.produce(topic, value, key, headers=list(headers))
-        assert producer.flush(10) == 0
+        assert producer.flush(100) == 0
 
     return send

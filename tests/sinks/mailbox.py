@@ -1,5 +1,6 @@
 """A real mail server that keeps what it takes, and behaves as a test says."""
 
+import socket
 from collections.abc import Callable
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -8,8 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiosmtpd.controller import Controller
-
-from headrace.testing.postgres import free_port
 
 TAKEN = "250 OK"
 
@@ -29,7 +28,7 @@ class Mailbox:
         """Those that were taken."""
         self.ids: list[str] = []
         """Of all that came."""
-        self._controller = Controller(self, hostname=host, port=free_port(), enable_SMTPUTF8=True)
+        self._controller = _Controller(self, socket.create_server((host, 0)))
 
     @property
     def url(self) -> str:
@@ -63,3 +62,15 @@ class Mailbox:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._controller.stop()
+
+
+class _Controller(Controller):
+    """Serves on a socket that is bound already, so that no other process can take its port."""
+
+    def __init__(self, handler: Mailbox, listener: socket.socket) -> None:
+        host, port = listener.getsockname()[:2]
+        super().__init__(handler, hostname=host, port=port, enable_SMTPUTF8=True)
+        self._listener = listener
+
+    def _create_server(self) -> Any:
+        return self.loop.create_server(self._factory_invoker, sock=self._listener, ssl=self.ssl_context)

@@ -16,7 +16,6 @@ from headrace.sinks.email import EmailSink, email
 from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.rate import Rate, read_rate
 from headrace.sinks.sink import Place, Sink
-from headrace.testing.postgres import free_port
 from headrace.testing.sinks import SinkContract
 from tests.sinks import writing
 from tests.sinks.mailbox import TAKEN, Mailbox
@@ -196,8 +195,8 @@ def test_a_rate_looks_back_from_now() -> None:
             read_rate(text, "at_most")
 
 
-def test_a_server_that_is_away_is_waited_for(place: Place) -> None:
-    sink = email(ANN, body="x", smtp=f"smtp://127.0.0.1:{free_port()}", **SHOP)
+def test_a_server_that_is_away_is_waited_for(place: Place, closed_port: int) -> None:
+    sink = email(ANN, body="x", smtp=f"smtp://127.0.0.1:{closed_port}", **SHOP)
     with pytest.raises(Unavailable, match=r"email ann@example\.com: .*refused"):
         write(sink, place, 0, order(1))
 

@@ -28,7 +28,7 @@ class Sender:
     def run(self) -> int:
         """The code with which it ended; minus the number of the signal that ended it."""
         self._process = subprocess.Popen(self._command)
-        return self._process.wait(60)
+        return self._process.wait(100)
 
     def kill(self) -> None:
         assert self._process is not None

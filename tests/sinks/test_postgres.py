@@ -15,7 +15,7 @@ from headrace.errors import Misuse
 from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.postgres import postgres
 from headrace.sinks.sink import Place, Sink, Target
-from headrace.testing.postgres import PostgresServer, free_port
+from headrace.testing.postgres import PostgresServer
 
 Places = Callable[..., Place]
 SALES = pa.table({"product": ["tea", "cup"], "revenue": [3.5, 9.0]})
@@ -386,9 +386,9 @@ def test_a_table_of_other_but_fitting_types_is_taken_as_it_is(database: str, pla
 
 
 def test_a_server_that_is_not_there_or_goes_away_is_unavailable(
-    postgres_server: PostgresServer, database: str, place: Places
+    postgres_server: PostgresServer, database: str, place: Places, closed_port: int
 ) -> None:
-    away = f"postgresql://postgres@127.0.0.1:{free_port()}/shop"
+    away = f"postgresql://postgres@127.0.0.1:{closed_port}/shop"
     with pytest.raises(Unavailable, match=r"^postgres sales: .*refused"):
         postgres("sales", url=away).open(place(SALES))
     with opened(postgres("sales", url=database), place(SALES)) as target:

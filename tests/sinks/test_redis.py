@@ -240,9 +240,9 @@ def test_a_redis_that_is_killed_again_and_again_has_every_batch_once(tmp_path: P
         thread.start()
         for _ in range(3):
             for _ in range(batches // 4):
-                assert written.acquire(timeout=30)
+                assert written.acquire(timeout=100)
             server.restart()
-        thread.join(60)
+        thread.join(100)
         with Redis.from_url(server.url) as client:
             assert len(list(client.scan_iter("revenue:*", count=10_000))) == batches * 50
         target = sink.open(place)

@@ -17,7 +17,6 @@ from headrace.sinks.errors import Refused, Unavailable, Unsuitable
 from headrace.sinks.signature import BadSignature, sign, verify
 from headrace.sinks.sink import Place, Sink
 from headrace.sinks.webhook import webhook
-from headrace.testing.postgres import free_port
 from headrace.testing.sinks import SinkContract
 from tests.sinks.receiver import Receiver
 from tests.sinks.writing import write
@@ -130,7 +129,7 @@ def test_a_row_without_an_answer_is_sent_again_with_the_same_id(
 ) -> None:
     with Receiver() as receiver:
         receiver.behave = lambda request: behaviour if len(receiver.requests) == 1 else 200
-        sink = webhook(receiver.url, timeout="200 ms")
+        sink = webhook(receiver.url, timeout="2 seconds")
         with pytest.raises(Refused, match=reason) as refused:
             write(sink, place, 0, rows(1))
         assert not refused.value.final
@@ -139,9 +138,9 @@ def test_a_row_without_an_answer_is_sent_again_with_the_same_id(
     assert len(set(receiver.ids)) == 1
 
 
-def test_a_receiver_that_is_away_is_waited_for(place: Place) -> None:
+def test_a_receiver_that_is_away_is_waited_for(place: Place, closed_port: int) -> None:
     with pytest.raises(Unavailable, match=r"webhook 127\.0\.0\.1: no connection: .*refused"):
-        write(webhook(f"http://127.0.0.1:{free_port()}"), place, 0, rows(1))
+        write(webhook(f"http://127.0.0.1:{closed_port}"), place, 0, rows(1))
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -188,7 +187,7 @@ def test_several_are_under_way_at_once(place: Place) -> None:
 def test_answers_without_end_are_not_read(place: Place) -> None:
     endless = {"Content-Length": "1000000000"}
     with Receiver(lambda request: (400 if request.row["id"] == 2 else 200, endless)) as receiver:
-        sink = webhook(receiver.url, timeout="500 ms")
+        sink = webhook(receiver.url, timeout="2 seconds")
         with pytest.raises(Refused, match="it answered 400"):
             write(sink, place, 0, rows(1, 2))
         assert write(sink, place, 0, rows(1)) == 0

@@ -51,7 +51,7 @@ class Matrix:
         admin = AdminClient({"bootstrap.servers": kafka.address})
         topics = [NewTopic(name, partitions, 1) for name, partitions in PARTITIONS.items()]
         for created in admin.create_topics(topics).values():
-            created.result(30)
+            created.result(100)
         self.fill()
 
     def fill(self, records: int = RECORDS) -> None:
@@ -61,7 +61,7 @@ class Matrix:
             key = f"k{number % KEYS}".encode()
             producer.produce(EVENTS, f"event {number}".encode(), key=key)
             producer.produce(TICKS, str(number).encode(), key=key)
-        assert producer.flush(30) == 0
+        assert producer.flush(100) == 0
         self._records += records
 
     def live(self, *kills: Kill) -> int:

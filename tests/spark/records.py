@@ -26,7 +26,7 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) 
 
     def is_created() -> bool:
         try:
-            admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+            admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(100)
         except KafkaException as refusal:
             if refusal.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -49,25 +49,25 @@ def await_partitions(admin: AdminClient, name: str, count: int) -> None:
 
 def delete_topic(bootstrap: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([name])[name].result(10)
+    admin.delete_topics([name])[name].result(100)
 
 
 def add_partitions(bootstrap: str, name: str, total: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_partitions([NewPartitions(name, total)])[name].result(10)
+    admin.create_partitions([NewPartitions(name, total)])[name].result(100)
     await_partitions(admin, name, total)
 
 
 def delete_records(bootstrap: str, name: str, partition: int, before: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = TopicPartition(name, partition, before)
-    admin.delete_records([wanted])[wanted].result(10)
+    admin.delete_records([wanted])[wanted].result(100)
 
 
 def committed(bootstrap: str, group: str) -> dict[int, int]:
     """The positions of a group, by partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(100)
     return {each.partition: each.offset for each in found.topic_partitions or []}
 
 
@@ -78,7 +78,7 @@ def produce(bootstrap: str, topic: str, values: Iterable[str | bytes | None], **
         producer.produce(
             topic, value, on_delivery=lambda error, _: refused.append(error) if error else None, **fields
         )
-    assert (producer.flush(10), refused) == (0, [])
+    assert (producer.flush(100), refused) == (0, [])
 
 
 def consume(bootstrap: str, topic: str, partitions: int = 1) -> list[Message]:

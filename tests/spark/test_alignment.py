@@ -157,7 +157,7 @@ def test_a_stream_reads_its_backlog_by_the_times_of_its_records(bootstrap: str) 
         for n in range(count):
             at = BASE_MS + ahead_ms + n * (HOUR_MS // count)
             producer.produce(TOPIC, str(at), partition=number, timestamp=at)
-    assert producer.flush(10) == 0
+    assert producer.flush(100) == 0
     batches = _read_all(_reader(bootstrap), limit=60)
     assert sum(len(times) for batch in batches for times in batch.values()) == 750
     assert lateness_needed(batches) <= 1

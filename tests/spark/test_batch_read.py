@@ -72,7 +72,7 @@ def test_aborted_records_are_not_read_unless_asked_for(spark: SparkSession, boot
     for value, end in [("kept", producer.commit_transaction), ("dropped", producer.abort_transaction)]:
         producer.begin_transaction()
         producer.produce("orders", value)
-        producer.flush(10)
+        producer.flush(100)
         end(10)
     committed = read(spark, bootstrap, "orders", columns="value").collect()
     every = read(spark, bootstrap, "orders", **{"kafka.isolation.level": "read_uncommitted"}).collect()

@@ -98,7 +98,7 @@ def produce(kafka: EmbeddedBroker, job: str, mark: Mark, **options: str) -> None
     (record,) = decode_batch(mark_batch(job, mark))
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0} | options)
     producer.produce(TOPIC, key=record.key, value=record.value)
-    assert producer.flush(10) == 0
+    assert producer.flush(100) == 0
 
 
 @given(

@@ -38,7 +38,7 @@ def test_rows_become_records_with_key_headers_and_the_partition_of_the_java_clie
     producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
     for number in range(20):
         producer.produce("reference", f"v{number}", f"{number}")
-    producer.flush(10)
+    producer.flush(100)
     found, expected = consume(bootstrap, "out", 3), consume(bootstrap, "reference", 3)
     placed = sorted((record.partition(), record.key(), record.value()) for record in found)
     assert placed == sorted((record.partition(), record.key(), record.value()) for record in expected)

@@ -98,11 +98,11 @@ def test_a_topic_that_grew_is_written_with_its_new_number_of_partitions(
     headrace_broker: EmbeddedBroker,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap})
-    admin.create_topics([NewTopic("out", 2, 1)])["out"].result(30)
+    admin.create_topics([NewTopic("out", 2, 1)])["out"].result(100)
     with Cluster.of(headrace_broker.bootstrap) as cluster:
         patient, curious = OutputTopics(cluster, ["out"]), OutputTopics(cluster, ["out"], fresh_s=-1)
         assert patient.partition_counts() == curious.partition_counts() == {"out": 2}
-        admin.create_partitions([NewPartitions("out", 5)])["out"].result(30)
+        admin.create_partitions([NewPartitions("out", 5)])["out"].result(100)
         assert patient.partition_counts() == {"out": 2}
         assert curious.partition_counts() == {"out": 5}
 

@@ -37,14 +37,14 @@ class Pipeline:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         topics = [NewTopic(self.source, 2, 1), NewTopic(self.target, PARTITIONS, 1)]
         for created in admin.create_topics(topics).values():
-            created.result(30)
+            created.result(100)
         self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def fill(self, values: Iterable[str]) -> None:
         """Write records whose key is the value's first letter."""
         for value in values:
             self._producer.produce(self.source, value.encode(), key=value[:1].encode())
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(100) == 0
 
     def rows(self, value: Column | None = None, **options: str) -> DataFrame:
         source = self.spark.readStream.format("headrace").option("kafka.bootstrap.servers", self.bootstrap)

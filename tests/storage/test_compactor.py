@@ -91,7 +91,7 @@ def test_the_compactor_ends_when_the_broker_is_gone(log):
         process.stdin.write(log.request(io_bytes_per_s=1).to_json().encode() + b"\n")
         process.stdin.flush()
         process.stdin.close()
-        assert process.wait(timeout=20) == 2
+        assert process.wait(timeout=100) == 2
 
 
 def test_the_compactor_has_the_lowest_priority():

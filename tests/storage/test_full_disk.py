@@ -128,7 +128,7 @@ def test_librdkafka_delivers_everything_once_and_in_order_when_there_is_room(bro
     wait_until(lambda: producer.poll(0.01) >= 0 and attempts > 20, "librdkafka to try again")
     assert len(outcomes) < len(sent)
     disk.make_room()
-    assert producer.flush(30) == 0
+    assert producer.flush(100) == 0
     assert outcomes == [None] * len(sent)
     assert values(client) == [b"first", *sent]
 

@@ -41,7 +41,7 @@ def dump(classpath: str, *paths: Path, decoder: str = "--print-data-log") -> str
     """What the tool says of the files; it must not complain."""
     names = ",".join(str(path) for path in paths)
     command = ["java", "-cp", classpath, DUMP, "--deep-iteration", decoder, "--files", names]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     said = FIRST_OFFSET.sub("", done.stdout + done.stderr)
     assert not COMPLAINTS.search(said), said

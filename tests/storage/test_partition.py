@@ -141,7 +141,7 @@ def test_syncs_in_other_threads_never_meet_a_file_that_was_closed_or_deleted(tmp
                     assert read_records(log)[-1].offset == number
         finally:
             stop.set()
-        assert syncing.result(30) > 0
+        assert syncing.result(100) > 0
 
 
 def test_the_start_moves_to_any_offset_and_segments_before_it_go(tmp_path):

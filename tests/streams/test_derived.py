@@ -172,7 +172,7 @@ def put(broker: EmbeddedBroker, changes: dict[int, Product | None]) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for key, row in records(changes):
         producer.produce("products", key=key, value=None if row is None else json.dumps(row))
-    assert producer.flush(30) == 0
+    assert producer.flush(100) == 0
 
 
 def test_all_follow_one_table_and_can_be_rebuilt_from_the_log(

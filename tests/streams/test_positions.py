@@ -45,7 +45,7 @@ class Place:
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for n in range(self.written, self.written + count):
             producer.produce("orders", json.dumps({"n": n}).encode())
-        assert producer.flush(30) == 0
+        assert producer.flush(100) == 0
         self.written += count
 
     def run(self, job: Job, where: Workplace | None = None, *, crash: tuple[str, int] | None = None) -> None:

@@ -51,7 +51,7 @@ class Shop(Workshop):
             yield
         finally:
             runner.stop()
-            thread.join(60)
+            thread.join(100)
 
     def sell(self, product: str, amount: float) -> None:
         self.write("orders", {"product": product, "amount": amount})

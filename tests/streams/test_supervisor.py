@@ -136,16 +136,18 @@ def test_a_run_whose_java_process_has_ended_is_not_tried_again(stage: Stage) -> 
 
 def error_of_a_call_to_no_java() -> Exception:
     """What py4j raises when nobody listens at the port of its Java process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    java = ClientServer(JavaParameters(port=port, daemonize_memory_management=True), PythonParameters(port=0))
-    try:
-        java.jvm.java.lang.System.nanoTime()
-    except Exception as error:  # noqa: BLE001 - whatever py4j makes of it
-        return error
-    finally:
-        java.shutdown()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        java = ClientServer(
+            JavaParameters(port=port, daemonize_memory_management=True), PythonParameters(port=0)
+        )
+        try:
+            java.jvm.java.lang.System.nanoTime()
+        except Exception as error:  # noqa: BLE001 - whatever py4j makes of it
+            return error
+        finally:
+            java.shutdown()
     raise AssertionError("somebody listens there")
 
 

@@ -207,7 +207,7 @@ class Bench:
                 moment = at(minute if records_at is None else records_at)
                 moment_ms = round(moment.timestamp() * 1000)
                 producer.produce(topic, value, partition=number, timestamp=moment_ms)
-        assert producer.flush(30) == 0
+        assert producer.flush(100) == 0
 
     def run(self, job: Job) -> JobRun:
         job_run = JobRun(job, self.workplace, once=True)

@@ -55,7 +55,7 @@ class Shop:
             producer.produce(
                 "orders", json.dumps({"product": product, "amount": amount}).encode(), partition=0
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(100) == 0
         assert Runner(self.order(), Quiet()).run() == 0
 
     def order(self) -> Order:
@@ -97,7 +97,7 @@ def check_what_is_remembered(shop: Shop) -> None:
     assert view.columns == ("product", "revenue")
     admin = AdminClient({"bootstrap.servers": shop.bootstrap})
     (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "revenue")]).values()
-    settings = future.result(10)
+    settings = future.result(100)
     assert settings["cleanup.policy"].value == "compact"
     assert settings["min.compaction.lag.ms"].value == "86400000"
 

@@ -51,7 +51,7 @@ class Workshop:
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for value in values:
             producer.produce(topic, value if isinstance(value, bytes) else json.dumps(value).encode())
-        assert producer.flush(30) == 0
+        assert producer.flush(100) == 0
 
     def read(self, topic: str) -> list[bytes]:
         """All committed records of a topic."""
@@ -75,7 +75,7 @@ class Workshop:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         wanted = [NewTopic(topic, num_partitions=1, replication_factor=1) for topic in topics]
         for done in admin.create_topics(wanted).values():
-            done.result(30)
+            done.result(100)
 
     def partitions(self, *topics: str) -> list[int]:
         """How many partitions topics have."""
@@ -104,5 +104,5 @@ class Workshop:
             yield runner
         finally:
             runner.stop()
-            thread.join(60)
+            thread.join(100)
         assert codes == [0]

@@ -26,12 +26,12 @@ CITIES = Definition(
 def write(broker: EmbeddedBroker, records: list[tuple[int, Any, Any]]) -> None:
     """Partition, key and value of each record; its time is 1000, 1001, … ms."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("cities", 2, config={"retention.ms": "-1"})])["cities"].result(10)
+    admin.create_topics([NewTopic("cities", 2, config={"retention.ms": "-1"})])["cities"].result(100)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for time_ms, (partition, key, value) in enumerate(records, 1000):
         text = json.dumps(value) if isinstance(value, dict) else value
         producer.produce("cities", text, key, partition=partition, timestamp=time_ms)
-    assert producer.flush(10) == 0
+    assert producer.flush(100) == 0
 
 
 def seen(changes: Changes) -> list[tuple[int, int, int, int, str | None]]:
@@ -76,7 +76,7 @@ def test_what_retention_removed_is_no_longer_part_of_the_table(headrace_broker: 
     write(headrace_broker, [(0, str(number), {"id": number, "city": "Rome"}) for number in range(6)])
     admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap})
     (deletion,) = admin.delete_records([TopicPartition("cities", 0, 4)]).values()
-    deletion.result(10)
+    deletion.result(100)
     with Cluster.of(headrace_broker.bootstrap) as cluster:
         reader = ChangeReader(cluster, CITIES)
         assert [row[1] for row in seen(reader.read({0: 2}, {0: 6}))] == [4, 5]

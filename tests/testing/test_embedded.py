@@ -102,4 +102,4 @@ def total_bytes(folder: Path) -> int:
 def test_any_process_can_use_it(headrace_broker: EmbeddedBroker) -> None:
     producer = Producer({"bootstrap.servers": headrace_broker.bootstrap})
     producer.produce("orders", b"tea")
-    assert producer.flush(10) == 0
+    assert producer.flush(100) == 0

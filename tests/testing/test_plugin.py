@@ -18,7 +18,7 @@ BROKERS = """
     def test_round_trip(headrace_broker):
         producer = Producer({"bootstrap.servers": headrace_broker.bootstrap})
         producer.produce("orders", b"tea")
-        assert producer.flush(10) == 0
+        assert producer.flush(100) == 0
         settings = {"group.id": "shop", "auto.offset.reset": "earliest"}
         consumer = Consumer(settings | {"bootstrap.servers": headrace_broker.bootstrap})
         consumer.subscribe(["orders"])
@@ -31,7 +31,7 @@ BROKERS = """
 
     def create(broker, name):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(100)
 
     def test_one(headrace_broker):
         assert topics(headrace_broker) == []
