@@ -14,7 +14,7 @@ from headrace.broker.apis import SERVED
 from headrace.broker.clock import LoopClock
 from headrace.broker.config import BrokerConfig, Flush
 from headrace.broker.flusher import Flusher
-from headrace.broker.groups import Groups
+from headrace.broker.groups import GroupCoordinator
 from headrace.broker.key_checks import KeyChecks
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import Offsets
@@ -90,7 +90,7 @@ class Broker:
         self.topics.load(topics)
         settings = self.config.groups
         self.offsets = Offsets(offsets, self.clock, settings)
-        self.groups = Groups(offsets, self.offsets, self.clock, settings)
+        self.groups = GroupCoordinator(offsets, self.offsets, self.clock, settings)
         participants = LogParticipants(self.topics, self.offsets, self.flusher, self.clock)
         self.transactions = Transactions(transactions, self.clock, participants, self.config.transactions)
         self.shares = Shares(
