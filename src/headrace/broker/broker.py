@@ -24,8 +24,8 @@ from headrace.broker.sessions import FetchSessions
 from headrace.broker.shares import Shares
 from headrace.broker.statelog import PartitionStateLog
 from headrace.broker.topics import OFFSETS, SHARES, TOPICS, TRANSACTIONS, Topics
-from headrace.broker.transactions import Transactions
-from headrace.broker.transactions.log_participants import LogParticipants
+from headrace.broker.transactions import TransactionCoordinator
+from headrace.broker.transactions.partitions import LogTransactionPartitions
 from headrace.broker.turns import Slices
 from headrace.protocol.errors import CorruptBatch
 from headrace.storage.folder import DataFolder
@@ -91,8 +91,10 @@ class Broker:
         settings = self.config.groups
         self.offsets = Offsets(offsets, self.clock, settings)
         self.groups = GroupCoordinator(offsets, self.offsets, self.clock, settings)
-        participants = LogParticipants(self.topics, self.offsets, self.flusher, self.clock)
-        self.transactions = Transactions(transactions, self.clock, participants, self.config.transactions)
+        partitions = LogTransactionPartitions(self.topics, self.offsets, self.flusher, self.clock)
+        self.transactions = TransactionCoordinator(
+            transactions, self.clock, partitions, self.config.transactions
+        )
         self.shares = Shares(
             shares,
             self.topics,
