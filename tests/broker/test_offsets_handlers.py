@@ -12,7 +12,7 @@ from headrace.broker.groups.records import OffsetKey, read_key, read_offset
 from headrace.protocol.batch import split_batches
 from headrace.protocol.records import Record, decode_batch
 from headrace.testing import broker
-from tests.broker.group_requests import LEAVE, enter, stable
+from tests.broker.groups.requests import LEAVE, enter, stable
 from tests.broker.wire_client import DELETE_TOPICS, WireClient
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from tests.broker.test_group_model import GroupModel
+from tests.broker.groups.test_model import GroupModel
 from tests.broker.test_offsets_model import OffsetsModel
-from tests.broker.test_transactions_model import TransactionsModel
+from tests.broker.transactions.test_model import TransactionsModel
 from tests.storage.test_compaction_model import Compaction
 
 

@@ -14,7 +14,7 @@ from headrace.broker.apis import SERVED
 from headrace.broker.clock import LoopClock
 from headrace.broker.config import BrokerConfig, Flush
 from headrace.broker.flusher import Flusher
-from headrace.broker.groups import Groups
+from headrace.broker.groups import GroupCoordinator
 from headrace.broker.key_checks import KeyChecks
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import Offsets
@@ -24,8 +24,8 @@ from headrace.broker.sessions import FetchSessions
 from headrace.broker.shares import Shares
 from headrace.broker.statelog import PartitionStateLog
 from headrace.broker.topics import OFFSETS, SHARES, TOPICS, TRANSACTIONS, Topics
-from headrace.broker.transactions import Transactions
-from headrace.broker.transactions.log_participants import LogParticipants
+from headrace.broker.transactions import TransactionCoordinator
+from headrace.broker.transactions.partitions import LogTransactionPartitions
 from headrace.broker.turns import Slices
 from headrace.protocol.errors import CorruptBatch
 from headrace.storage.folder import DataFolder
@@ -90,9 +90,11 @@ class Broker:
         self.topics.load(topics)
         settings = self.config.groups
         self.offsets = Offsets(offsets, self.clock, settings)
-        self.groups = Groups(offsets, self.offsets, self.clock, settings)
-        participants = LogParticipants(self.topics, self.offsets, self.flusher, self.clock)
-        self.transactions = Transactions(transactions, self.clock, participants, self.config.transactions)
+        self.groups = GroupCoordinator(offsets, self.offsets, self.clock, settings)
+        partitions = LogTransactionPartitions(self.topics, self.offsets, self.flusher, self.clock)
+        self.transactions = TransactionCoordinator(
+            transactions, self.clock, partitions, self.config.transactions
+        )
         self.shares = Shares(
             shares,
             self.topics,

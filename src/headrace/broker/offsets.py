@@ -75,7 +75,7 @@ class Offsets:
     # Life
 
     def load(self) -> None:
-        """Come to the state that the log describes; `Groups.load` does it too, in its own pass."""
+        """Come to the state that the log describes; `GroupCoordinator.load` does it too, in its own pass."""
         self._reset()
         for entry in self._state.replay():
             self.replay(entry)

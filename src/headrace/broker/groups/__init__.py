@@ -1,11 +1,11 @@
-"""Consumer groups, the classic protocol: members share partitions, and the group remembers where it read.
+"""Consumer groups with the classic protocol: members share partitions and commit offsets.
 
-The decisions stand apart from the wiring. `Group` is the state machine of one group: it takes an event and
-the time, and leaves what is to be done in its outbox. `Groups` owns them all, and does it: it answers the
-waiting requests, keeps the timers, and writes what must survive to the log.
+Decisions are separate from I/O. `Group` is the state machine of one group: it takes events and the time, and
+returns effects. `GroupCoordinator` holds all groups and carries the effects out: it sends responses, runs
+timers, and writes the log.
 """
 
-from headrace.broker.groups.coordinator import Groups
+from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.settings import GroupSettings
 
-__all__ = ["GroupSettings", "Groups"]
+__all__ = ["GroupCoordinator", "GroupSettings"]

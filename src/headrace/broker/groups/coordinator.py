@@ -1,4 +1,4 @@
-"""All groups of the broker, with their timers, their waiting clients, and their place in the log."""
+"""The group coordinator: all groups of the broker, with their timers, pending requests and stored state."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups import commit_rules
-from headrace.broker.groups.alarm import Alarm
-from headrace.broker.groups.description import describe
-from headrace.broker.groups.expiry import expired_offsets
+from headrace.broker.groups import rules
+from headrace.broker.groups.deadlines import DeadlineTimer
 from headrace.broker.groups.group import Group
+from headrace.broker.groups.messages import (
+    UNKNOWN_MEMBER,
+    JoinResponse,
+    RequestId,
+    SendResponse,
+    SyncResponse,
+)
 from headrace.broker.groups.records import is_group_key, read_group, read_key, write_group, write_group_key
-from headrace.broker.groups.replies import Answer, JoinReply, SyncReply, Ticket
-from headrace.broker.groups.requests import UNKNOWN_MEMBER
-from headrace.broker.groups.snapshot import restore, snapshot
-from headrace.broker.groups.states import GroupState
 from headrace.broker.statelog import StateRecord
 from headrace.storage.errors import StorageError
 
@@ -26,20 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.broker.clock import Clock
-    from headrace.broker.groups.description import GroupDescription
-    from headrace.broker.groups.replies import Effect
-    from headrace.broker.groups.requests import JoinRequest, MemberIdentity, SyncRequest
+    from headrace.broker.groups.group import GroupDescription
+    from headrace.broker.groups.messages import Effect, JoinRequest, MemberIdentity, SyncRequest
     from headrace.broker.groups.settings import GroupSettings
     from headrace.broker.offsets import Offsets
     from headrace.broker.statelog import StateLog
 
 log = logging.getLogger(__name__)
 
-Reply = TypeVar("Reply", JoinReply, SyncReply)
+Response = TypeVar("Response", JoinResponse, SyncResponse)
 
 
-class Groups:
-    """The coordinator of every group: joins and syncs wait here, and members that fall silent are noticed."""
+class GroupCoordinator:
+    """Coordinates every group: holds pending joins and syncs, and removes members whose session expires."""
 
     def __init__(self, state: StateLog, offsets: Offsets, clock: Clock, settings: GroupSettings) -> None:
         self._state = state
@@ -47,17 +47,17 @@ class Groups:
         self._clock = clock
         self.settings = settings
         self._groups: dict[str, Group] = {}
-        self._alarms: dict[str, Alarm] = {}
-        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
-        self._tickets = itertools.count()
+        self._timers: dict[str, DeadlineTimer] = {}
+        self._pending: dict[RequestId, asyncio.Future[Any]] = {}
+        self._request_ids = itertools.count()
         self._is_draining = False
-        self._sweep = Alarm(clock, self._sweep_expired)
+        self._expiration_timer = DeadlineTimer(clock, self._expire_all)
         offsets.follow(self)
 
-    # Life
+    # Lifecycle
 
     def load(self) -> None:
-        """Come to the state that the log describes, offsets included, and start the clocks of the members."""
+        """Restore groups and offsets from the log, and start the session timers of the members."""
         stored: dict[str, bytes | None] = {}
         self._offsets.begin_replay()
         for entry in self._state.replay():
@@ -67,66 +67,67 @@ class Groups:
                 self._offsets.replay(entry)
         for group_id, value in stored.items():
             if value is not None:
-                self._adopt(restore(group_id, read_group(value), self.settings, self._clock.now_ms()))
+                group = Group.restore(group_id, read_group(value), self.settings, self._clock.now_ms())
+                self._register(group)
         for group_id in self._offsets.group_ids() - self._groups.keys():
-            self._get_or_make(group_id)
-        self._schedule_sweep()
+            self._get_or_create(group_id)
+        self._schedule_expiration()
 
     def drain(self) -> None:
-        """Send away every join and sync that waits or comes; heartbeats and commits are served as before."""
+        """Reject all pending and new joins and syncs; heartbeats and commits are still served."""
         self._is_draining = True
         for group in self._groups.values():
-            group.send_away(ErrorCode.not_coordinator)
-            self._settle(group)
+            group.fail_pending(ErrorCode.not_coordinator)
+            self._apply_effects(group)
 
     def close(self) -> None:
-        """Send away everyone who waits, and stop all clocks; the groups are in the log."""
+        """Reject all pending requests and stop all timers; the groups are in the log."""
         self.drain()
-        self._sweep.stop()
-        for alarm in self._alarms.values():
-            alarm.stop()
+        self._expiration_timer.stop()
+        for timer in self._timers.values():
+            timer.stop()
 
     # Members
 
-    async def join(self, request: JoinRequest) -> JoinReply:
-        """The generation that the client is in, as soon as there is one."""
+    async def join(self, request: JoinRequest) -> JoinResponse:
+        """The generation that the client has joined, as soon as it begins."""
         if self._is_draining:
-            return JoinReply(error=ErrorCode.not_coordinator, member_id=request.member_id)
+            return JoinResponse(error=ErrorCode.not_coordinator, member_id=request.member_id)
         group = self._group_to_join(request.group_id, request.member_id)
         if group is None:
-            return JoinReply(error=ErrorCode.unknown_member_id, member_id=request.member_id)
-        ticket, reply = self._take_ticket()
-        group.join(request, ticket, self._clock.now_ms())
-        self._settle(group)
-        return await self._await_reply(ticket, reply, _undurable_join(request))
+            return JoinResponse(error=ErrorCode.unknown_member_id, member_id=request.member_id)
+        request_id, response = self._add_pending()
+        group.join(request, request_id, self._clock.now_ms())
+        self._apply_effects(group)
+        return await self._wait_for(request_id, response, _join_not_durable(request))
 
-    async def sync(self, request: SyncRequest) -> SyncReply:
-        """The member's assignment, as soon as the leader has brought it."""
+    async def sync(self, request: SyncRequest) -> SyncResponse:
+        """The member's assignment, as soon as the leader has sent it."""
         if self._is_draining:
-            return SyncReply(error=ErrorCode.not_coordinator)
+            return SyncResponse(error=ErrorCode.not_coordinator)
         group = self._groups.get(request.group_id)
         if group is None:
-            return SyncReply(error=ErrorCode.unknown_member_id)
-        ticket, reply = self._take_ticket()
-        group.sync(request, ticket, self._clock.now_ms())
-        self._settle(group)
-        return await self._await_reply(ticket, reply, _UNDURABLE_SYNC)
+            return SyncResponse(error=ErrorCode.unknown_member_id)
+        request_id, response = self._add_pending()
+        group.sync(request, request_id, self._clock.now_ms())
+        self._apply_effects(group)
+        return await self._wait_for(request_id, response, _SYNC_NOT_DURABLE)
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """Keep a member alive; REBALANCE_IN_PROGRESS tells it to join again."""
+        """Extend a member's session; REBALANCE_IN_PROGRESS tells it to rejoin."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
-        # The alarm stays where it is: it rings early, and looks again.
+        # The timer is not moved: it fires early and is then set again.
         return group.heartbeat(member_id, instance_id, generation, self._clock.now_ms())
 
     def leave(self, group_id: str, leavers: Sequence[MemberIdentity]) -> list[ErrorCode]:
-        """Let members go, each with its own result."""
+        """Remove members, with a result for each."""
         group = self._groups.get(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(leavers)
         results = group.leave(leavers, self._clock.now_ms())
-        self._settle(group)
+        self._apply_effects(group)
         return results
 
     # Offsets
@@ -134,22 +135,20 @@ class Groups:
     def check_commit(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
     ) -> ErrorCode:
-        """Whether this client may commit; a group without members is made when it is missing."""
+        """Whether this client may commit; a commit without a generation creates a missing group."""
         group = self._groups.get(group_id)
         if group is None:
             if generation >= 0:
                 return ErrorCode.illegal_generation if transactional else ErrorCode.group_id_not_found
-            group = self._get_or_make(group_id)
-        error = commit_rules.check_commit(
-            group, member_id, generation, instance_id, transactional=transactional
-        )
+            group = self._get_or_create(group_id)
+        error = rules.check_commit(group, member_id, generation, instance_id, transactional=transactional)
         if error is ErrorCode.none and not transactional:
-            group.touch(member_id, self._clock.now_ms())
+            group.committed(member_id, self._clock.now_ms())
         return error
 
     def check_offset_delete(self, group_id: str) -> ErrorCode:
         """Whether offsets of the group may be deleted."""
-        return commit_rules.check_offset_delete(self._groups.get(group_id))
+        return rules.check_offset_delete(self._groups.get(group_id))
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         """Whether members of the group read this topic."""
@@ -159,13 +158,13 @@ class Groups:
     # Administration
 
     def describe(self, group_id: str) -> GroupDescription | None:
-        """The group as tools show it."""
+        """The group as DescribeGroups shows it."""
         group = self._groups.get(group_id)
-        return None if group is None else describe(group)
+        return None if group is None else group.describe()
 
     def list(self) -> list[GroupDescription]:
-        """All groups, by name."""
-        return [describe(group) for _, group in sorted(self._groups.items())]
+        """All groups, sorted by id."""
+        return [group.describe() for _, group in sorted(self._groups.items())]
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -173,124 +172,132 @@ class Groups:
     def delete(self, group_id: str) -> ErrorCode:
         """Delete a group without members, and its offsets."""
         group = self._groups.get(group_id)
-        error = commit_rules.check_delete(group)
+        error = rules.check_delete(group)
         if error is ErrorCode.none and group is not None:
             self._remove(group)
         return error
 
-    # Wiring
+    # Groups
 
     def _group_to_join(self, group_id: str, member_id: str) -> Group | None:
-        # Only a client without an id makes a group: one that has an id remembers a group that is gone.
+        # Only a client without an id creates a group: one with an id was a member of a group that is gone.
         if member_id == UNKNOWN_MEMBER:
-            return self._get_or_make(group_id)
+            return self._get_or_create(group_id)
         return self._groups.get(group_id)
 
-    def _get_or_make(self, group_id: str) -> Group:
+    def _get_or_create(self, group_id: str) -> Group:
         group = self._groups.get(group_id)
         if group is None:
             group = Group(group_id, self.settings, self._clock.now_ms())
-            self._adopt(group)
+            self._register(group)
         return group
 
-    def _adopt(self, group: Group) -> None:
+    def _register(self, group: Group) -> None:
         self._groups[group.id] = group
-        self._alarms[group.id] = Alarm(self._clock, lambda: self._tick(group))
-        self._settle(group)
+        self._timers[group.id] = DeadlineTimer(self._clock, lambda: self._deadline_passed(group))
+        self._apply_effects(group)
 
     def _remove(self, group: Group) -> None:
         self._offsets.forget_group(group.id)
         self._state.append([(write_group_key(group.id), None)])
-        group.end(self._clock.now_ms())
-        self._settle(group)
-        self._alarms.pop(group.id).stop()
+        group.delete(self._clock.now_ms())
+        self._apply_effects(group)
+        self._timers.pop(group.id).stop()
         del self._groups[group.id]
 
-    def _tick(self, group: Group) -> None:
-        group.tick(self._clock.now_ms())
-        self._settle(group)
+    def _deadline_passed(self, group: Group) -> None:
+        group.expire(self._clock.now_ms())
+        self._apply_effects(group)
 
-    def _settle(self, group: Group) -> None:
-        """Do what the group wants done, and set its alarm."""
+    # Effects
+
+    def _apply_effects(self, group: Group) -> None:
+        """Carry out the effects of the group, and set its timer."""
         while effects := group.take_effects():
-            if not self._perform(group, effects):
-                group.distrust(self._clock.now_ms())
-        self._alarms[group.id].set(group.next_deadline_ms())
+            if not self._apply(group, effects):
+                group.force_rebalance(self._clock.now_ms())
+        self._timers[group.id].set(group.next_deadline_ms())
 
-    def _perform(self, group: Group, effects: Iterable[Effect]) -> bool:
+    def _apply(self, group: Group, effects: Iterable[Effect]) -> bool:
         is_stored = True
         for effect in effects:
-            if not isinstance(effect, Answer):
+            if not isinstance(effect, SendResponse):
                 is_stored = self._store(group)
             else:
-                self._answer(effect.ticket, effect.reply if is_stored else _unstored(effect.reply))
+                response = effect.response if is_stored else _not_stored(effect.response)
+                self._respond(effect.request_id, response)
         return is_stored
 
     def _store(self, group: Group) -> bool:
         try:
-            self._state.append([(write_group_key(group.id), write_group(snapshot(group)))])
+            self._state.append([(write_group_key(group.id), write_group(group.snapshot()))])
         except StorageError:
-            log.exception("group %s could not be stored: its members are asked to join again", group.id)
+            log.exception("Group %s could not be stored: its members have to rejoin", group.id)
             return False
         return True
 
-    # Waiting clients
+    # Pending requests
 
-    def _take_ticket(self) -> tuple[Ticket, asyncio.Future[Any]]:
-        ticket = Ticket(next(self._tickets))
-        reply = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = reply
-        return ticket, reply
+    def _add_pending(self) -> tuple[RequestId, asyncio.Future[Any]]:
+        request_id = RequestId(next(self._request_ids))
+        response = asyncio.get_running_loop().create_future()
+        self._pending[request_id] = response
+        return request_id, response
 
-    async def _await_reply(self, ticket: Ticket, reply: asyncio.Future[Reply], undurable: Reply) -> Reply:
+    async def _wait_for(
+        self, request_id: RequestId, pending: asyncio.Future[Response], not_durable: Response
+    ) -> Response:
         try:
-            answer = await reply
+            response = await pending
             await self._state.durable()
         except StorageError:
-            log.exception("the state of a group could not be made durable")
-            return undurable
+            log.exception("The state of a group could not be made durable")
+            return not_durable
         finally:
-            # A client that went away takes its answer with it; whether it is dead, its session decides.
-            self._waiting.pop(ticket, None)
-        return answer
+            # The response to a client that disconnected is dropped; its session decides whether it is dead.
+            self._pending.pop(request_id, None)
+        return response
 
-    def _answer(self, ticket: Ticket, reply: JoinReply | SyncReply) -> None:
-        waiting = self._waiting.get(ticket)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(reply)
+    def _respond(self, request_id: RequestId, response: JoinResponse | SyncResponse) -> None:
+        pending = self._pending.get(request_id)
+        if pending is not None and not pending.done():
+            pending.set_result(response)
 
-    # Expiry
+    # Expiration of offsets
 
-    def _schedule_sweep(self) -> None:
-        self._sweep.set(self._clock.now_ms() + self.settings.offsets_retention_check_interval_ms)
+    def _schedule_expiration(self) -> None:
+        interval_ms = self.settings.offsets_retention_check_interval_ms
+        self._expiration_timer.set(self._clock.now_ms() + interval_ms)
 
-    def _sweep_expired(self) -> None:
-        """Forget offsets that have served their time, and groups that have neither members nor offsets."""
+    def _expire_all(self) -> None:
+        """Remove expired offsets, and groups that have neither members nor offsets."""
         try:
             for group in list(self._groups.values()):
-                self._expire(group)
+                self._expire_offsets(group)
         except StorageError:
-            log.exception("expired offsets could not be forgotten: they are tried again later")
-        self._schedule_sweep()
+            log.exception("Expired offsets could not be removed: the next check tries again")
+        self._schedule_expiration()
 
-    def _expire(self, group: Group) -> None:
-        expired = expired_offsets(group, self._offsets.of_group(group.id), self._clock.now_ms())
+    def _expire_offsets(self, group: Group) -> None:
+        committed = self._offsets.of_group(group.id)
+        expired = rules.expired_offsets(group, committed, self._clock.now_ms())
         self._offsets.delete(
-            group.id, (where for where in expired if not self._offsets.is_pending(group.id, *where))
+            group.id,
+            (partition for partition in expired if not self._offsets.is_pending(group.id, *partition)),
         )
         has_offsets = self._offsets.of_group(group.id) or self._offsets.has_pending(group.id)
-        if group.state is GroupState.EMPTY and not has_offsets:
+        if group.is_empty and not has_offsets:
             self._remove(group)
 
 
-def _undurable_join(request: JoinRequest) -> JoinReply:
-    return JoinReply(error=ErrorCode.coordinator_not_available, member_id=request.member_id)
+def _join_not_durable(request: JoinRequest) -> JoinResponse:
+    return JoinResponse(error=ErrorCode.coordinator_not_available, member_id=request.member_id)
 
 
-_UNDURABLE_SYNC = SyncReply(error=ErrorCode.coordinator_not_available)
+_SYNC_NOT_DURABLE = SyncResponse(error=ErrorCode.coordinator_not_available)
 
 
-def _unstored(reply: JoinReply | SyncReply) -> JoinReply | SyncReply:
-    if isinstance(reply, JoinReply):
-        return JoinReply(error=ErrorCode.coordinator_not_available, member_id=UNKNOWN_MEMBER)
-    return _UNDURABLE_SYNC
+def _not_stored(response: JoinResponse | SyncResponse) -> JoinResponse | SyncResponse:
+    if isinstance(response, JoinResponse):
+        return JoinResponse(error=ErrorCode.coordinator_not_available, member_id=UNKNOWN_MEMBER)
+    return _SYNC_NOT_DURABLE

@@ -1,78 +1,113 @@
-"""The two clocks of a rebalance: how long a group waits for joins, and then for syncs."""
+"""Deadlines: the timer that coordinators use for them, and the two of a rebalance."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-SHORTEST_WAIT_MS: Final = 100
-"""A client may ask for no rebalance timeout at all; looking again at once, a group would do nothing else."""
+    from headrace.broker.clock import Clock, Timer
+
+MIN_REBALANCE_WAIT_MS: Final = 100
+"""A client may ask for a rebalance timeout of 0, with which a group would check its members continuously."""
 
 
-class Deadlines:
-    """When a group stops waiting; at most one wait for joins and one for syncs is under way."""
+class DeadlineTimer:
+    """Calls `on_deadline` no later than the deadline that was set last.
+
+    Heartbeats postpone deadlines all the time. The timer is not moved for each of them: it fires early, and
+    is then set again.
+    """
+
+    def __init__(self, clock: Clock, on_deadline: Callable[[], None]) -> None:
+        self._clock = clock
+        self._on_deadline = on_deadline
+        self._timer: Timer | None = None
+        self._at_ms = 0
+
+    def set(self, at_ms: int | None) -> None:
+        """Fire at `at_ms`, at once if that has passed; None stops the timer."""
+        if at_ms is None:
+            self.stop()
+        elif self._timer is None or at_ms < self._at_ms:
+            self.stop()
+            self._at_ms = at_ms
+            self._timer = self._clock.call_later(at_ms - self._clock.now_ms(), self._fire)
+
+    def stop(self) -> None:
+        """Do not fire."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._on_deadline()
+
+
+class RebalanceDeadlines:
+    """When a group stops waiting for joins, and then for syncs."""
 
     def __init__(self) -> None:
         self._join_at_ms: int | None = None
         self._sync_at_ms: int | None = None
         self._delay_ms = 0
         self._delay_left_ms = 0
-        self._more_came = False
+        self._has_new_members = False
 
-    def await_joins(self, now_ms: int, timeout_ms: int) -> None:
-        """Wait until the slowest member must have joined."""
-        self._join_at_ms = now_ms + max(timeout_ms, SHORTEST_WAIT_MS)
+    def start_join(self, now_ms: int, timeout_ms: int) -> None:
+        """Wait for joins until the largest rebalance timeout has passed."""
+        self._join_at_ms = now_ms + max(timeout_ms, MIN_REBALANCE_WAIT_MS)
 
-    def await_first_joins(self, now_ms: int, delay_ms: int, timeout_ms: int) -> None:
-        """Wait a little for more members than the first, and again while they come, up to the timeout."""
+    def start_initial_join(self, now_ms: int, delay_ms: int, timeout_ms: int) -> None:
+        """Wait `delay_ms` for more members, repeatedly while new ones join, up to `timeout_ms`."""
         self._delay_ms = delay_ms
         self._delay_left_ms = max(timeout_ms - delay_ms, 0)
-        self._more_came = False
+        self._has_new_members = False
         self._join_at_ms = now_ms + delay_ms
 
-    def more_members_came(self) -> None:
-        """Note a new member: the first wait is worth another round."""
-        self._more_came = True
+    def member_added(self) -> None:
+        """A new member extends the initial wait by another delay."""
+        self._has_new_members = True
 
-    def wait_for_more(self, now_ms: int) -> bool:
-        """Wait another round of the first rebalance; False when nobody came or the time is used up."""
-        if not self._more_came or self._delay_left_ms == 0 or self._delay_ms == 0:
+    def extend_initial_join(self, now_ms: int) -> bool:
+        """Wait for another delay; False if no member was added or the timeout has passed."""
+        if not self._has_new_members or self._delay_left_ms == 0 or self._delay_ms == 0:
             return False
-        self._more_came = False
-        round_ms = min(self._delay_ms, self._delay_left_ms)
-        self._delay_left_ms -= round_ms
-        self._join_at_ms = now_ms + round_ms
+        self._has_new_members = False
+        delay_ms = min(self._delay_ms, self._delay_left_ms)
+        self._delay_left_ms -= delay_ms
+        self._join_at_ms = now_ms + delay_ms
         return True
 
-    def await_sync(self, now_ms: int, timeout_ms: int) -> None:
-        """Wait until every member must have asked for its assignment."""
-        self._sync_at_ms = now_ms + max(timeout_ms, SHORTEST_WAIT_MS)
+    def start_sync(self, now_ms: int, timeout_ms: int) -> None:
+        """Wait for the syncs of all members."""
+        self._sync_at_ms = now_ms + max(timeout_ms, MIN_REBALANCE_WAIT_MS)
 
     def stop_join(self) -> None:
-        """End the wait for joins."""
+        """Stop waiting for joins."""
         self._join_at_ms = None
 
     def stop_sync(self) -> None:
-        """End the wait for syncs."""
+        """Stop waiting for syncs."""
         self._sync_at_ms = None
 
     def take_join(self, now_ms: int) -> bool:
-        """Whether the wait for joins has run out; told once."""
+        """Whether the deadline for joins has passed; True once."""
         if self._join_at_ms is None or self._join_at_ms > now_ms:
             return False
         self._join_at_ms = None
         return True
 
     def take_sync(self, now_ms: int) -> bool:
-        """Whether the wait for syncs has run out; told once."""
+        """Whether the deadline for syncs has passed; True once."""
         if self._sync_at_ms is None or self._sync_at_ms > now_ms:
             return False
         self._sync_at_ms = None
         return True
 
     def earliest(self, others: Iterable[int]) -> int | None:
-        """The first of these deadlines and `others`."""
+        """The earliest of these deadlines and `others`."""
         own = (at_ms for at_ms in (self._join_at_ms, self._sync_at_ms) if at_ms is not None)
         return min((*own, *others), default=None)

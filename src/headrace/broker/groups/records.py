@@ -1,7 +1,7 @@
-"""The records of `__consumer_offsets`, byte for byte as Apache Kafka writes them: its tools can read them.
+"""The records of `__consumer_offsets` in Apache Kafka's formats, which its tools can read.
 
-Every key and value begins with an i16 version. Written here are the newest versions without tagged fields:
-OffsetCommitKey 1, OffsetCommitValue 3 (1 when the client set an expiry of its own), GroupMetadataKey 2,
+Every key and value begins with an int16 version. Written are the newest versions without tagged fields:
+OffsetCommitKey 1, OffsetCommitValue 3 (1 if the client set an expiry time), GroupMetadataKey 2,
 GroupMetadataValue 3. Older versions, and version 4 with its compact types, are read as well.
 """
 
@@ -11,17 +11,17 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from headrace.broker.groups.fields import FieldReader, FieldWriter
+from headrace.broker.record_fields import FieldReader, FieldWriter
 from headrace.broker.statelog import UnknownRecord
 
 OFFSET_KEY: Final = 1
-"""Keys of version 0 and 1 are offsets."""
+"""Keys of versions 0 and 1 are those of offsets."""
 GROUP_KEY: Final = 2
-"""Keys of version 2 are classic groups."""
+"""Keys of version 2 are those of classic groups."""
 NO_TIME: Final = -1
 
-# Offsets are written with every commit and all read at the start: their usual forms are packed by hand, which
-# takes about half the time of field by field.
+# Offsets are written with every commit and all are read at startup. Packing their usual versions as a whole
+# takes about half the time of encoding field by field.
 _KEY_HEAD: Final = struct.Struct(">hh")
 _OFFSET_HEAD: Final = struct.Struct(">hqih")
 _I16: Final = struct.Struct(">h")
@@ -32,7 +32,7 @@ _OFFSET_PREFIX: Final = _I16.pack(3)
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset of which partition."""
+    """A group and a partition."""
 
     group_id: str
     topic: str
@@ -40,19 +40,19 @@ class OffsetKey(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """Where a group goes on in a partition: the offset that it will read next."""
+    """The offset of the next record that a group reads in a partition."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     committed_at_ms: int = 0
     expires_at_ms: int = NO_TIME
-    """Set only by old clients that name a retention with each commit."""
+    """Set only by old clients that send a retention time with each commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMember:
-    """A member as it survives a restart: with the metadata of the protocol that was chosen, and no other."""
+    """A member in the record of its group, with the metadata of the elected protocol only."""
 
     member_id: str
     instance_id: str | None
@@ -66,7 +66,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGroup:
-    """A group as it survives a restart."""
+    """The record of a group."""
 
     protocol_type: str
     generation: int
@@ -77,19 +77,19 @@ class StoredGroup:
 
 
 def write_offset_key(key: OffsetKey) -> bytes:
-    """The key under which an offset is kept."""
+    """The key of an offset."""
     group_id, topic = key.group_id.encode(), key.topic.encode()
     head = _KEY_HEAD.pack(OFFSET_KEY, len(group_id))
     return head + group_id + _I16.pack(len(topic)) + topic + _I32.pack(key.partition)
 
 
 def write_group_key(group_id: str) -> bytes:
-    """The key under which a group is kept."""
+    """The key of a group."""
     return FieldWriter().i16(GROUP_KEY).string(group_id).done()
 
 
 def read_key(data: bytes) -> OffsetKey | str | None:
-    """The offset or the group id that a key names; None for what newer brokers keep here besides."""
+    """The offset key or the group id; None for the keys of other group types."""
     version, size = _KEY_HEAD.unpack_from(data)
     end = _KEY_HEAD.size + size
     if version == GROUP_KEY:
@@ -103,12 +103,12 @@ def read_key(data: bytes) -> OffsetKey | str | None:
 
 
 def is_group_key(data: bytes) -> bool:
-    """Whether a key names a group; cheaper than to read it."""
+    """Whether a key is that of a group; cheaper than `read_key`."""
     return data.startswith(_GROUP_PREFIX)
 
 
 def write_offset(committed: CommittedOffset) -> bytes:
-    """The value of an offset."""
+    """Encode the value of an offset."""
     if committed.expires_at_ms == NO_TIME:
         metadata = committed.metadata.encode()
         head = _OFFSET_HEAD.pack(3, committed.offset, committed.leader_epoch, len(metadata))
@@ -118,7 +118,7 @@ def write_offset(committed: CommittedOffset) -> bytes:
 
 
 def read_offset(data: bytes) -> CommittedOffset:
-    """The offset in a value of any version."""
+    """Decode the value of an offset in any version."""
     if data.startswith(_OFFSET_PREFIX) and len(data) >= _OFFSET_HEAD.size + _I64.size:
         _, offset, leader_epoch, size = _OFFSET_HEAD.unpack_from(data)
         end = _OFFSET_HEAD.size + size
@@ -141,7 +141,7 @@ def _read_any_offset(data: bytes) -> CommittedOffset:
 
 
 def write_group(group: StoredGroup) -> bytes:
-    """The value of a group."""
+    """Encode the value of a group."""
     writer = FieldWriter().i16(3).string(group.protocol_type).i32(group.generation)
     writer.string(group.protocol).string(group.leader).i64(group.since_ms).i32(len(group.members))
     for member in group.members:
@@ -153,7 +153,7 @@ def write_group(group: StoredGroup) -> bytes:
 
 
 def read_group(data: bytes) -> StoredGroup:
-    """The group in a value of any version."""
+    """Decode the value of a group in any version."""
     reader, version = _open(data, "a group")
     return StoredGroup(
         protocol_type=reader.string(),
@@ -176,7 +176,7 @@ def _read_member(reader: FieldReader, version: int) -> StoredMember:
         instance_id=instance_id,
         client_id=client_id,
         client_host=client_host,
-        # The first versions knew one timeout for both.
+        # Version 0 has one timeout for both.
         rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
         session_timeout_ms=session_timeout_ms,
         subscription=reader.blob(),
@@ -191,8 +191,8 @@ def _open(data: bytes, what: str) -> tuple[FieldReader, int]:
     version = reader.i16()
     if not 0 <= version <= 4:
         raise UnknownRecord(
-            f"{what} in version {version} of its format, written by a newer broker: "
-            "start that broker on this folder, or delete the group with it"
+            f"__consumer_offsets holds {what} in version {version}, which a newer broker wrote: "
+            "start that version on this folder, or delete the group with it"
         )
     reader.compact = version >= 4
     return reader, version

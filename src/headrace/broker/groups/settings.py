@@ -1,4 +1,4 @@
-"""The limits of groups and offsets, under the names that Kafka's documentation gives them."""
+"""Settings of groups and offsets, with the names of Kafka's documentation."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ if TYPE_CHECKING:
 
 
 class InvalidGroupSettings(HeadraceError):
-    """A setting of groups that cannot be meant; the message names it and says what is allowed."""
+    """A group setting out of its range; the message gives the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """How long groups wait, how large they grow, and how long their offsets are kept."""
+    """Timeouts, sizes and retention of groups."""
 
     min_session_timeout_ms: int = 6_000
-    """`group.min.session.timeout.ms`: a member that asks for less is refused."""
+    """`group.min.session.timeout.ms`: smaller session timeouts are rejected."""
     max_session_timeout_ms: int = 1_800_000
-    """`group.max.session.timeout.ms`: a member that asks for more is refused."""
+    """`group.max.session.timeout.ms`: larger session timeouts are rejected."""
     initial_rebalance_delay_ms: int = 0
     """`group.initial.rebalance.delay.ms`: how long an empty group waits for more members after the first.
 
-    Apache Kafka's default is 3,000. Here a lone consumer starts at once; each later one costs a rebalance.
+    Apache Kafka's default is 3,000. With 0 one consumer starts at once, and each later one costs a rebalance.
     """
     max_size: int = 2**31 - 1
-    """`group.max.size`: members that a group takes at most."""
+    """`group.max.size`: the largest number of members."""
     new_member_join_timeout_ms: int = 300_000
-    """How long the first join of a member may wait; it cannot send heartbeats before it has its id."""
+    """How long a member's first join may be pending; it cannot send heartbeats before it has its id."""
     offset_metadata_max_bytes: int = 4_096
-    """`offset.metadata.max.bytes`: the longest note that may be kept beside an offset."""
+    """`offset.metadata.max.bytes`: the longest metadata of a committed offset."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
-    """`offsets.retention.minutes`, in milliseconds: how long offsets outlive their group's last member."""
+    """`offsets.retention.minutes`, in milliseconds: how long offsets are kept after the last member left."""
     offsets_retention_check_interval_ms: int = 600_000
-    """`offsets.retention.check.interval.ms`: how often expired offsets and empty groups are looked for."""
+    """`offsets.retention.check.interval.ms`: how often expired offsets and empty groups are removed."""
 
     def __post_init__(self) -> None:
-        for name, lowest in _LOWEST.items():
+        for name, minimum in _MINIMA.items():
             value = getattr(self, name)
-            if value < lowest:
-                raise InvalidGroupSettings(f"{name} is {value}: give it {lowest} or more")
+            if value < minimum:
+                raise InvalidGroupSettings(f"{name} is {value}: the minimum is {minimum}")
         if self.max_session_timeout_ms < self.min_session_timeout_ms:
             raise InvalidGroupSettings(
                 f"max_session_timeout_ms ({self.max_session_timeout_ms}) is below min_session_timeout_ms "
-                f"({self.min_session_timeout_ms}), so that no member could join: raise it"
+                f"({self.min_session_timeout_ms}): no member could join"
             )
 
     def allows_session_timeout(self, timeout_ms: int) -> bool:
-        """Whether a member may ask for this session timeout."""
+        """Whether a member may have this session timeout."""
         return self.min_session_timeout_ms <= timeout_ms <= self.max_session_timeout_ms
 
 
-_LOWEST = {
+_MINIMA = {
     "min_session_timeout_ms": 1,
     "max_session_timeout_ms": 1,
     "initial_rebalance_delay_ms": 0,
@@ -86,8 +86,8 @@ UNSERVED_OPTIONS: Final[Mapping[str, Option]] = {
         option("streams.session.timeout.ms", "int", 45_000, _SESSION_MS, _STREAMS),
     )
 }
-"""Settings of groups whose protocols are not served, with the defaults and bounds of Apache Kafka 4.3.
+"""Settings for group protocols that are not served, with the defaults and bounds of Apache Kafka 4.3.
 
-They are kept and described, so that tools which set them for every group go on. Classic consumer groups have
-no settings of their own, as in Apache Kafka: their members bring them along.
+They are stored and described, so that tools which set them for every group work. Classic consumer groups have
+no group settings, as in Apache Kafka: members send theirs when they join.
 """

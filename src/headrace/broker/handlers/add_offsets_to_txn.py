@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import Producer
 from headrace.broker.transactions.coordinator import OFFSETS
-from headrace.broker.transactions.transaction import TransactionFault
+from headrace.broker.transactions.transaction import TransactionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +30,6 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
         await broker.transactions.add_partitions(request.transactional_id, producer, (OFFSETS,))
-    except TransactionFault as fault:
+    except TransactionError as fault:
         return {"error_code": fault.code_in(context.version, fenced_from=FENCED_FROM)}
     return {"error_code": ErrorCode.none}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import Producer
-from headrace.broker.transactions.transaction import TopicPartition, TransactionFault
+from headrace.broker.transactions.transaction import TopicPartition, TransactionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ async def _add(
         return missing
     try:
         await broker.transactions.add_partitions(transactional_id, producer, partitions)
-    except TransactionFault as fault:
+    except TransactionError as fault:
         code = fault.code_in(version, fenced_from=FENCED_FROM, abortable_from=ABORTABLE_FROM)
         return dict.fromkeys(partitions, code)
     return dict.fromkeys(partitions, ErrorCode.none)
@@ -95,7 +95,7 @@ async def _verify(
         try:
             broker.transactions.check_partition(transactional_id, producer, partition)
             codes[partition] = ErrorCode.none
-        except TransactionFault as fault:
+        except TransactionError as fault:
             codes[partition] = fault.code_in(version, abortable_from=ABORTABLE_FROM)
     return codes
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
-from headrace.broker.groups.fields import fits_string
 from headrace.broker.handlers.describe_configs import GROUP, TOPIC
+from headrace.broker.record_fields import fits_string
 from headrace.broker.shares.settings import GROUP_OPTIONS, ShareGroupConfig
 from headrace.errors import HeadraceError
 from headrace.storage.config import OPTIONS

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.states import GroupState
+from headrace.broker.groups.group import GroupState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.broker import Broker
-    from headrace.broker.groups.description import GroupDescription, MemberDescription
+    from headrace.broker.groups.group import GroupDescription, MemberDescription
     from headrace.broker.request import RequestContext
 
 VERSIONS: Final = (0, 6)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.broker.transactions.transaction import Transaction
+    from headrace.broker.transactions.transaction import TransactionMetadata
 
 VERSIONS: Final = (0, 0)
 
@@ -44,7 +44,7 @@ def _describe(broker: Broker, transactional_id: str) -> Mapping[str, Any]:
     }
 
 
-def _known(transaction: Transaction) -> Mapping[str, Any]:
+def _known(transaction: TransactionMetadata) -> Mapping[str, Any]:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(transaction.partitions):
         topics.setdefault(topic, []).append(partition)

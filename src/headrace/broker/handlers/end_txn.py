@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import Producer
-from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TransactionFault
+from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TransactionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             committed=request.committed,
             bump=context.version >= BUMP_FROM,
         )
-    except TransactionFault as fault:
+    except TransactionError as fault:
         code = fault.code_in(context.version, fenced_from=FENCED_FROM)
         return {"error_code": code, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}
     return {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import Producer
-from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TransactionFault
+from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TransactionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
         producer = await broker.transactions.initialize(
             request.transactional_id, timeout_ms, None if claim.epoch == NO_EPOCH else claim
         )
-    except TransactionFault as fault:
+    except TransactionError as fault:
         return _refusal(fault.code_in(context.version, fenced_from=FENCED_FROM))
     return {
         "error_code": ErrorCode.none,

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.fields import fits_string
-from headrace.broker.groups.replies import JoinReply
-from headrace.broker.groups.requests import JoinRequest
+from headrace.broker.groups.messages import JoinRequest, JoinResponse
+from headrace.broker.record_fields import fits_string
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +39,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     if error is ErrorCode.none:
         reply = await broker.groups.join(join)
     else:
-        reply = JoinReply(error=error, member_id=join.member_id)
+        reply = JoinResponse(error=error, member_id=join.member_id)
     return _body(reply, context.version)
 
 
@@ -58,8 +57,8 @@ def _read(request: Any, context: RequestContext) -> JoinRequest:
         rebalance_timeout_ms=max(rebalance_timeout // _MILLISECOND, 0),
         protocol_type=request.protocol_type,
         protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
-        must_return=context.version >= 4,
-        can_skip_assignment=context.version >= 9,
+        requires_known_member_id=context.version >= 4,
+        supports_skip_assignment=context.version >= 9,
     )
 
 
@@ -74,7 +73,7 @@ def _check(broker: Broker, join: JoinRequest) -> ErrorCode:
     return ErrorCode.none if all(map(fits_string, texts)) else ErrorCode.invalid_request
 
 
-def _body(reply: JoinReply, version: int) -> dict[str, Any]:
+def _body(reply: JoinResponse, version: int) -> dict[str, Any]:
     return {
         "error_code": reply.error,
         "generation_id": reply.generation,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.requests import MemberIdentity
+from headrace.broker.groups.messages import MemberIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.transactions.transaction import State
+from headrace.broker.transactions.transaction import TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.broker.transactions.transaction import Transaction
+    from headrace.broker.transactions.transaction import TransactionMetadata
 
 VERSIONS: Final = (0, 2)
 PATTERN_LIMIT: Final = 249
@@ -46,7 +46,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             "unknown_state_filters": [],
             "transaction_states": [],
         }
-    labels = {state.label for state in State}
+    labels = {state.label for state in TransactionState}
     states, producers = set(request.state_filters), set(request.producer_id_filters)
     longer_than_ms = getattr(request, "duration_filter", -1)
     now_ms = broker.clock.now_ms()
@@ -65,7 +65,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     }
 
 
-def _listed(transaction: Transaction) -> Mapping[str, Any]:
+def _listed(transaction: TransactionMetadata) -> Mapping[str, Any]:
     return {
         "transactional_id": transaction.transactional_id,
         "producer_id": transaction.producer_id,

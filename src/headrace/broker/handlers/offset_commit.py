@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.fields import fits_string
 from headrace.broker.groups.records import NO_TIME, CommittedOffset
+from headrace.broker.record_fields import fits_string
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.fields import fits_string
+from headrace.broker.record_fields import fits_string
 from headrace.broker.shares.membership import Beat, Reply
 from headrace.storage.errors import StorageError
 

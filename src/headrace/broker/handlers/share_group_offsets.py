@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.fields import fits_string
+from headrace.broker.record_fields import fits_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping

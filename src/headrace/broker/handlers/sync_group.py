@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.replies import SyncReply
-from headrace.broker.groups.requests import SyncRequest
+from headrace.broker.groups.messages import SyncRequest, SyncResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +29,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """The member's assignment, or why it has none."""
     sync = _read(request)
     error = _check(sync, context.version)
-    reply = await broker.groups.sync(sync) if error is ErrorCode.none else SyncReply(error=error)
+    reply = await broker.groups.sync(sync) if error is ErrorCode.none else SyncResponse(error=error)
     return {
         "error_code": reply.error,
         "protocol_type": reply.protocol_type,

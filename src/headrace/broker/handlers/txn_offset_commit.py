@@ -17,7 +17,7 @@ from headrace.broker.errors import error_code
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.handlers.offset_commit import COMMITS_AT_ONCE
 from headrace.broker.statelog import Producer
-from headrace.broker.transactions.transaction import ProducerFenced, TransactionBusy, TransactionFault
+from headrace.broker.transactions.transaction import ConcurrentTransactions, ProducerFenced, TransactionError
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def _commit(
             await context.turn.pause()
         await broker.offsets.durable()
         await broker.transactions.durable()
-    except TransactionFault as fault:
+    except TransactionError as fault:
         return _code_of(fault, version)
     except StorageError as fault:
         return error_code(fault)
@@ -112,10 +112,10 @@ def _entries(
     }
 
 
-def _code_of(fault: TransactionFault, version: int) -> ErrorCode:
+def _code_of(fault: TransactionError, version: int) -> ErrorCode:
     if isinstance(fault, ProducerFenced):
         return ErrorCode.invalid_producer_epoch
-    if isinstance(fault, TransactionBusy) and version < IMPLICIT_FROM:
+    if isinstance(fault, ConcurrentTransactions) and version < IMPLICIT_FROM:
         # Older clients do not know CONCURRENT_TRANSACTIONS here, and try again on this one.
         return ErrorCode.coordinator_load_in_progress if version >= 2 else ErrorCode.coordinator_not_available
     return fault.code_in(version, abortable_from=ABORTABLE_FROM)

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.statelog import Producer
-from headrace.broker.transactions.transaction import ProducerFenced, TopicPartition, TransactionFault
+from headrace.broker.transactions.transaction import ProducerFenced, TopicPartition, TransactionError
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def _abort(broker: Broker, marker: Any, topic: str, index: int) -> ErrorCo
         await broker.transactions.abort_partition(TopicPartition(topic, index), producer)
     except ProducerFenced:
         return ErrorCode.invalid_producer_epoch
-    except TransactionFault as fault:
+    except TransactionError as fault:
         return fault.code
     except HeadraceError as fault:
         return error_code(fault)

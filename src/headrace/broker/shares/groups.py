@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.alarm import Alarm
+from headrace.broker.groups.deadlines import DeadlineTimer
 from headrace.broker.shares.membership import LEAVE, Reply, ShareGroup
 from headrace.broker.shares.settings import ShareGroupConfig
 
@@ -38,7 +38,7 @@ class ShareGroups:
         self._on_silence = on_silence
         self._groups: dict[str, ShareGroup] = {}
         self._configs: dict[str, ShareGroupConfig] = {}
-        self._alarms: dict[str, Alarm] = {}
+        self._timers: dict[str, DeadlineTimer] = {}
 
     def load(self, groups: Iterable[str], configs: Mapping[str, ShareGroupConfig]) -> None:
         """Take over what was stored; members join again by themselves."""
@@ -48,8 +48,8 @@ class ShareGroups:
 
     def close(self) -> None:
         """Stop all clocks."""
-        for alarm in self._alarms.values():
-            alarm.stop()
+        for timer in self._timers.values():
+            timer.stop()
 
     def __contains__(self, group_id: object) -> bool:
         return group_id in self._groups
@@ -87,7 +87,7 @@ class ShareGroups:
     def remove(self, group_id: str) -> None:
         """Forget a group without members."""
         self._store.forget_group(group_id)
-        self._alarms.pop(group_id).stop()
+        self._timers.pop(group_id).stop()
         del self._groups[group_id]
 
     def beat(self, group_id: str, beat: Beat) -> Reply:
@@ -106,7 +106,7 @@ class ShareGroups:
                 return Reply(error=ErrorCode.group_max_size_reached, message="there are too many groups")
         expires_at_ms = self._clock.now_ms() + self.config(group_id).session_timeout_ms
         reply = group.beat(beat, expires_at_ms, self._settings.max_members, self._assign)
-        self._alarms[group_id].set(group.next_deadline_ms())
+        self._timers[group_id].set(group.next_deadline_ms())
         return reply
 
     def create(self, group_id: str) -> ShareGroup | None:
@@ -120,13 +120,13 @@ class ShareGroups:
 
     def _adopt(self, group: ShareGroup) -> None:
         self._groups[group.id] = group
-        self._alarms[group.id] = Alarm(self._clock, lambda: self._expire(group))
+        self._timers[group.id] = DeadlineTimer(self._clock, lambda: self._expire(group))
 
     def _expire(self, group: ShareGroup) -> None:
         for member in group.expired(self._clock.now_ms()):
             group.leave(member)
             self._on_silence(group.id, member)
-        self._alarms[group.id].set(group.next_deadline_ms())
+        self._timers[group.id].set(group.next_deadline_ms())
 
 
 _UNKNOWN = Reply(error=ErrorCode.unknown_member_id, message="the member is not in the group")

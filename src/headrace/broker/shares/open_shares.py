@@ -106,7 +106,7 @@ class OpenShares:
                 self._burials.decide(share)
         self._store.save(changed)
         for share in changed:
-            share.set_alarm()
+            share.set_timer()
             share.wake()
             self._begin_burial(share)
             reclaim(share.partition.log, self._by_place[share.key.topic, share.key.partition])
@@ -119,7 +119,7 @@ class OpenShares:
             self.settle([share])
         except StorageError:
             log.exception("what became of overdue records could not be stored")
-            share.set_alarm()
+            share.set_timer()
 
     def _begin_burial(self, share: Share) -> None:
         if not share.state.progress.archiving or share.is_burying:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from headrace.broker.groups.fields import FieldReader, FieldWriter
+from headrace.broker.record_fields import FieldReader, FieldWriter
 from headrace.broker.shares.states import Reason, Run, StoredState
 from headrace.broker.statelog import UnknownRecord
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.groups.alarm import Alarm
+from headrace.broker.groups.deadlines import DeadlineTimer
 from headrace.broker.shares.reading import ShareReader
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Share:
         self._cache = cache
         self._reader = ShareReader(partition.log, key.group, max_behind, cache, self.wake)
         self._on_time = on_time
-        self._alarm = Alarm(clock, lambda: on_time(self))
+        self._timer = DeadlineTimer(clock, lambda: on_time(self))
         self._waiting: dict[Callable[[], None], None] = {}
         self._is_scheduled = False
 
@@ -81,7 +81,7 @@ class Share:
             self._reader.finish()
         state.give_back(found.left)
         state.discard(found.missing)
-        self.set_alarm()
+        self.set_timer()
         if len(state.progress.archiving) > dead:
             self._clock.call_later(0, self._store_dead)
         return Acquisition(found.batches, found.size, state.delivered(found.covered))
@@ -91,9 +91,9 @@ class Share:
         if not self.is_closed:
             self._on_time(self)
 
-    def set_alarm(self) -> None:
+    def set_timer(self) -> None:
         """Wake up when a lock runs out or a delay ends."""
-        self._alarm.set(self.state.next_deadline_ms())
+        self._timer.set(self.state.next_deadline_ms())
 
     # ---------------------------------------------------------------- who waits
 
@@ -142,7 +142,7 @@ class Share:
     def close(self) -> None:
         """Stop the clock, and send those who wait away."""
         self.is_closed = True
-        self._alarm.stop()
+        self._timer.stop()
         self._cache.let_go(self._reader)
         for look in tuple(self._waiting):
             self.stop_waiting(look)

@@ -1,12 +1,9 @@
-"""Transactions: writes to several partitions, with consumed offsets, that count together or not at all.
+"""Transactions: records and offsets in many partitions that are committed or aborted together.
 
-transaction    the life of one transactional id, as decisions without I/O
-table          every transactional id, in memory and in the state log; `records` are its formats
-participants   the partitions, as the coordinator sees them; `log_participants` are the broker's own
-coordinator    carries out what was decided, and looks after time-outs and crashes
+`transaction` holds the decisions, `TransactionCoordinator` carries them out.
 """
 
-from headrace.broker.transactions.coordinator import Transactions
+from headrace.broker.transactions.coordinator import TransactionCoordinator
 from headrace.broker.transactions.settings import TransactionSettings
 
-__all__ = ["TransactionSettings", "Transactions"]
+__all__ = ["TransactionCoordinator", "TransactionSettings"]

@@ -1,16 +1,16 @@
-"""The transaction coordinator: it carries out what `transaction` decides.
+"""The transaction coordinator: carries out the decisions of `transaction`.
 
-The order of the steps makes a transaction all or nothing, whatever happens in between:
+The order of the steps makes a transaction atomic, also if the broker crashes between them:
 
-1. the outcome is appended to the state log, and made durable;
-2. a marker is written to each partition, and made durable;
-3. the end is appended to the state log.
+1. the outcome is appended to the transaction log and made durable;
+2. a marker is written to each partition and made durable;
+3. the completion is appended to the transaction log.
 
-A crash after 1 is repaired by `start`, which writes all markers again. All partitions live in this
-process, so that readers see the outcome before the client's EndTxn is answered; Kafka answers after 1.
+After a crash behind step 1 `start` writes all markers again. All partitions are in this process, so that
+readers see the outcome before EndTxn gets its response; Apache Kafka responds after step 1.
 
-A partition may hold an open transaction that no transactional id knows of: a batch that arrived behind its
-own marker, or the leftovers of a power failure. Its readers would wait for ever, so `sweep` ends it as well.
+A partition may have an open transaction that belongs to no transactional id: a batch that arrived after its
+marker, or the result of a power failure. Its readers would wait forever, so `run_maintenance` aborts it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.statelog import Producer
 from headrace.broker.transactions import transaction as decide
 from headrace.broker.transactions.settings import TransactionSettings
-from headrace.broker.transactions.table import TransactionTable, check_name
-from headrace.broker.transactions.transaction import State, TopicPartition, Transaction, TransactionFault
+from headrace.broker.transactions.state_manager import TransactionStateManager, check_transactional_id
+from headrace.broker.transactions.transaction import (
+    TopicPartition,
+    TransactionError,
+    TransactionMetadata,
+    TransactionState,
+)
 from headrace.storage.errors import StorageError
 from headrace.storage.producers import StaleProducerEpoch
 
@@ -35,89 +40,89 @@ if TYPE_CHECKING:
 
     from headrace.broker.clock import Clock, Timer
     from headrace.broker.statelog import StateLog
-    from headrace.broker.transactions.participants import OpenTransaction, Participants
+    from headrace.broker.transactions.partitions import OpenTransaction, TransactionPartitions
 
 OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
-"""Where the offsets of a transaction are: one partition, as all of the broker's own topics."""
+"""The partition of the offsets that transactions commit; each internal topic has one partition."""
 IMPLICIT_PRODUCE: Final = 12
-"""The version of Produce from which on a write adds its partition to the transaction (KIP-890)."""
+"""The first version of Produce in which a write adds its partition to the transaction (KIP-890)."""
 ABORTABLE_PRODUCE: Final = 11
-"""The version of Produce from which on clients know TRANSACTION_ABORTABLE."""
+"""The first version of Produce whose clients know TRANSACTION_ABORTABLE."""
 
 logger = logging.getLogger(__name__)
 
 
-class InvalidTimeout(TransactionFault):
-    """A transaction time-out that is not positive, or above the broker's limit."""
+class InvalidTransactionTimeout(TransactionError):
+    """A transaction timeout that is not positive or exceeds the broker's limit."""
 
     code = ErrorCode.invalid_transaction_timeout
 
 
-class Transactions:
-    """The coordinator of one broker: `load` what was, `start`, and `close` at the end."""
+class TransactionCoordinator:
+    """The transaction coordinator of a broker: `load`, `start`, and finally `close`."""
 
     def __init__(
         self,
         state: StateLog,
         clock: Clock,
-        partitions: Participants,
+        partitions: TransactionPartitions,
         settings: TransactionSettings | None = None,
     ) -> None:
-        self._table = TransactionTable(state)
+        self._state = TransactionStateManager(state)
         self._clock = clock
         self._partitions = partitions
         self._settings = settings or TransactionSettings()
-        self._finishing: set[str] = set()
-        self._housekeeping_due_ms = 0
+        self._completing: set[str] = set()
+        self._cleanup_due_ms = 0
         self._timer: Timer | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
 
-    # Life
+    # Lifecycle
 
     def load(self) -> None:
-        """Bring back what the state log holds; `start` then carries on from there."""
-        self._table.load()
+        """Restore the state from the transaction log; `start` then completes prepared transactions."""
+        self._state.load()
 
     async def start(self) -> None:
-        """Finish what a crash interrupted, and begin to look for time-outs; the partitions must be open."""
-        await self.sweep()
-        self._arm()
+        """Complete prepared transactions and start to check for timeouts; the partitions must be open."""
+        await self.run_maintenance()
+        self._schedule_maintenance()
 
     async def close(self) -> None:
-        """Stop looking for time-outs; ongoing transactions go on after the next start."""
+        """Stop checking for timeouts; ongoing transactions continue after the next start."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._sweeping is not None:
-            await asyncio.wait([self._sweeping])
+        if self._maintenance is not None:
+            await asyncio.wait([self._maintenance])
 
-    # What clients ask for
+    # Requests of clients
 
     async def initialize(
-        self, transactional_id: str | None, timeout_ms: int, claim: Producer | None = None
+        self, transactional_id: str | None, timeout_ms: int, expected: Producer | None = None
     ) -> Producer:
-        """A producer id and epoch for a producer that starts; older instances of it are fenced.
+        """A producer id and epoch for a producer that starts; older producers are fenced.
 
-        Kafka answers CONCURRENT_TRANSACTIONS while it aborts what the older instance left open; here the
-        abort is done when this returns.
+        Apache Kafka responds CONCURRENT_TRANSACTIONS while it aborts the transaction of the older producer;
+        here the abort is complete when this returns.
         """
         if transactional_id is None:
-            producer = Producer(self._table.take_producer_id(), 0)
+            producer = Producer(self._state.allocate_producer_id(), 0)
         else:
-            producer = await self._initialize(transactional_id, timeout_ms, claim)
-        await self._table.durable()
+            producer = await self._initialize(transactional_id, timeout_ms, expected)
+        await self._state.durable()
         return producer
 
     async def add_partitions(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
     ) -> None:
-        """The partitions are in the producer's transaction, which begins with the first of them."""
+        """Add partitions to the producer's transaction, which begins with the first one."""
         self._add(transactional_id, producer, partitions)
-        await self._table.durable()
+        await self._state.durable()
 
     def check_partition(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> None:
-        """Pass when the partition is in the producer's ongoing transaction, or raise why not."""
-        decide.check_partition(self._table.get(transactional_id), producer, partition)
+        """Raise `TransactionError` unless the partition is in the producer's ongoing transaction."""
+        decide.check_partition(self._state.get(transactional_id), producer, partition)
 
     def check_produce(
         self,
@@ -128,10 +133,10 @@ class Transactions:
         partition: int,
         version: int,
     ) -> ErrorCode:
-        """Whether a producer may open its transaction in a partition with a batch of Produce `version`.
+        """Whether a producer may begin its transaction in a partition with a batch of Produce `version`.
 
-        From version 12 on the write adds the partition; below it the partition must have been added. The
-        answer holds as long as the batch is appended before the event loop turns.
+        From version 12 the write adds the partition; before, the partition must have been added. The result
+        is valid until the next await.
         """
         producer, where = Producer(producer_id, epoch), TopicPartition(topic, partition)
         try:
@@ -139,12 +144,12 @@ class Transactions:
                 self._add(transactional_id or "", producer, (where,))
             else:
                 self.check_partition(transactional_id or "", producer, where)
-        except TransactionFault as fault:
+        except TransactionError as fault:
             return _produce_code(fault, version)
         return ErrorCode.none
 
     def check_offsets(self, transactional_id: str, producer: Producer, *, add: bool) -> None:
-        """Pass when the transaction may carry offsets of groups, or raise why not; `add` makes it so."""
+        """Raise `TransactionError` unless the transaction may commit offsets; `add` adds their partition."""
         if add:
             self._add(transactional_id, producer, (OFFSETS,))
         else:
@@ -153,184 +158,192 @@ class Transactions:
     async def end(
         self, transactional_id: str, producer: Producer, *, committed: bool, bump: bool
     ) -> Producer:
-        """The transaction is ended, for readers too; the producer id and epoch with which to go on.
+        """End the transaction for clients and readers; returns the producer id and epoch to continue with.
 
-        With `bump` (EndTxn 5) that epoch is a new one. A repeated request gets the same answer.
+        With `bump` (EndTxn 5) the epoch is a new one. A repeated request gets the same result.
         """
-        transaction = self._table.get(transactional_id)
+        transaction = self._state.get(transactional_id)
         prepared = decide.end(
             transaction,
             producer,
             committed=committed,
             bump=bump,
             now_ms=self._clock.now_ms(),
-            new_producer_id=self._table.take_producer_id,
+            new_producer_id=self._state.allocate_producer_id,
         )
         if prepared is not transaction:
-            self._table.record(prepared)
-            await self._finish(prepared)
-        return prepared.successor
+            self._state.record(prepared)
+            await self._complete(prepared)
+        return prepared.next_producer
 
     async def durable(self) -> None:
-        """Return when what was recorded is as durable as the broker's flush setting promises."""
-        await self._table.durable()
+        """Return when all that was recorded is as durable as the flush setting promises."""
+        await self._state.durable()
 
-    # What operators ask for
+    # Administration
 
-    def describe(self, transactional_id: str) -> Transaction | None:
-        """The transactional id as it is now; None when it is unknown."""
-        return self._table.find(transactional_id)
+    def describe(self, transactional_id: str) -> TransactionMetadata | None:
+        """The metadata of the transactional id; None if it is unknown."""
+        return self._state.find(transactional_id)
 
-    def list_all(self) -> list[Transaction]:
-        """Every transactional id as it is now."""
-        return list(self._table.values())
+    def list_all(self) -> list[TransactionMetadata]:
+        """The metadata of all transactional ids."""
+        return list(self._state.values())
 
     async def abort_partition(self, partition: TopicPartition, producer: Producer) -> None:
-        """The producer's open transaction in this partition is aborted, and readers go on.
+        """Abort the producer's open transaction in this partition, so that readers can continue.
 
-        Kafka writes just this one marker. Where the coordinator knows the transaction, that would tear it
-        apart, so it is aborted in all its partitions, and its producer fenced.
+        Apache Kafka writes only this one marker. If the coordinator knows the transaction, that would make it
+        inconsistent, so it is aborted in all its partitions, and its producer is fenced.
         """
-        owner = self._table.owner(producer.producer_id)
-        if owner is not None and owner.state is State.ONGOING and partition in owner.partitions:
-            decide.check_claim(owner, producer)
+        owner = self._state.owner(producer.producer_id)
+        if owner is not None and owner.state is TransactionState.ONGOING and partition in owner.partitions:
+            decide.check_expected(owner, producer)
             await self._abort(owner)
         else:
             self._partitions.write_marker(*partition, *producer, committed=False)
             await self._partitions.durable()
 
-    # What time brings
+    # Maintenance
 
-    async def sweep(self) -> None:
-        """Abort what timed out, finish what was interrupted, and now and then do the housekeeping."""
-        for transactional_id in tuple(self._table.active):
-            await self._look_after(transactional_id)
-        if self._clock.now_ms() >= self._housekeeping_due_ms:
-            self._housekeeping_due_ms = self._clock.now_ms() + self._settings.housekeeping_ms
+    async def run_maintenance(self) -> None:
+        """Abort transactions that timed out and complete prepared ones; at longer intervals, clean up."""
+        for transactional_id in tuple(self._state.active):
+            await self._maintain(transactional_id)
+        if self._clock.now_ms() >= self._cleanup_due_ms:
+            self._cleanup_due_ms = self._clock.now_ms() + self._settings.cleanup_interval_ms
             for found in tuple(self._partitions.open_transactions()):
-                await self._look_after_open(found)
-            self._forget_expired()
+                await self._abort_orphan(found)
+            self._remove_expired()
 
-    async def _look_after(self, transactional_id: str) -> None:
-        transaction = self._table.get(transactional_id)
+    async def _maintain(self, transactional_id: str) -> None:
+        transaction = self._state.get(transactional_id)
         try:
             if transaction.is_timed_out(self._clock.now_ms()):
-                logger.info("Aborting the transaction of %r: it timed out", transactional_id)
+                logger.info("The transaction of %r timed out and is aborted", transactional_id)
                 await self._abort(transaction)
             elif transaction.is_prepared:
-                await self._finish(transaction)
-        except TransactionFault as fault:
-            logger.warning("The transaction of %r stays as it is for now: %s", transactional_id, fault)
+                await self._complete(transaction)
+        except TransactionError as fault:
+            logger.warning("The transaction of %r could not be completed yet: %s", transactional_id, fault)
 
-    async def _look_after_open(self, found: OpenTransaction) -> None:
-        """End a partition's open transaction when it belongs to none that the coordinator knows of."""
-        owner = self._table.owner(found.producer_id)
+    async def _abort_orphan(self, found: OpenTransaction) -> None:
+        """Abort a partition's open transaction if it belongs to no transaction of the coordinator."""
+        owner = self._state.owner(found.producer_id)
         where = TopicPartition(found.topic, found.partition)
         if owner is not None and (owner.is_prepared or where in owner.partitions):
             return
         try:
-            if owner is not None and owner.state is State.ONGOING:
-                # It was written to and is not in the transaction: a power failure took part of the log.
+            if owner is not None and owner.state is TransactionState.ONGOING:
+                # The partition is not in the transaction: a power failure lost a part of the transaction log.
                 owner = await self._abort(owner)
-            logger.warning("Aborting a transaction that nobody owns: %s", found)
+            logger.warning("A transaction without an owner is aborted: %s", found)
             epoch = found.epoch if owner is None else max(found.epoch, owner.epoch)
             self._write_marker(where, Producer(found.producer_id, epoch), committed=False)
-        except (StorageError, TransactionFault) as fault:
-            logger.warning("%s stays open for now: %s", found, fault)
+        except (StorageError, TransactionError) as fault:
+            logger.warning("%s could not be aborted yet: %s", found, fault)
 
-    def _forget_expired(self) -> None:
+    def _remove_expired(self) -> None:
         now_ms, after_ms = self._clock.now_ms(), self._settings.expiration_ms
-        known = self._table.values()
-        self._table.remove([one.transactional_id for one in known if one.is_expired(now_ms, after_ms)])
+        known = self._state.values()
+        self._state.remove([one.transactional_id for one in known if one.is_expired(now_ms, after_ms)])
 
-    def _arm(self) -> None:
-        self._timer = self._clock.call_later(self._settings.sweep_ms, self._tick)
+    def _schedule_maintenance(self) -> None:
+        self._timer = self._clock.call_later(
+            self._settings.timeout_check_interval_ms, self._start_maintenance
+        )
 
-    def _tick(self) -> None:
-        self._sweeping = asyncio.get_running_loop().create_task(self.sweep(), name="transaction sweep")
-        self._sweeping.add_done_callback(self._swept)
+    def _start_maintenance(self) -> None:
+        self._maintenance = asyncio.get_running_loop().create_task(
+            self.run_maintenance(), name="transaction maintenance"
+        )
+        self._maintenance.add_done_callback(self._maintenance_done)
 
-    def _swept(self, task: asyncio.Task[None]) -> None:
-        self._sweeping = None
+    def _maintenance_done(self, task: asyncio.Task[None]) -> None:
+        self._maintenance = None
         if not task.cancelled() and task.exception() is not None:
-            # The sweep must outlive any one fault: without it time-outs would no longer be seen.
-            logger.error("The sweep of transactions failed, and is tried again", exc_info=task.exception())
+            # Maintenance continues after any error: without it transactions would never time out.
+            logger.error("Transaction maintenance failed and will be retried", exc_info=task.exception())
         if self._timer is not None:
-            self._arm()
+            self._schedule_maintenance()
 
-    # Carrying out
+    # Effects
 
-    async def _initialize(self, transactional_id: str, timeout_ms: int, claim: Producer | None) -> Producer:
-        check_name(transactional_id)
+    async def _initialize(
+        self, transactional_id: str, timeout_ms: int, expected: Producer | None
+    ) -> Producer:
+        check_transactional_id(transactional_id)
         self._check_timeout(transactional_id, timeout_ms)
-        current = self._table.find(transactional_id) or self._create(transactional_id, timeout_ms)
-        if current.state is not State.ONGOING:
-            started = self._start(current, claim, timeout_ms)
+        current = self._state.find(transactional_id) or self._create(transactional_id, timeout_ms)
+        if current.state is not TransactionState.ONGOING:
+            started = self._start(current, expected, timeout_ms)
         else:
-            decide.check_claim(current, claim)
+            decide.check_expected(current, expected)
             started = self._start(await self._abort(current), None, timeout_ms)
-            if claim is not None:
-                # Should the answer be lost, the producer repeats the claim that it made before the abort.
-                started = replace(started, last_epoch=claim.epoch)
-        self._table.record(started)
-        return started.marker
+            if expected is not None:
+                # If the response is lost, the producer repeats the request with the epoch before the abort.
+                started = replace(started, last_epoch=expected.epoch)
+        self._state.record(started)
+        return started.producer
 
-    def _start(self, current: Transaction, claim: Producer | None, timeout_ms: int) -> Transaction:
+    def _start(
+        self, current: TransactionMetadata, expected: Producer | None, timeout_ms: int
+    ) -> TransactionMetadata:
         return decide.initialize(
             current,
-            claim,
+            expected,
             timeout_ms=timeout_ms,
             now_ms=self._clock.now_ms(),
-            new_producer_id=self._table.take_producer_id,
+            new_producer_id=self._state.allocate_producer_id,
         )
 
     def _check_timeout(self, transactional_id: str, timeout_ms: int) -> None:
         if not 0 < timeout_ms <= self._settings.max_timeout_ms:
-            raise InvalidTimeout(
-                f"{transactional_id!r} asks for a transaction time-out of {timeout_ms} ms: it must be "
+            raise InvalidTransactionTimeout(
+                f"the transaction timeout of {transactional_id!r} is {timeout_ms} ms: it must be "
                 f"positive and at most {self._settings.max_timeout_ms} ms (transaction.max.timeout.ms)"
             )
 
-    def _create(self, transactional_id: str, timeout_ms: int) -> Transaction:
-        return Transaction(
+    def _create(self, transactional_id: str, timeout_ms: int) -> TransactionMetadata:
+        return TransactionMetadata(
             transactional_id=transactional_id,
-            producer_id=self._table.take_producer_id(),
+            producer_id=self._state.allocate_producer_id(),
             timeout_ms=timeout_ms,
             updated_ms=self._clock.now_ms(),
         )
 
     def _add(self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]) -> None:
-        transaction = self._table.get(transactional_id)
+        transaction = self._state.get(transactional_id)
         added = decide.add_partitions(transaction, producer, partitions, self._clock.now_ms())
         if added is not transaction:
-            self._table.record(added)
+            self._state.record(added)
 
-    async def _abort(self, transaction: Transaction) -> Transaction:
-        """The ongoing transaction, aborted by the broker itself."""
+    async def _abort(self, transaction: TransactionMetadata) -> TransactionMetadata:
+        """Abort an ongoing transaction and fence its producer."""
         fenced = decide.fence(transaction, self._clock.now_ms())
-        self._table.record(fenced)
-        await self._finish(fenced)
-        return self._table.get(fenced.transactional_id)
+        self._state.record(fenced)
+        await self._complete(fenced)
+        return self._state.get(fenced.transactional_id)
 
-    async def _finish(self, prepared: Transaction) -> None:
-        """Write the markers of a decided transaction and record its end; what fails is left to the sweep.
+    async def _complete(self, prepared: TransactionMetadata) -> None:
+        """Write the markers of a prepared transaction and record its completion; maintenance retries it.
 
-        After an interruption every marker is written again, also where the partition has it or holds no
-        record of the transaction: the marker's epoch is what fences the old producer there.
+        After a crash every marker is written again, also if the partition has it or has no record of the
+        transaction: the marker's epoch fences the old producer there.
         """
-        if prepared.transactional_id in self._finishing:
+        if prepared.transactional_id in self._completing:
             return
-        self._finishing.add(prepared.transactional_id)
+        self._completing.add(prepared.transactional_id)
         try:
-            await self._table.durable()
+            await self._state.durable()
             for partition in sorted(prepared.partitions):
-                self._write_marker(partition, prepared.marker, committed=prepared.is_committed)
+                self._write_marker(partition, prepared.producer, committed=prepared.is_committed)
             await self._partitions.durable()
-            self._table.record(decide.complete(prepared, self._clock.now_ms()))
+            self._state.record(decide.complete(prepared, self._clock.now_ms()))
         except StorageError as fault:
-            logger.warning("Markers of %r are still to be written: %s", prepared.transactional_id, fault)
+            logger.warning("Markers of %r could not be written yet: %s", prepared.transactional_id, fault)
         finally:
-            self._finishing.discard(prepared.transactional_id)
+            self._completing.discard(prepared.transactional_id)
 
     def _write_marker(self, partition: TopicPartition, producer: Producer, *, committed: bool) -> None:
         if not self._partitions.exists(*partition):
@@ -338,16 +351,16 @@ class Transactions:
         try:
             self._partitions.write_marker(*partition, *producer, committed=committed)
         except StaleProducerEpoch as fault:
-            # Only a state log that lost its end knows less than the partition; what it holds is not ours.
-            logger.warning("No marker in %s-%d: %s", *partition, fault)
+            # The partition is ahead of a transaction log that lost its end: its transaction is another one.
+            logger.warning("No marker was written to %s-%d: %s", *partition, fault)
 
 
-def _produce_code(fault: TransactionFault, version: int) -> ErrorCode:
-    """Kafka's code for a refused write, in the words that this version of Produce knows."""
+def _produce_code(fault: TransactionError, version: int) -> ErrorCode:
+    """The error code for a rejected write in this version of Produce."""
     if isinstance(fault, decide.ProducerFenced):
         return ErrorCode.invalid_producer_epoch
-    if isinstance(fault, decide.NotInTransaction) and version < ABORTABLE_PRODUCE:
+    if isinstance(fault, decide.PartitionNotInTransaction) and version < ABORTABLE_PRODUCE:
         return ErrorCode.invalid_txn_state
-    if isinstance(fault, decide.TransactionBusy) and version < IMPLICIT_PRODUCE:
+    if isinstance(fault, decide.ConcurrentTransactions) and version < IMPLICIT_PRODUCE:
         return ErrorCode.not_enough_replicas
     return fault.code

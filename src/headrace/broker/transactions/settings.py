@@ -1,4 +1,4 @@
-"""The limits and times of transactions."""
+"""Settings of transactions, with the names of Kafka's documentation."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from headrace.errors import HeadraceError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """How long transactions may last, and how often the broker looks after them."""
+    """Timeouts of transactions and the intervals of their checks."""
 
     max_timeout_ms: int = 900_000
-    """`transaction.max.timeout.ms`: the longest time-out that a producer may ask for."""
+    """`transaction.max.timeout.ms`: the largest transaction timeout that a producer may have."""
     expiration_ms: int = 604_800_000
-    """`transactional.id.expiration.ms`: after this time without use a transactional id is forgotten."""
-    sweep_ms: int = 1_000
-    """How often time-outs are looked for; Kafka's default is ten seconds."""
-    housekeeping_ms: int = 60_000
-    """How often expired ids and transactions that nobody owns are looked for."""
+    """`transactional.id.expiration.ms`: an unused transactional id is removed after this time."""
+    timeout_check_interval_ms: int = 1_000
+    """`transaction.abort.timed.out.transaction.cleanup.interval.ms`; Apache Kafka's default is 10,000."""
+    cleanup_interval_ms: int = 60_000
+    """How often expired transactional ids and transactions without an owner are removed."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if getattr(self, name) <= 0:
-                raise HeadraceError(
-                    f"{name} is {getattr(self, name)}: give a positive number of milliseconds"
-                )
+                raise HeadraceError(f"{name} is {getattr(self, name)}: it must be positive")

@@ -1,15 +1,15 @@
-"""The life of one transactional id: which moves are legal, and what each request makes of it.
+"""The state machine of one transactional id: its states, their transitions, and the effect of each request.
 
     Empty ──add──▶ Ongoing ──end──▶ PrepareCommit ──markers written──▶ CompleteCommit ──add──▶ Ongoing …
-                      └──end, time-out, takeover──▶ PrepareAbort ──markers written──▶ CompleteAbort
+                      └──end, timeout, fencing──▶ PrepareAbort ──markers written──▶ CompleteAbort
 
-A `Transaction` never changes: each decision below takes one and returns the next, or raises a
-`TransactionFault`. Nothing here waits, writes or looks at a clock. Once an outcome is prepared it is decided:
-whatever happens next, the markers of that outcome are written.
+`TransactionMetadata` is immutable: each function takes one and returns the next, or raises a
+`TransactionError`. Nothing here waits, writes or reads a clock. A prepared outcome is final: its markers are
+written even after a crash.
 
-Every new epoch shuts out what was written with the old one. An epoch grows when a producer initializes, when
-the broker aborts on its own, and, in the second client protocol (KIP-890), at each end of a transaction. It
-cannot grow beyond 32767: one before that, the id continues with another producer id.
+A new epoch fences all producers with an older one. The epoch increases when a producer initializes, when the
+broker aborts a transaction, and, with transaction version 2 (KIP-890), at each end of a transaction. After
+epoch 32766 the transactional id continues with another producer id.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 LAST_EPOCH: Final = 32_766
-"""The last epoch that a producer gets; 32767 is kept for the markers that fence it."""
-SECOND_PROTOCOL: Final = 2
-"""Kafka's name for KIP-890 is transaction version 2."""
+"""The last epoch of a producer id; 32767 is reserved for markers that fence it."""
+TRANSACTION_VERSION_2: Final = 2
+"""The transaction version of clients that use KIP-890."""
 
 
-class TransactionFault(HeadraceError):
-    """A request that a transaction refuses; `code` is Kafka's word for it."""
+class TransactionError(HeadraceError):
+    """A request that is not allowed; `code` is Kafka's error code."""
 
     code: ErrorCode = ErrorCode.unknown_server_error
 
     def code_in(self, version: int, *, fenced_from: int = 0, abortable_from: int = 0) -> ErrorCode:
-        """The code in the words that `version` knows, given the first versions with the newer ones."""
+        """The error code for an API version, given the first versions that know the newer codes."""
         if self.code is ErrorCode.producer_fenced and version < fenced_from:
             return ErrorCode.invalid_producer_epoch
         if self.code is ErrorCode.transaction_abortable and version < abortable_from:
@@ -49,38 +49,38 @@ class TransactionFault(HeadraceError):
         return self.code
 
 
-class UnknownProducer(TransactionFault):
-    """The transactional id is unknown here, or belongs to another producer id."""
+class InvalidProducerIdMapping(TransactionError):
+    """The transactional id is unknown, or has another producer id."""
 
     code = ErrorCode.invalid_producer_id_mapping
 
 
-class ProducerFenced(TransactionFault):
-    """A newer instance has the transactional id, or the broker aborted the transaction."""
+class ProducerFenced(TransactionError):
+    """A newer producer uses the transactional id, or the broker aborted the transaction."""
 
     code = ErrorCode.producer_fenced
 
 
-class TransactionBusy(TransactionFault):
-    """The last transaction of the id is still being ended: ask again in a moment."""
+class ConcurrentTransactions(TransactionError):
+    """The previous transaction is still being completed; the client retries."""
 
     code = ErrorCode.concurrent_transactions
 
 
-class IllegalMove(TransactionFault):
-    """The transaction is in a state in which this makes no sense."""
+class InvalidTransactionState(TransactionError):
+    """The request is not allowed in the state of the transaction."""
 
     code = ErrorCode.invalid_txn_state
 
 
-class NotInTransaction(TransactionFault):
-    """A partition that was not added; the transaction should be aborted and tried again."""
+class PartitionNotInTransaction(TransactionError):
+    """The partition was not added; the client aborts the transaction and retries it."""
 
     code = ErrorCode.transaction_abortable
 
 
-class State(IntEnum):
-    """The states of a transactional id, numbered as Kafka's transaction log numbers them."""
+class TransactionState(IntEnum):
+    """The states of a transactional id, with the numbers of Kafka's transaction log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -97,58 +97,81 @@ class State(IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
-# Kafka passes PrepareEpochFence between a takeover and its abort; here the two are one step.
-MOVES: Final[Mapping[State, frozenset[State]]] = {
-    State.EMPTY: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
-    State.ONGOING: frozenset({State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT}),
-    State.PREPARE_COMMIT: frozenset({State.COMPLETE_COMMIT}),
-    State.PREPARE_ABORT: frozenset({State.COMPLETE_ABORT}),
-    State.COMPLETE_COMMIT: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
-    State.COMPLETE_ABORT: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
-    State.PREPARE_EPOCH_FENCE: frozenset({State.PREPARE_ABORT}),
-    State.DEAD: frozenset(),
+# Kafka uses PrepareEpochFence between fencing and aborting; here the two are one step.
+TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    TransactionState.EMPTY: frozenset(
+        {
+            TransactionState.EMPTY,
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.DEAD,
+        }
+    ),
+    TransactionState.ONGOING: frozenset(
+        {TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
+    ),
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.COMPLETE_COMMIT}),
+    TransactionState.PREPARE_ABORT: frozenset({TransactionState.COMPLETE_ABORT}),
+    TransactionState.COMPLETE_COMMIT: frozenset(
+        {
+            TransactionState.EMPTY,
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.DEAD,
+        }
+    ),
+    TransactionState.COMPLETE_ABORT: frozenset(
+        {
+            TransactionState.EMPTY,
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.DEAD,
+        }
+    ),
+    TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.PREPARE_ABORT}),
+    TransactionState.DEAD: frozenset(),
 }
 
-_COMMITTED: Final = frozenset({State.PREPARE_COMMIT, State.COMPLETE_COMMIT})
-_PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
-_COMPLETED: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+_COMMITTED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+_PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+_COMPLETED: Final = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 
 
 class TopicPartition(NamedTuple):
-    """A partition by name."""
+    """A partition, by the name of its topic."""
 
     topic: str
     partition: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """A transactional id at one moment."""
+class TransactionMetadata:
+    """The state of a transactional id at one point in time."""
 
     transactional_id: str
     producer_id: int
     epoch: int = NO_EPOCH
     last_epoch: int = NO_EPOCH
-    """The epoch before this one, as far as the same producer may ask again for an answer that was lost."""
+    """The previous epoch, if the same producer may repeat a request whose response was lost."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The id with which the producer goes on once the markers of an exhausted one are written."""
+    """The producer id to continue with after the markers of an exhausted one are written."""
     timeout_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME
     updated_ms: int
-    protocol: int = 0
+    client_version: int = 0
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the outcome is decided and markers may be missing."""
+        """Whether the outcome is final and markers may be missing."""
         return self.state in _PREPARED
 
     @property
     def is_active(self) -> bool:
-        """Whether readers of some partition may be waiting for the end."""
-        return self.state is State.ONGOING or self.state in _PREPARED
+        """Whether the transaction may still be open in a partition."""
+        return self.state is TransactionState.ONGOING or self.state in _PREPARED
 
     @property
     def is_committed(self) -> bool:
@@ -156,46 +179,46 @@ class Transaction:
         return self.state in _COMMITTED
 
     @property
-    def marker(self) -> Producer:
-        """The producer whose transaction the markers end."""
+    def producer(self) -> Producer:
+        """The producer id and epoch, which are also those of the markers."""
         return Producer(self.producer_id, self.epoch)
 
     @property
-    def successor(self) -> Producer:
-        """The producer id and epoch with which the client goes on."""
+    def next_producer(self) -> Producer:
+        """The producer id and epoch with which the client continues."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return Producer(self.next_producer_id, 0)
         return Producer(self.producer_id, self.epoch)
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether the broker should abort it."""
-        return self.state is State.ONGOING and self.started_ms + self.timeout_ms < now_ms
+        """Whether the transaction has exceeded its timeout."""
+        return self.state is TransactionState.ONGOING and self.started_ms + self.timeout_ms < now_ms
 
     def is_expired(self, now_ms: int, after_ms: int) -> bool:
-        """Whether the id was left alone for so long that it may be forgotten."""
-        return State.DEAD in MOVES[self.state] and now_ms - self.updated_ms >= after_ms
+        """Whether the transactional id has been unused for `after_ms`."""
+        return TransactionState.DEAD in TRANSITIONS[self.state] and now_ms - self.updated_ms >= after_ms
 
 
 def initialize(
-    transaction: Transaction,
-    claim: Producer | None,
+    transaction: TransactionMetadata,
+    expected: Producer | None,
     *,
     timeout_ms: int,
     now_ms: int,
     new_producer_id: Callable[[], int],
-) -> Transaction:
-    """The id in the hands of a producer that (re)starts: a new epoch, nothing open.
+) -> TransactionMetadata:
+    """The transactional id for a producer that starts: with a new epoch and no open transaction.
 
-    `claim` is the producer id and epoch of one that recovers and does not want to be a new instance. Its
-    repeated request gets the same answer; a claim that is out of date is fenced.
+    `expected` is the producer id and epoch of a producer that recovers from an error (KIP-360). If it repeats
+    its request, it gets the same result; if it is out of date, it is fenced.
     """
     if transaction.is_active:
-        raise _busy(transaction)
-    if claim is not None and transaction.epoch != NO_EPOCH:
-        if _repeats_claim(transaction, claim):
+        raise _concurrent(transaction)
+    if expected is not None and transaction.epoch != NO_EPOCH:
+        if _repeats_initialize(transaction, expected):
             return _initialized(transaction, timeout_ms, now_ms)
-        check_claim(transaction, claim)
-    last_epoch = NO_EPOCH if claim is None else transaction.epoch
+        check_expected(transaction, expected)
+    last_epoch = NO_EPOCH if expected is None else transaction.epoch
     if transaction.epoch >= LAST_EPOCH:
         return _initialized(
             transaction,
@@ -209,87 +232,96 @@ def initialize(
     return _initialized(transaction, timeout_ms, now_ms, epoch=transaction.epoch + 1, last_epoch=last_epoch)
 
 
-def check_claim(transaction: Transaction, claim: Producer | None) -> None:
-    """Pass when the claim is that of the current producer, or there is none; or raise `ProducerFenced`.
+def check_expected(transaction: TransactionMetadata, expected: Producer | None) -> None:
+    """Raise `ProducerFenced` if `expected` is not the current producer id and epoch; None passes.
 
-    Asked before an ongoing transaction is ended for a producer that starts: Kafka lets a claim that is out of
-    date abort the transaction of the rightful owner, and fences both.
+    Checked before an ongoing transaction is aborted for a producer that starts. Apache Kafka lets a producer
+    that is out of date abort the transaction of the current one, and fences both.
     """
-    if claim is not None and claim != transaction.marker:
-        raise _fenced(transaction, claim)
+    if expected is not None and expected != transaction.producer:
+        raise _fenced(transaction, expected)
 
 
 def add_partitions(
-    transaction: Transaction, producer: Producer, partitions: Iterable[TopicPartition], now_ms: int
-) -> Transaction:
-    """The ongoing transaction with these partitions in it; the same object when they all were."""
+    transaction: TransactionMetadata, producer: Producer, partitions: Iterable[TopicPartition], now_ms: int
+) -> TransactionMetadata:
+    """The ongoing transaction with these partitions; the same object if it has them all."""
     _check_owner(transaction, producer)
     if transaction.is_prepared:
-        raise _busy(transaction)
-    if transaction.state is not State.ONGOING:
-        return _move(transaction, State.ONGOING, now_ms, partitions=frozenset(partitions), started_ms=now_ms)
+        raise _concurrent(transaction)
+    if transaction.state is not TransactionState.ONGOING:
+        return _transition(
+            transaction, TransactionState.ONGOING, now_ms, partitions=frozenset(partitions), started_ms=now_ms
+        )
     joined = transaction.partitions.union(partitions)
     if joined == transaction.partitions:
         return transaction
-    return _move(transaction, State.ONGOING, now_ms, partitions=joined)
+    return _transition(transaction, TransactionState.ONGOING, now_ms, partitions=joined)
 
 
-def check_partition(transaction: Transaction, producer: Producer, partition: TopicPartition) -> None:
-    """Pass when the producer's ongoing transaction holds the partition, or raise why not."""
+def check_partition(transaction: TransactionMetadata, producer: Producer, partition: TopicPartition) -> None:
+    """Raise `TransactionError` unless the partition is in the producer's ongoing transaction."""
     _check_owner(transaction, producer)
     if transaction.is_prepared:
-        raise _busy(transaction)
+        raise _concurrent(transaction)
     if partition not in transaction.partitions:
-        raise NotInTransaction(
+        raise PartitionNotInTransaction(
             f"{partition.topic}-{partition.partition} is not in the transaction of "
-            f"{transaction.transactional_id!r}: add it first, or abort and begin again"
+            f"{transaction.transactional_id!r}: add it first, or abort the transaction and retry"
         )
 
 
 def end(
-    transaction: Transaction,
+    transaction: TransactionMetadata,
     producer: Producer,
     *,
     committed: bool,
     bump: bool,
     now_ms: int,
     new_producer_id: Callable[[], int],
-) -> Transaction:
-    """The transaction with its outcome prepared; the same object when this end was done before.
+) -> TransactionMetadata:
+    """The transaction with its outcome prepared; the same object if the request repeats a completed one.
 
-    With `bump` (the second protocol) each end takes the next epoch. A repeated request is then known by the
-    epoch before, and an abort of nothing is legal, for the client may not know whether its writes arrived.
+    With `bump` (transaction version 2) each end increases the epoch. A repeated request then has the previous
+    epoch, and an abort is allowed without a transaction: the client may not know whether its writes arrived.
     """
     repeated = _repeats_end(transaction, producer, bump=bump)
     if not repeated:
         _check_owner(transaction, producer)
-    if transaction.state is State.ONGOING:
+    if transaction.state is TransactionState.ONGOING:
         return _prepare(transaction, committed, bump, now_ms, new_producer_id)
     if repeated and transaction.is_committed == committed:
         if transaction.is_prepared:
-            raise _busy(transaction)
+            raise _concurrent(transaction)
         return transaction
     if bump and not repeated and not committed and not transaction.is_prepared:
         return _prepare(replace(transaction, started_ms=now_ms), committed, bump, now_ms, new_producer_id)
-    raise IllegalMove(
+    raise InvalidTransactionState(
         f"{transaction.transactional_id!r} cannot {'commit' if committed else 'abort'} in state "
-        f"{transaction.state.label}: begin a transaction and write something first"
+        f"{transaction.state.label}: add a partition to a transaction first"
     )
 
 
-def fence(transaction: Transaction, now_ms: int) -> Transaction:
-    """The ongoing transaction with its abort prepared by the broker; a new epoch shuts its producer out."""
-    return _move(
-        transaction, State.PREPARE_ABORT, now_ms, epoch=transaction.epoch + 1, last_epoch=NO_EPOCH, protocol=0
+def fence(transaction: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    """The ongoing transaction with its abort prepared by the broker; a new epoch fences the producer."""
+    return _transition(
+        transaction,
+        TransactionState.PREPARE_ABORT,
+        now_ms,
+        epoch=transaction.epoch + 1,
+        last_epoch=NO_EPOCH,
+        client_version=0,
     )
 
 
-def complete(transaction: Transaction, now_ms: int) -> Transaction:
-    """The prepared transaction once its markers are written; the partitions are free again."""
-    outcome = State.COMPLETE_COMMIT if transaction.is_committed else State.COMPLETE_ABORT
+def complete(transaction: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    """The prepared transaction after all its markers were written."""
+    outcome = (
+        TransactionState.COMPLETE_COMMIT if transaction.is_committed else TransactionState.COMPLETE_ABORT
+    )
     if transaction.next_producer_id == NO_PRODUCER_ID:
-        return _move(transaction, outcome, now_ms, partitions=frozenset())
-    return _move(
+        return _transition(transaction, outcome, now_ms, partitions=frozenset())
+    return _transition(
         transaction,
         outcome,
         now_ms,
@@ -301,82 +333,86 @@ def complete(transaction: Transaction, now_ms: int) -> Transaction:
     )
 
 
-def _move(transaction: Transaction, state: State, now_ms: int, **changes: Any) -> Transaction:
-    if state not in MOVES[transaction.state]:
-        raise IllegalMove(
-            f"{transaction.transactional_id!r} cannot go from {transaction.state.label} to {state.label}"
+def _transition(
+    transaction: TransactionMetadata, state: TransactionState, now_ms: int, **changes: Any
+) -> TransactionMetadata:
+    if state not in TRANSITIONS[transaction.state]:
+        raise InvalidTransactionState(
+            f"{transaction.transactional_id!r} cannot change from {transaction.state.label} to {state.label}"
         )
     return replace(transaction, state=state, updated_ms=now_ms, **changes)
 
 
-def _initialized(transaction: Transaction, timeout_ms: int, now_ms: int, **changes: Any) -> Transaction:
+def _initialized(
+    transaction: TransactionMetadata, timeout_ms: int, now_ms: int, **changes: Any
+) -> TransactionMetadata:
     changes |= {"timeout_ms": timeout_ms, "partitions": frozenset(), "started_ms": NO_TIME}
-    return _move(transaction, State.EMPTY, now_ms, **changes)
+    return _transition(transaction, TransactionState.EMPTY, now_ms, **changes)
 
 
 def _prepare(
-    transaction: Transaction,
+    transaction: TransactionMetadata,
     committed: bool,
     bump: bool,
     now_ms: int,
     new_producer_id: Callable[[], int],
-) -> Transaction:
-    state = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
+) -> TransactionMetadata:
+    state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     if not bump:
-        return _move(transaction, state, now_ms, protocol=0)
+        return _transition(transaction, state, now_ms, client_version=0)
     exhausted = transaction.epoch >= LAST_EPOCH
-    return _move(
+    return _transition(
         transaction,
         state,
         now_ms,
-        protocol=SECOND_PROTOCOL,
+        client_version=TRANSACTION_VERSION_2,
         epoch=transaction.epoch + 1,
         last_epoch=transaction.epoch,
         next_producer_id=new_producer_id() if exhausted else NO_PRODUCER_ID,
     )
 
 
-def _repeats_end(transaction: Transaction, producer: Producer, *, bump: bool) -> bool:
-    """Whether the request may be one that was answered, or is being answered, already."""
+def _repeats_end(transaction: TransactionMetadata, producer: Producer, *, bump: bool) -> bool:
+    """Whether the request may repeat one that has been, or is being, processed."""
     if not (transaction.is_prepared or transaction.state in _COMPLETED):
         return False
     if not bump:
-        return producer == transaction.marker
-    if transaction.protocol != SECOND_PROTOCOL:
+        return producer == transaction.producer
+    if transaction.client_version != TRANSACTION_VERSION_2:
         return False
     if transaction.epoch == 0:
         return producer == Producer(transaction.previous_producer_id, LAST_EPOCH)
     return producer == Producer(transaction.producer_id, transaction.epoch - 1)
 
 
-def _check_owner(transaction: Transaction, producer: Producer) -> None:
+def _check_owner(transaction: TransactionMetadata, producer: Producer) -> None:
     if producer.producer_id != transaction.producer_id:
-        raise UnknownProducer(
-            f"{transaction.transactional_id!r} belongs to producer {transaction.producer_id} and not to "
-            f"{producer.producer_id}: begin again with InitProducerId"
+        raise InvalidProducerIdMapping(
+            f"{transaction.transactional_id!r} has producer id {transaction.producer_id}, not "
+            f"{producer.producer_id}: call InitProducerId again"
         )
     if producer.epoch != transaction.epoch:
         raise _fenced(transaction, producer)
 
 
-def _repeats_claim(transaction: Transaction, claim: Producer) -> bool:
-    """Whether the producer asks again for the answer to a claim that was granted."""
-    if claim.epoch != transaction.last_epoch:
+def _repeats_initialize(transaction: TransactionMetadata, expected: Producer) -> bool:
+    """Whether the producer repeats an InitProducerId that succeeded."""
+    if expected.epoch != transaction.last_epoch:
         return False
-    # Epoch 0 follows another one only where the producer id was exhausted.
+    # Epoch 0 has a previous epoch only if the producer id was exhausted.
     owner = transaction.previous_producer_id if transaction.epoch == 0 else transaction.producer_id
-    return claim.producer_id == owner
+    return expected.producer_id == owner
 
 
-def _fenced(transaction: Transaction, producer: Producer) -> ProducerFenced:
+def _fenced(transaction: TransactionMetadata, producer: Producer) -> ProducerFenced:
     return ProducerFenced(
-        f"{transaction.transactional_id!r} is at epoch {transaction.epoch} of producer "
-        f"{transaction.producer_id}; epoch {producer.epoch} of producer {producer.producer_id} was fenced "
-        "by a newer instance or by the transaction's time-out"
+        f"{transaction.transactional_id!r} is at epoch {transaction.epoch} of producer id "
+        f"{transaction.producer_id}; epoch {producer.epoch} of producer id {producer.producer_id} was fenced "
+        "by a newer producer or by a transaction timeout"
     )
 
 
-def _busy(transaction: Transaction) -> TransactionBusy:
-    return TransactionBusy(
-        f"the transaction of {transaction.transactional_id!r} is {transaction.state.label}: ask again"
+def _concurrent(transaction: TransactionMetadata) -> ConcurrentTransactions:
+    return ConcurrentTransactions(
+        f"the transaction of {transaction.transactional_id!r} is in state {transaction.state.label}: retry"
     )

@@ -1,4 +1,4 @@
-"""The requests of one consumer over the wire, with what most tests need filled in."""
+"""Group requests over the wire, with defaults for most fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from tests.broker.group_harness import subscription
+from tests.broker.groups.harness import subscription
 
 if TYPE_CHECKING:
     from tests.broker.wire_client import WireClient
@@ -28,7 +28,7 @@ def join(wire: WireClient, version: int = 9, member_id: str = "", **fields: Any)
 
 
 def enter(wire: WireClient, version: int = 9, **fields: Any) -> Any:
-    """The answer to a newcomer's last join, in as many steps as its version takes."""
+    """The response to a new member's last join, in as many steps as its version needs."""
     answer = join(wire, version, **fields)
     if answer.error_code is ErrorCode.member_id_required:
         answer = join(wire, version, answer.member_id, **fields)

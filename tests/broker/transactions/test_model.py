@@ -1,4 +1,4 @@
-"""Any number of producers, crashes, lost answers and time-outs: transactions stay all or nothing.
+"""Stateful model test: producers, crashes, lost responses and timeouts; transactions stay atomic.
 
 Clients of both protocols and their zombies send requests that advance step by step between one another. The
 broker may die before any write to its state log or to a partition, also while it recovers. What must hold is
@@ -17,26 +17,26 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import MemoryStateLog, Producer
-from headrace.broker.transactions import Transactions, TransactionSettings
+from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.transactions.coordinator import OFFSETS
 from headrace.broker.transactions.records import (
     read_key,
     read_value,
     write_key,
-    write_producer_ids,
+    write_next_producer_id,
     write_value,
 )
 from headrace.broker.transactions.transaction import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
     ProducerFenced,
-    State,
     TopicPartition,
-    Transaction,
-    TransactionBusy,
-    TransactionFault,
-    UnknownProducer,
+    TransactionError,
+    TransactionMetadata,
+    TransactionState,
 )
 from headrace.storage.producers import ProducerFault
-from tests.broker.listed_partitions import ListedPartitions, Marker, Write
+from tests.broker.transactions.listed_partitions import ListedPartitions, Marker, Write
 from tests.broker.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -46,22 +46,22 @@ PARTITIONS = [TopicPartition("a", 0), TopicPartition("b", 1), OFFSETS]
 NAMES = ["fresh", "worn"]
 TIMEOUT_MS = 10_000
 FENCING = {ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping}
-SETTINGS = TransactionSettings(housekeeping_ms=2_000)
+SETTINGS = TransactionSettings(cleanup_interval_ms=2_000)
 
 someone = st.integers(0, 2)
 some_partitions = st.sets(st.sampled_from(PARTITIONS), min_size=1)
 hurry = st.sampled_from([True, True, False])
-"""Whether a request runs to its end at once, or waits for `step`."""
+"""Whether a request runs to its end at once, or in steps."""
 lives = st.sampled_from([None, None, None, 0, 1, 2, 3, 4])
-"""Writes that the broker still does before it dies; None for a long life."""
+"""Writes before the broker crashes; None if it does not."""
 
 
 class Crash(BaseException):
-    """The broker dies here."""
+    """The broker crashes here."""
 
 
 class Fuse:
-    """Blows before the n-th write from now."""
+    """Raises before the n-th write from now."""
 
     def __init__(self) -> None:
         self.charges: list[int] = []
@@ -76,7 +76,7 @@ class Fuse:
 
 @types.coroutine
 def pause() -> Generator[None, None, None]:
-    """A wait in which others go on."""
+    """A point at which other requests can continue."""
     yield
 
 
@@ -99,7 +99,7 @@ class PausingPartitions(ListedPartitions):
 
 
 def finish(request: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a request that nothing interrupts."""
+    """The result of a request that runs without interruption."""
     while True:
         try:
             request.send(None)
@@ -109,18 +109,18 @@ def finish(request: Coroutine[Any, Any, Any]) -> Any:
 
 @dataclass(eq=False)
 class Attempt:
-    """One transaction as its client sees it: what it wrote, and what it was told of the end."""
+    """One transaction as its client sees it: its writes, and the response to its end."""
 
     values: list[int] = field(default_factory=list)
     wanted: bool | None = None
-    """The outcome that the client asked for; None until it asks."""
+    """The outcome that the client requested; None before."""
     told: bool | None = None
-    """The outcome that the client was told."""
+    """The outcome in the response to the client."""
 
 
 @dataclass(eq=False)
 class Request:
-    """A request on its way: the broker's coroutine, and what to do with the answer."""
+    """A request in flight: the broker's coroutine, and the handler of its response."""
 
     work: Coroutine[Any, Any, Any]
     client: Client | None
@@ -134,10 +134,10 @@ class Client:
     protocol: int
     producer: Producer | None = None
     is_fenced: bool = False
-    """A newer instance has been told its epoch: nothing of this one may be accepted."""
+    """A newer producer has received its epoch: no request of this one may be accepted."""
     is_alive: bool = True
     is_blameless: bool = False
-    """Nobody else has started and its time is not over: the broker has no reason to fence it."""
+    """No newer producer has started and its timeout has not passed: the broker must not fence it."""
     since_ms: int = 0
     is_waiting: bool = False
     attempt: Attempt | None = None
@@ -159,19 +159,19 @@ class TransactionsModel(RuleBasedStateMachine):
         self.transactions = self._boot()
 
     def _seed_worn_id(self) -> None:
-        """An id whose epochs are nearly used up, so that it changes its producer id during the test."""
-        worn = Transaction(
+        """A transactional id with almost exhausted epochs: its producer id changes during the test."""
+        worn = TransactionMetadata(
             transactional_id="worn",
             producer_id=5,
             epoch=32_764,
             timeout_ms=TIMEOUT_MS,
-            state=State.COMPLETE_COMMIT,
+            state=TransactionState.COMPLETE_COMMIT,
             updated_ms=self.clock.now_ms(),
         )
-        self.log.append([write_producer_ids(1000), (write_key("worn"), write_value(worn))])
+        self.log.append([write_next_producer_id(1000), (write_key("worn"), write_value(worn))])
 
-    def _boot(self) -> Transactions:
-        transactions = Transactions(self.log, self.clock, self.partitions, SETTINGS)
+    def _boot(self) -> TransactionCoordinator:
+        transactions = TransactionCoordinator(self.log, self.clock, self.partitions, SETTINGS)
         transactions.load()
         return transactions
 
@@ -201,7 +201,7 @@ class TransactionsModel(RuleBasedStateMachine):
             self.running.remove(request)
             self.free(request.client)
             request.answered(done.value)
-        except TransactionFault as fault:
+        except TransactionError as fault:
             self.running.remove(request)
             self.free(request.client)
             self.refused(request.client, fault)
@@ -214,15 +214,17 @@ class TransactionsModel(RuleBasedStateMachine):
             client.is_waiting = False
 
     @staticmethod
-    def refused(client: Client | None, fault: TransactionFault) -> None:
+    def refused(client: Client | None, fault: TransactionError) -> None:
         assert client is not None
-        assert isinstance(fault, ProducerFenced | UnknownProducer | TransactionBusy), repr(fault)
-        if not isinstance(fault, TransactionBusy):
+        assert isinstance(fault, ProducerFenced | InvalidProducerIdMapping | ConcurrentTransactions), repr(
+            fault
+        )
+        if not isinstance(fault, ConcurrentTransactions):
             assert not client.is_blameless
             client.is_alive = False
 
     def usable(self, index: int) -> Client | None:
-        """One of the clients that may send something, the latest before its older instances."""
+        """One of the clients that may send a request, newer producers first."""
         free = [known for known in self.clients if known.is_alive and known.producer and not known.is_waiting]
         return free[-1 - index % len(free)] if free else None
 
@@ -248,7 +250,7 @@ class TransactionsModel(RuleBasedStateMachine):
         )
 
     def learned(self, client: Client, producer: Producer) -> None:
-        """The client was told this epoch: whoever has an older one is fenced. Producer ids only grow."""
+        """The client received this epoch: older epochs are fenced. Producer ids only increase."""
         client.producer = producer
         client.since_ms = self.clock.now_ms()
         peers = [known for known in self.clients if known.name == client.name and known.producer]
@@ -324,7 +326,7 @@ class TransactionsModel(RuleBasedStateMachine):
             self.crash()
 
     def produce(self, client: Client, partition: TopicPartition, version: int) -> bool:
-        """The path of a batch through the broker: the coordinator is asked, then the log."""
+        """A batch is checked by the coordinator, then appended to the log."""
         assert client.producer is not None
         if not self.partitions.has_open(*partition, client.producer.producer_id):
             code = self.transactions.check_produce(client.name, *client.producer, *partition, version)
@@ -374,7 +376,7 @@ class TransactionsModel(RuleBasedStateMachine):
     def transact(
         self, index: int, partitions: set[TopicPartition], committed: bool, hurry: bool, lives: int | None
     ) -> None:
-        """A whole transaction: left to chance, the single steps hardly ever make one."""
+        """A complete transaction, which random single steps rarely produce."""
         self.add_partitions(index, partitions, hurry=True)
         self.write(index, partitions, newer=True)
         self.end(index, committed, hurry, lives)
@@ -401,7 +403,7 @@ class TransactionsModel(RuleBasedStateMachine):
         for client in self.clients:
             if self.clock.now_ms() - client.since_ms > TIMEOUT_MS:
                 client.is_blameless = False
-        self.send(self.transactions.sweep(), None, hurry=hurry)
+        self.send(self.transactions.run_maintenance(), None, hurry=hurry)
 
     @rule(charges=st.lists(st.integers(0, 6), min_size=1, max_size=2))
     def light_the_fuse(self, charges: list[int]) -> None:
@@ -417,7 +419,7 @@ class TransactionsModel(RuleBasedStateMachine):
             known = {known.transactional_id: known for known in self.transactions.list_all()}
             assert known == before
             try:
-                finish(self.transactions.sweep())
+                finish(self.transactions.run_maintenance())
             except Crash:
                 before = {known.transactional_id: known for known in self.transactions.list_all()}
             else:
@@ -434,7 +436,7 @@ class TransactionsModel(RuleBasedStateMachine):
                 self.producer_ids[known.producer_id] = name
             else:
                 assert known.epoch >= last.epoch
-            self.epochs[name] = known.marker
+            self.epochs[name] = known.producer
 
     @invariant()
     def what_a_client_was_told_is_what_readers_see(self) -> None:
@@ -451,8 +453,8 @@ class TransactionsModel(RuleBasedStateMachine):
                 assert True not in {outcomes[value] for value in attempt.values}
 
     def every_completed_transaction_has_its_marker_in_every_partition(self) -> None:
-        """The epoch of a marker fences writers that ask no coordinator, also where nothing was written."""
-        prepared: dict[str, Transaction] = {}
+        """The epoch of a marker fences idempotent writers, also in partitions without records."""
+        prepared: dict[str, TransactionMetadata] = {}
         for entry in self.log.entries:
             name = read_key(entry.key)
             if name is None or entry.value is None:
@@ -463,14 +465,14 @@ class TransactionsModel(RuleBasedStateMachine):
             elif name in prepared:
                 ended = prepared.pop(name)
                 for partition in ended.partitions:
-                    assert Marker(*ended.marker, ended.is_committed) in self.partitions.markers(*partition)
+                    assert Marker(*ended.producer, ended.is_committed) in self.partitions.markers(*partition)
 
     def teardown(self) -> None:
-        """Everybody goes away: after the time-outs every transaction has one outcome, and readers go on."""
+        """All clients stop: after the timeouts every transaction has one outcome, and readers continue."""
         self.fuse.charges = []
         self.crash()
         self.clock.advance(TIMEOUT_MS + 1)
-        finish(self.transactions.sweep())
+        finish(self.transactions.run_maintenance())
         assert list(self.partitions.open_transactions()) == []
         assert not any(known.is_active for known in self.transactions.list_all())
         outcomes = self.partitions.outcomes()

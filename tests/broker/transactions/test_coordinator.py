@@ -1,4 +1,4 @@
-"""The coordinator: what is in the log, in the partitions and in the answers, also after a crash."""
+"""The transaction coordinator: its log, markers and responses, also after a crash."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.statelog import MemoryStateLog, Producer
-from headrace.broker.transactions import Transactions, TransactionSettings
+from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.transactions import transaction as decide
-from headrace.broker.transactions.coordinator import OFFSETS, InvalidTimeout
+from headrace.broker.transactions.coordinator import OFFSETS, InvalidTransactionTimeout
 from headrace.broker.transactions.records import write_key, write_value
-from headrace.broker.transactions.table import CoordinatorUnavailable, InvalidTransactionalId
+from headrace.broker.transactions.state_manager import CoordinatorUnavailable, InvalidTransactionalId
 from headrace.broker.transactions.transaction import (
-    IllegalMove,
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
     ProducerFenced,
-    State,
     TopicPartition,
-    TransactionBusy,
-    UnknownProducer,
+    TransactionState,
 )
 from headrace.errors import HeadraceError
 from headrace.storage.errors import DiskFault
 from headrace.storage.producers import StaleProducerEpoch
-from tests.broker.listed_partitions import ListedPartitions, Marker, Write
+from tests.broker.transactions.listed_partitions import ListedPartitions, Marker, Write
 from tests.broker.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ DAY_MS = 86_400_000
 
 
 class BreakableLog(MemoryStateLog):
-    """A state log on a disk that has no room for records of one state."""
+    """A transaction log that rejects records of one state."""
 
-    fails_from: State | None = None
+    fails_from: TransactionState | None = None
 
     def append(self, records, producer=None) -> None:
         for _, value in records:
@@ -49,7 +49,7 @@ class BreakableLog(MemoryStateLog):
 
 
 class Bench:
-    """A coordinator with everything it needs; `restart` is a kill −9 and a new start."""
+    """A coordinator with its dependencies; `restart` simulates kill -9 and a new start."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -57,8 +57,8 @@ class Bench:
         self.partitions = ListedPartitions(A, B, OFFSETS)
         self.transactions = self._make()
 
-    def _make(self) -> Transactions:
-        return Transactions(self.state, self.clock, self.partitions)
+    def _make(self) -> TransactionCoordinator:
+        return TransactionCoordinator(self.state, self.clock, self.partitions)
 
     async def restart(self) -> None:
         self.transactions = self._make()
@@ -82,14 +82,14 @@ class Bench:
     def check_produce(self, producer: Producer, partition: TopicPartition, version: int) -> ErrorCode:
         return self.transactions.check_produce("t", *producer, *partition, version)
 
-    def state_of(self, name: str = "t") -> State:
+    def state_of(self, name: str = "t") -> TransactionState:
         known = self.transactions.describe(name)
         assert known is not None
         return known.state
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until the condition holds; five seconds are for ever here."""
+    """Wait until the condition holds, for five seconds at most."""
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0)
@@ -103,20 +103,20 @@ def bench() -> Bench:
 # InitProducerId
 
 
-async def test_idempotent_producers_get_ids_of_their_own(bench: Bench) -> None:
+async def test_idempotent_producers_get_different_producer_ids(bench: Bench) -> None:
     first = await bench.transactions.initialize(None, 60_000)
     second = await bench.transactions.initialize(None, 60_000)
     assert (first.epoch, second.epoch) == (0, 0)
     assert first.producer_id != second.producer_id
 
 
-async def test_a_producer_id_is_not_given_again_after_a_crash(bench: Bench) -> None:
+async def test_a_producer_id_is_not_reused_after_a_crash(bench: Bench) -> None:
     before = [await bench.transactions.initialize(None, 60_000) for _ in range(3)]
     await bench.restart()
     assert await bench.transactions.initialize(None, 60_000) not in before
 
 
-async def test_a_second_instance_fences_the_first_and_aborts_what_it_left_open(bench: Bench) -> None:
+async def test_a_second_producer_fences_the_first_and_aborts_its_transaction(bench: Bench) -> None:
     first = await bench.begin(A, B)
     second = await bench.transactions.initialize("t", 60_000)
     assert second == Producer(first.producer_id, first.epoch + 2)
@@ -128,7 +128,7 @@ async def test_a_second_instance_fences_the_first_and_aborts_what_it_left_open(b
         bench.write(first, B)
 
 
-async def test_an_outdated_claim_does_not_disturb_the_transaction_of_the_owner(bench: Bench) -> None:
+async def test_an_outdated_epoch_does_not_abort_the_transaction_of_the_current_producer(bench: Bench) -> None:
     first = await bench.transactions.initialize("t", 60_000)
     second = await bench.begin(A)
     with pytest.raises(ProducerFenced):
@@ -137,7 +137,7 @@ async def test_an_outdated_claim_does_not_disturb_the_transaction_of_the_owner(b
     assert bench.partitions.committed(*A) == ["v"]
 
 
-async def test_the_owner_may_start_anew_in_the_middle_and_repeat_the_question(bench: Bench) -> None:
+async def test_a_producer_may_initialize_during_its_transaction_and_repeat_the_request(bench: Bench) -> None:
     producer = await bench.begin(A)
     renewed = await bench.transactions.initialize("t", 60_000, producer)
     assert renewed.epoch > producer.epoch
@@ -147,13 +147,13 @@ async def test_the_owner_may_start_anew_in_the_middle_and_repeat_the_question(be
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-async def test_a_timeout_out_of_bounds_is_refused(bench: Bench, timeout_ms: int) -> None:
-    with pytest.raises(InvalidTimeout, match=r"transaction\.max\.timeout\.ms"):
+async def test_a_timeout_out_of_bounds_is_rejected(bench: Bench, timeout_ms: int) -> None:
+    with pytest.raises(InvalidTransactionTimeout, match=r"transaction\.max\.timeout\.ms"):
         await bench.transactions.initialize("t", timeout_ms)
     assert bench.transactions.describe("t") is None
 
 
-async def test_an_empty_name_is_refused(bench: Bench) -> None:
+async def test_an_empty_transactional_id_is_rejected(bench: Bench) -> None:
     with pytest.raises(InvalidTransactionalId):
         await bench.transactions.initialize("", 60_000)
     with pytest.raises(InvalidTransactionalId):
@@ -163,8 +163,8 @@ async def test_an_empty_name_is_refused(bench: Bench) -> None:
 # Adding partitions
 
 
-async def test_an_unknown_name_is_refused(bench: Bench) -> None:
-    with pytest.raises(UnknownProducer, match="begin with InitProducerId"):
+async def test_an_unknown_transactional_id_is_rejected(bench: Bench) -> None:
+    with pytest.raises(InvalidProducerIdMapping, match="call InitProducerId first"):
         await bench.transactions.add_partitions("t", Producer(0, 0), [A])
 
 
@@ -183,16 +183,16 @@ async def test_a_write_to_a_partition_that_was_not_added(bench: Bench, version: 
     assert bench.check_produce(producer, B, version) is code
 
 
-async def test_a_write_of_the_second_protocol_begins_the_transaction(bench: Bench) -> None:
+async def test_a_write_of_transaction_version_2_begins_the_transaction(bench: Bench) -> None:
     producer = await bench.transactions.initialize("t", 60_000)
     assert bench.check_produce(producer, A, 12) is ErrorCode.none
-    assert bench.state_of() is State.ONGOING
+    assert bench.state_of() is TransactionState.ONGOING
     bench.write(producer, A)
     await bench.end(producer, bump=True)
     assert bench.partitions.committed(*A) == ["v"]
 
 
-async def test_a_write_without_or_with_a_foreign_name_is_refused(bench: Bench) -> None:
+async def test_a_write_with_another_or_no_transactional_id_is_rejected(bench: Bench) -> None:
     producer = await bench.begin(A)
     check = bench.transactions.check_produce
     assert check(None, *producer, *A, 9) is ErrorCode.invalid_request
@@ -201,7 +201,7 @@ async def test_a_write_without_or_with_a_foreign_name_is_refused(bench: Bench) -
 
 
 @pytest.mark.parametrize(("version", "code"), [(11, 19), (12, 51)])
-async def test_a_write_while_the_last_transaction_is_being_ended_is_to_be_repeated(
+async def test_a_write_while_the_last_transaction_completes_is_retriable(
     bench: Bench, version: int, code: int
 ) -> None:
     producer = await bench.begin(A)
@@ -212,7 +212,7 @@ async def test_a_write_while_the_last_transaction_is_being_ended_is_to_be_repeat
 
 async def test_offsets_are_in_a_transaction_once_they_were_added(bench: Bench) -> None:
     producer = await bench.transactions.initialize("t", 60_000)
-    with pytest.raises(decide.NotInTransaction):
+    with pytest.raises(decide.PartitionNotInTransaction):
         bench.transactions.check_offsets("t", producer, add=False)
     bench.transactions.check_offsets("t", producer, add=True)
     bench.transactions.check_offsets("t", producer, add=False)
@@ -236,7 +236,7 @@ async def test_several_writers_share_one_transaction(bench: Bench) -> None:
 
 @pytest.mark.parametrize("bump", [True, False])
 @pytest.mark.parametrize("committed", [True, False])
-async def test_readers_see_all_or_nothing_when_the_end_is_answered(
+async def test_readers_see_all_or_nothing_when_the_end_returns(
     bench: Bench, committed: bool, bump: bool
 ) -> None:
     producer = await bench.begin(A, B)
@@ -253,7 +253,7 @@ async def test_a_partition_that_was_added_gets_a_marker_even_without_records(ben
     assert bench.partitions.markers(*A) == [Marker(*producer, True)]
 
 
-async def test_with_epochs_per_transaction_a_late_write_of_the_last_one_is_refused(bench: Bench) -> None:
+async def test_with_an_epoch_per_transaction_a_late_write_of_the_last_one_is_rejected(bench: Bench) -> None:
     producer = await bench.begin(A)
     successor = await bench.end(producer, bump=True)
     assert successor == Producer(producer.producer_id, producer.epoch + 1)
@@ -267,7 +267,7 @@ async def test_with_epochs_per_transaction_a_late_write_of_the_last_one_is_refus
 
 
 @pytest.mark.parametrize("bump", [True, False])
-async def test_an_end_repeated_after_a_lost_answer_gets_the_same_answer(bench: Bench, bump: bool) -> None:
+async def test_an_end_repeated_after_a_lost_response_gets_the_same_response(bench: Bench, bump: bool) -> None:
     producer = await bench.begin(A)
     answer = await bench.end(producer, bump=bump)
     assert await bench.end(producer, bump=bump) == answer
@@ -276,34 +276,34 @@ async def test_an_end_repeated_after_a_lost_answer_gets_the_same_answer(bench: B
     assert len(bench.partitions.markers(*A)) == 1
 
 
-async def test_a_commit_with_nothing_added_is_refused(bench: Bench) -> None:
+async def test_a_commit_without_partitions_is_rejected(bench: Bench) -> None:
     producer = await bench.transactions.initialize("t", 60_000)
     for bump in (True, False):
-        with pytest.raises(IllegalMove):
+        with pytest.raises(InvalidTransactionState):
             await bench.end(producer, bump=bump)
 
 
-async def test_a_producer_id_is_exchanged_when_its_epochs_are_used_up(bench: Bench) -> None:
+async def test_a_producer_id_is_replaced_when_its_epochs_are_exhausted(bench: Bench) -> None:
     producer = await bench.begin(A)
     known = bench.transactions.describe("t")
     assert known is not None
     old = replace(known, epoch=decide.LAST_EPOCH)
     bench.state.append([(write_key("t"), write_value(old))])
-    bench.partitions.logs[A].producers.marker(*old.marker, 5, committed=True, now_ms=0)
-    bench.write(old.marker, A, value="w")
+    bench.partitions.logs[A].producers.marker(*old.producer, 5, committed=True, now_ms=0)
+    bench.write(old.producer, A, value="w")
     await bench.restart()
-    successor = await bench.end(old.marker, bump=True)
+    successor = await bench.end(old.producer, bump=True)
     assert successor.epoch == 0
     assert successor.producer_id != producer.producer_id
-    assert await bench.end(old.marker, bump=True) == successor
+    assert await bench.end(old.producer, bump=True) == successor
     assert bench.partitions.markers(*A)[-1] == Marker(producer.producer_id, 32_767, True)
 
 
-async def test_a_topic_that_was_deleted_does_not_hold_up_the_end(bench: Bench) -> None:
+async def test_a_deleted_topic_does_not_block_the_end(bench: Bench) -> None:
     producer = await bench.begin(A, B)
     del bench.partitions.logs[B]
     await bench.end(producer)
-    assert bench.state_of() is State.COMPLETE_COMMIT
+    assert bench.state_of() is TransactionState.COMPLETE_COMMIT
 
 
 # Crashes and faults
@@ -314,7 +314,7 @@ def failing_disk() -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_a_decided_outcome_is_carried_out_after_a_crash(bench: Bench, committed: bool) -> None:
+async def test_a_prepared_outcome_is_completed_after_a_crash(bench: Bench, committed: bool) -> None:
     producer = await bench.begin(A, B)
     steps = iter([None, DiskFault("killed")])
 
@@ -325,7 +325,7 @@ async def test_a_decided_outcome_is_carried_out_after_a_crash(bench: Bench, comm
 
     bench.partitions.before_write = one_marker_only
     await bench.end(producer, committed=committed)
-    assert bench.state_of() in {State.PREPARE_COMMIT, State.PREPARE_ABORT}
+    assert bench.state_of() in {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
     bench.partitions.before_write = lambda: None
     await bench.restart()
     expected = ["v"] if committed else []
@@ -346,8 +346,8 @@ async def test_an_empty_transaction_fences_its_partitions_after_a_crash(bench: B
             raise fault
 
     bench.partitions.before_write = some_markers_only
-    bench.state.fails_from = State.COMPLETE_ABORT if written == 2 else None
-    with pytest.raises((TransactionBusy, CoordinatorUnavailable)):
+    bench.state.fails_from = TransactionState.COMPLETE_ABORT if written == 2 else None
+    with pytest.raises((ConcurrentTransactions, CoordinatorUnavailable)):
         await bench.transactions.initialize("t", 60_000)
     bench.partitions.before_write, bench.state.fails_from = (lambda: None), None
     await bench.restart()
@@ -357,19 +357,19 @@ async def test_an_empty_transaction_fences_its_partitions_after_a_crash(bench: B
             bench.write(first, partition)
 
 
-async def test_markers_that_a_full_disk_refused_are_written_later(bench: Bench) -> None:
+async def test_markers_that_a_full_disk_rejected_are_written_later(bench: Bench) -> None:
     producer = await bench.begin(A)
     bench.partitions.before_write = failing_disk
     await bench.end(producer)
-    with pytest.raises(TransactionBusy):
+    with pytest.raises(ConcurrentTransactions):
         await bench.transactions.initialize("t", 60_000)
     bench.partitions.before_write = lambda: None
-    await bench.transactions.sweep()
+    await bench.transactions.run_maintenance()
     assert bench.partitions.committed(*A) == ["v"]
 
 
 class SlowLog(MemoryStateLog):
-    """A state log whose flush ends when the test says so."""
+    """A transaction log whose flush ends when the test sets it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -380,18 +380,18 @@ class SlowLog(MemoryStateLog):
         await self.flushed.wait()
 
 
-async def test_nothing_else_happens_to_a_transaction_while_its_end_is_flushed(bench: Bench) -> None:
+async def test_a_transaction_does_not_change_while_its_end_is_flushed(bench: Bench) -> None:
     slow = bench.state = SlowLog()
     await bench.restart()
     producer = await bench.begin(A)
     slow.flushed.clear()
     ending = asyncio.create_task(bench.end(producer))
-    await eventually(lambda: bench.state_of() is State.PREPARE_COMMIT)
-    await asyncio.wait_for(bench.transactions.sweep(), 5)
-    assert bench.state_of() is State.PREPARE_COMMIT
-    with pytest.raises(TransactionBusy):
+    await eventually(lambda: bench.state_of() is TransactionState.PREPARE_COMMIT)
+    await asyncio.wait_for(bench.transactions.run_maintenance(), 5)
+    assert bench.state_of() is TransactionState.PREPARE_COMMIT
+    with pytest.raises(ConcurrentTransactions):
         await bench.end(producer)
-    with pytest.raises(TransactionBusy):
+    with pytest.raises(ConcurrentTransactions):
         await bench.transactions.initialize("t", 60_000)
     assert bench.partitions.markers(*A) == []
     slow.flushed.set()
@@ -400,7 +400,7 @@ async def test_nothing_else_happens_to_a_transaction_while_its_end_is_flushed(be
     await bench.transactions.close()
 
 
-async def test_an_ongoing_transaction_goes_on_after_a_crash(bench: Bench) -> None:
+async def test_an_ongoing_transaction_continues_after_a_crash(bench: Bench) -> None:
     producer = await bench.begin(A)
     await bench.restart()
     await bench.transactions.add_partitions("t", producer, [B])
@@ -409,7 +409,7 @@ async def test_an_ongoing_transaction_goes_on_after_a_crash(bench: Bench) -> Non
     assert bench.partitions.committed(*A) == ["v", "w"]
 
 
-async def test_a_state_log_that_cannot_be_written_changes_nothing(bench: Bench) -> None:
+async def test_a_failed_write_to_the_transaction_log_changes_nothing(bench: Bench) -> None:
     producer = await bench.begin(A)
 
     class FullLog(MemoryStateLog):
@@ -418,7 +418,7 @@ async def test_a_state_log_that_cannot_be_written_changes_nothing(bench: Bench) 
 
     full = FullLog()
     full.entries = bench.state.entries
-    transactions = Transactions(full, bench.clock, bench.partitions)
+    transactions = TransactionCoordinator(full, bench.clock, bench.partitions)
     transactions.load()
     with pytest.raises(CoordinatorUnavailable, match="no space left"):
         await transactions.end("t", producer, committed=True, bump=False)
@@ -426,61 +426,61 @@ async def test_a_state_log_that_cannot_be_written_changes_nothing(bench: Bench) 
         await transactions.initialize("other", 60_000)
     known = transactions.describe("t")
     assert known is not None
-    assert known.state is State.ONGOING
+    assert known.state is TransactionState.ONGOING
     assert bench.partitions.markers(*A) == []
 
 
-async def test_a_marker_that_the_partition_outran_does_not_hold_up_the_end(bench: Bench) -> None:
+async def test_a_marker_with_an_older_epoch_than_the_partition_does_not_block_the_end(bench: Bench) -> None:
     producer = await bench.begin(A)
     bench.partitions.write_marker(*A, producer.producer_id, producer.epoch + 5, committed=False)
     await bench.end(producer)
-    assert bench.state_of() is State.COMPLETE_COMMIT
+    assert bench.state_of() is TransactionState.COMPLETE_COMMIT
 
 
 # Time
 
 
-async def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(bench: Bench) -> None:
+async def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced(bench: Bench) -> None:
     producer = await bench.begin(A, timeout_ms=5_000)
     bench.clock.advance(5_000)
-    await bench.transactions.sweep()
-    assert bench.state_of() is State.ONGOING
+    await bench.transactions.run_maintenance()
+    assert bench.state_of() is TransactionState.ONGOING
     bench.clock.advance(1)
-    await bench.transactions.sweep()
-    assert bench.state_of() is State.COMPLETE_ABORT
+    await bench.transactions.run_maintenance()
+    assert bench.state_of() is TransactionState.COMPLETE_ABORT
     assert bench.partitions.committed(*A) == []
     assert bench.partitions.logs[A].producers.first_unstable_offset is None
     with pytest.raises(ProducerFenced):
         await bench.end(producer)
 
 
-async def test_the_time_of_a_transaction_runs_on_through_a_restart(bench: Bench) -> None:
+async def test_the_timeout_of_a_transaction_survives_a_restart(bench: Bench) -> None:
     await bench.begin(A, timeout_ms=5_000)
     bench.clock.advance(5_001)
     await bench.restart()
-    assert bench.state_of() is State.COMPLETE_ABORT
+    assert bench.state_of() is TransactionState.COMPLETE_ABORT
 
 
-async def test_the_sweep_runs_by_itself_until_the_coordinator_is_closed(bench: Bench) -> None:
+async def test_maintenance_runs_until_the_coordinator_is_closed(bench: Bench) -> None:
     await bench.begin(A, timeout_ms=500)
     await bench.transactions.start()
     bench.clock.advance(1_000)
-    await eventually(lambda: bench.state_of() is State.COMPLETE_ABORT)
+    await eventually(lambda: bench.state_of() is TransactionState.COMPLETE_ABORT)
     await eventually(lambda: bench.clock.pending == 1)
     await bench.transactions.close()
     assert bench.clock.pending == 0
 
 
-async def test_closing_waits_for_a_sweep_that_runs(bench: Bench) -> None:
+async def test_close_waits_for_running_maintenance(bench: Bench) -> None:
     await bench.begin(A, timeout_ms=500)
     await bench.transactions.start()
     bench.clock.advance(1_000)
     await bench.transactions.close()
-    assert bench.state_of() is State.COMPLETE_ABORT
+    assert bench.state_of() is TransactionState.COMPLETE_ABORT
     assert bench.clock.pending == 0
 
 
-async def test_a_sweep_that_fails_is_tried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_maintenance_is_retried(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     await bench.transactions.start()
     await bench.begin(A, timeout_ms=500)
 
@@ -489,21 +489,21 @@ async def test_a_sweep_that_fails_is_tried_again(bench: Bench, caplog: pytest.Lo
 
     bench.partitions.before_write = broken
     bench.clock.advance(1_000)
-    await eventually(lambda: "The sweep of transactions failed" in caplog.text)
+    await eventually(lambda: "Transaction maintenance failed" in caplog.text)
     bench.partitions.before_write = lambda: None
     bench.clock.advance(1_000)
-    await eventually(lambda: bench.state_of() is State.COMPLETE_ABORT)
+    await eventually(lambda: bench.state_of() is TransactionState.COMPLETE_ABORT)
     await bench.transactions.close()
 
 
-async def test_an_id_that_nobody_uses_is_forgotten_after_a_week(bench: Bench) -> None:
+async def test_an_unused_transactional_id_expires_after_a_week(bench: Bench) -> None:
     await bench.transactions.initialize("idle", 60_000)
     bench.clock.advance(7 * DAY_MS - 1)
     await bench.transactions.initialize("busy", 60_000)
     await bench.restart()
     assert bench.transactions.describe("idle") is not None
     bench.clock.advance(60_000)
-    await bench.transactions.sweep()
+    await bench.transactions.run_maintenance()
     assert bench.transactions.describe("idle") is None
     await bench.restart()
     assert [known.transactional_id for known in bench.transactions.list_all()] == ["busy"]
@@ -512,19 +512,19 @@ async def test_an_id_that_nobody_uses_is_forgotten_after_a_week(bench: Bench) ->
 # Transactions that nobody owns
 
 
-async def test_an_open_transaction_that_nobody_owns_is_aborted_at_the_start(bench: Bench) -> None:
+async def test_an_open_transaction_without_an_owner_is_aborted_at_startup(bench: Bench) -> None:
     bench.write(Producer(77, 3), A)
     await bench.restart()
     assert bench.partitions.markers(*A) == [Marker(77, 3, False)]
 
 
-async def test_a_batch_that_came_behind_its_marker_does_not_block_readers_for_ever(bench: Bench) -> None:
+async def test_a_batch_that_arrives_after_its_marker_does_not_block_readers_forever(bench: Bench) -> None:
     await bench.transactions.start()
     producer = await bench.begin(A)
     await bench.end(producer)
     bench.write(producer, A, value="late")
     bench.clock.advance(60_000)
-    await bench.transactions.sweep()
+    await bench.transactions.run_maintenance()
     assert bench.partitions.committed(*A) == ["v"]
     assert bench.partitions.logs[A].producers.first_unstable_offset is None
     await bench.transactions.close()
@@ -548,13 +548,13 @@ async def test_an_operator_aborts_a_hanging_transaction_of_a_partition(bench: Be
     assert bench.partitions.markers(*A) == [Marker(77, 3, False)]
 
 
-async def test_an_operator_who_aborts_one_partition_aborts_the_whole_transaction(bench: Bench) -> None:
+async def test_an_abort_of_one_partition_by_an_operator_aborts_the_whole_transaction(bench: Bench) -> None:
     producer = await bench.begin(A, B)
     await bench.transactions.abort_partition(A, producer)
-    assert bench.state_of() is State.COMPLETE_ABORT
+    assert bench.state_of() is TransactionState.COMPLETE_ABORT
     assert list(bench.partitions.open_transactions()) == []
 
 
 def test_settings_are_positive() -> None:
-    with pytest.raises(HeadraceError, match="sweep_ms is 0"):
-        TransactionSettings(sweep_ms=0)
+    with pytest.raises(HeadraceError, match="timeout_check_interval_ms is 0"):
+        TransactionSettings(timeout_check_interval_ms=0)

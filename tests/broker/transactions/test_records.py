@@ -1,4 +1,4 @@
-"""The records of `__transaction_state`, byte by byte as Kafka lays them out."""
+"""The records of `__transaction_state` in Kafka's formats."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.statelog import MemoryStateLog, StateRecord, UnknownRecord
-from headrace.broker.transactions.producer_ids import BLOCK, ProducerIds
 from headrace.broker.transactions.records import (
     read_key,
-    read_producer_ids,
+    read_next_producer_id,
     read_value,
     write_key,
-    write_producer_ids,
+    write_next_producer_id,
     write_value,
 )
-from headrace.broker.transactions.transaction import State, TopicPartition, Transaction
+from headrace.broker.transactions.state_manager import PRODUCER_ID_BLOCK, ProducerIdManager
+from headrace.broker.transactions.transaction import TopicPartition, TransactionMetadata, TransactionState
 
 short, integer, long = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
 transactions = st.builds(
-    Transaction,
+    TransactionMetadata,
     transactional_id=st.text(min_size=1, max_size=20),
     producer_id=long,
     epoch=short,
@@ -28,34 +28,34 @@ transactions = st.builds(
     previous_producer_id=long,
     next_producer_id=long,
     timeout_ms=integer,
-    state=st.sampled_from([state for state in State if state is not State.EMPTY]),
+    state=st.sampled_from([state for state in TransactionState if state is not TransactionState.EMPTY]),
     partitions=st.frozensets(
         st.builds(TopicPartition, st.text(min_size=1, max_size=200), st.integers(0, 5)), max_size=8
     ),
     started_ms=long,
     updated_ms=long,
-    protocol=short,
+    client_version=short,
 )
 
 
 @given(transactions)
-def test_a_transaction_survives_the_log(transaction: Transaction) -> None:
+def test_a_transaction_round_trips(transaction: TransactionMetadata) -> None:
     assert read_key(write_key(transaction.transactional_id)) == transaction.transactional_id
     assert read_value(transaction.transactional_id, write_value(transaction)) == transaction
 
 
-def test_a_value_is_laid_out_as_kafka_lays_out_version_1() -> None:
-    transaction = Transaction(
+def test_a_value_has_the_format_of_kafkas_version_1() -> None:
+    transaction = TransactionMetadata(
         transactional_id="t",
         producer_id=5,
         epoch=2,
         timeout_ms=1000,
-        state=State.ONGOING,
+        state=TransactionState.ONGOING,
         partitions=frozenset({TopicPartition("ab", 3), TopicPartition("ab", 1)}),
         started_ms=16,
         updated_ms=17,
         previous_producer_id=4,
-        protocol=2,
+        client_version=2,
     )
     assert write_value(transaction) == bytes.fromhex(
         "0001"  # version
@@ -67,7 +67,9 @@ def test_a_value_is_laid_out_as_kafka_lays_out_version_1() -> None:
 
 
 def test_an_empty_transaction_has_null_for_its_partitions() -> None:
-    transaction = Transaction(transactional_id="t", producer_id=5, epoch=0, timeout_ms=1, updated_ms=7)
+    transaction = TransactionMetadata(
+        transactional_id="t", producer_id=5, epoch=0, timeout_ms=1, updated_ms=7
+    )
     value = write_value(transaction)
     assert value == bytes.fromhex(
         "0001 0000000000000005 0000 00000001 00 00 0000000000000007 ffffffffffffffff 00"
@@ -75,51 +77,53 @@ def test_an_empty_transaction_has_null_for_its_partitions() -> None:
     assert read_value("t", value) == transaction
 
 
-def test_values_of_version_0_are_read_too() -> None:
+def test_values_of_version_0_are_read() -> None:
     value = bytes.fromhex(
         "0000 0000000000000005 0002 000003e8 04"
         "00000001 0002 6162 00000002 00000001 00000003"
         "0000000000000011 0000000000000010"
     )
     transaction = read_value("t", value)
-    assert transaction.state is State.COMPLETE_COMMIT
+    assert transaction.state is TransactionState.COMPLETE_COMMIT
     assert transaction.partitions == {("ab", 1), ("ab", 3)}
     assert (transaction.updated_ms, transaction.started_ms) == (17, 16)
 
 
-def test_the_counter_of_producer_ids_has_a_key_that_is_no_transactional_id() -> None:
-    key, value = write_producer_ids(3000)
+def test_the_next_producer_id_has_a_key_of_its_own() -> None:
+    key, value = write_next_producer_id(3000)
     assert read_key(key) is None
-    assert read_producer_ids(value) == 3000
+    assert read_next_producer_id(value) == 3000
 
 
 UNKNOWN = {
     "a key of version 7": lambda: read_key(b"\0\7\0\1t"),
     "a transaction of version 2": lambda: read_value("t", b"\0\2" + _empty()[2:]),
     "a transaction in state 9": lambda: read_value("t", _empty()[:16] + b"\x09" + _empty()[17:]),
-    "a counter of producer ids of version 1": lambda: read_producer_ids(b"\0\1" + bytes(8)),
+    "a next producer id of version 1": lambda: read_next_producer_id(b"\0\1" + bytes(8)),
 }
 
 
 def _empty() -> bytes:
-    return write_value(Transaction(transactional_id="t", producer_id=5, epoch=0, timeout_ms=1, updated_ms=7))
+    return write_value(
+        TransactionMetadata(transactional_id="t", producer_id=5, epoch=0, timeout_ms=1, updated_ms=7)
+    )
 
 
 @pytest.mark.parametrize("what", UNKNOWN)
-def test_a_record_of_a_newer_broker_is_refused(what: str) -> None:
+def test_a_record_of_a_newer_broker_is_rejected(what: str) -> None:
     with pytest.raises(UnknownRecord, match=what):
         UNKNOWN[what]()
 
 
-def test_no_producer_id_is_given_twice_even_over_restarts() -> None:
+def test_no_producer_id_is_allocated_twice_across_restarts() -> None:
     log = MemoryStateLog()
     given_ids: list[int] = []
     for _ in range(3):
-        ids = ProducerIds(log)
+        ids = ProducerIdManager(log)
         for entry in log.replay():
             assert isinstance(entry, StateRecord)
             assert entry.value is not None
-            ids.restore(read_producer_ids(entry.value))
-        given_ids += [ids.take() for _ in range(BLOCK + 1)]
+            ids.restore(read_next_producer_id(entry.value))
+        given_ids += [ids.allocate() for _ in range(PRODUCER_ID_BLOCK + 1)]
     assert len(set(given_ids)) == len(given_ids)
     assert len(log.entries) == 6

@@ -1,12 +1,12 @@
-"""Static members: a restart of the process keeps the place in the group."""
+"""Static members: a restarted process keeps its assignment."""
 
 from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.states import GroupState
-from tests.broker.group_harness import SESSION_MS, GroupHarness
+from headrace.broker.groups.group import GroupState
+from tests.broker.groups.harness import SESSION_MS, GroupHarness
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def group() -> GroupHarness:
 
 
 def member_id(group: GroupHarness, instance: str) -> str:
-    found = group.group.members.static_id(instance)
+    found = group.group.members.static_member_id(instance)
     assert found is not None
     return found
 
 
-def test_a_follower_that_comes_back_keeps_its_assignment_without_a_rebalance(group):
+def test_a_follower_that_rejoins_keeps_its_assignment_without_a_rebalance(group):
     old = member_id(group, "b")
     back = group.joined(group.join(instance="b"))
     assert back.member_id != old
@@ -35,7 +35,7 @@ def test_a_follower_that_comes_back_keeps_its_assignment_without_a_rebalance(gro
     assert group.group.state is GroupState.STABLE
 
 
-def test_a_leader_that_comes_back_still_leads_and_need_not_assign(group):
+def test_a_leader_that_rejoins_still_leads_and_skips_the_assignment(group):
     back = group.joined(group.join(instance="a", version=9))
     assert back.leader == back.member_id
     assert back.skip_assignment
@@ -43,7 +43,7 @@ def test_a_leader_that_comes_back_still_leads_and_need_not_assign(group):
     assert group.group.state is GroupState.STABLE
 
 
-def test_an_old_client_that_comes_back_as_leader_is_not_told_so(group):
+def test_an_old_client_that_rejoins_as_leader_acts_as_a_follower(group):
     old = member_id(group, "a")
     back = group.joined(group.join(instance="a", version=8))
     assert back.leader == old != back.member_id
@@ -67,13 +67,13 @@ def test_the_process_that_was_replaced_is_fenced(group):
     assert group.joined(group.join(old, instance="b")).error is ErrorCode.fenced_instance_id
 
 
-def test_a_waiting_join_of_the_replaced_process_is_fenced(group):
+def test_a_pending_join_of_the_replaced_process_is_fenced(group):
     waiting = group.join(member_id(group, "a"), instance="a")
     group.join(instance="a")
     assert group.joined(waiting).error is ErrorCode.fenced_instance_id
 
 
-def test_a_waiting_sync_of_the_replaced_process_is_fenced():
+def test_a_pending_sync_of_the_replaced_process_is_fenced():
     group = GroupHarness()
     group.join(instance="a")
     group.join(instance="b")
@@ -84,14 +84,14 @@ def test_a_waiting_sync_of_the_replaced_process_is_fenced():
     assert group.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_coming_back_with_other_protocols_causes_a_rebalance(group):
+def test_a_rejoin_with_other_protocols_causes_a_rebalance(group):
     group.join(instance="b", protocols=(("range", b""),))
     assert group.group.state is GroupState.STABLE
     refused = group.joined(group.join(instance="b", protocols=(("sticky", b""),)))
     assert refused.error is ErrorCode.inconsistent_group_protocol
 
 
-def test_a_preference_that_changes_the_chosen_protocol_causes_a_rebalance():
+def test_a_preference_that_changes_the_elected_protocol_causes_a_rebalance():
     group = GroupHarness()
     both = (("range", b""), ("sticky", b""))
     group.join(instance="a", protocols=both)
@@ -102,20 +102,20 @@ def test_a_preference_that_changes_the_chosen_protocol_causes_a_rebalance():
     assert group.joined(back).protocol == "sticky"
 
 
-def test_an_unknown_instance_id_is_refused(group):
+def test_an_unknown_instance_id_is_rejected(group):
     assert group.heartbeat(member_id(group, "b"), instance="z") is ErrorCode.unknown_member_id
 
 
-def test_a_static_member_that_stays_away_is_dead_after_its_session_timeout(group):
+def test_a_static_member_is_removed_after_its_session_timeout(group):
     leader = member_id(group, "a")
     group.advance(SESSION_MS - 1)
     group.heartbeat(leader, instance="a")
     group.advance(1)
-    assert group.group.members.static_id("b") is None
+    assert group.group.members.static_member_id("b") is None
     assert group.heartbeat(leader, instance="a") is ErrorCode.rebalance_in_progress
 
 
-def test_a_static_member_that_misses_a_rebalance_keeps_its_place_until_its_session_ends():
+def test_a_static_member_that_misses_a_rebalance_remains_until_its_session_expires():
     group = GroupHarness()
     group.join(instance="a", session_ms=60_000, rebalance_ms=5_000)
     group.join(instance="b", session_ms=60_000, rebalance_ms=5_000)
@@ -126,7 +126,7 @@ def test_a_static_member_that_misses_a_rebalance_keeps_its_place_until_its_sessi
     assert [member.instance_id for member in group.joined(rejoin).members] == ["a", "b"]
 
 
-def test_a_static_leader_that_misses_a_rebalance_loses_the_lead_and_not_its_place():
+def test_a_static_leader_that_misses_a_rebalance_remains_as_a_follower():
     group = GroupHarness()
     group.join(instance="a", session_ms=60_000, rebalance_ms=5_000)
     group.join(instance="b", session_ms=60_000, rebalance_ms=5_000)
@@ -140,7 +140,7 @@ def test_a_static_leader_that_misses_a_rebalance_loses_the_lead_and_not_its_plac
     assert [member.instance_id for member in group.joined(rejoin).members] == ["a", "b"]
 
 
-def test_a_group_of_static_members_that_all_miss_a_rebalance_ends_with_their_sessions():
+def test_a_group_of_static_members_that_all_miss_a_rebalance_is_empty_after_their_sessions():
     group = GroupHarness()
     group.join(instance="a", session_ms=60_000, rebalance_ms=5_000)
     group.join(instance="b", session_ms=10_000, rebalance_ms=5_000)

@@ -1,11 +1,11 @@
-"""Partitions as plain lists, for tests of what coordinates them."""
+"""In-memory partitions for tests of the transaction coordinator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.transactions.participants import OpenTransaction
+from headrace.broker.transactions.partitions import OpenTransaction
 from headrace.protocol.batch import TRANSACTIONAL, BatchHeader
 from headrace.storage.producers import ProducerStates
 
@@ -31,7 +31,7 @@ class Marker(NamedTuple):
 
 @dataclass(slots=True)
 class ListedPartition:
-    """A log that is a list, with the real state of its producers beside it."""
+    """A list as a log, with the real producer state."""
 
     log: list[Write | Marker]
     producers: ProducerStates
@@ -74,10 +74,10 @@ class ListedPartitions:
                 yield OpenTransaction(topic, partition, producer_id, epoch)
 
     async def durable(self) -> None:
-        """Lists are as durable as they will be."""
+        """Nothing to do."""
 
     def write(self, topic: str, partition: int, write: Write) -> None:
-        """Append a record as the log of a partition does: the producer's state may refuse it."""
+        """Append a record as the log of a partition does: the producer state may reject it."""
         held = self.logs[topic, partition]
         sequence = held.next_sequence.get((write.producer_id, write.epoch), 0)
         header = _header(write, sequence)
@@ -87,7 +87,7 @@ class ListedPartitions:
         held.log.append(write)
 
     def committed(self, topic: str, partition: int) -> list[object]:
-        """What a reader of committed records sees, in the order of the log."""
+        """The values that a read_committed consumer sees, in log order."""
         held = self.logs[topic, partition]
         stable = held.producers.first_unstable_offset
         log = held.log if stable is None else held.log[:stable]
@@ -98,7 +98,7 @@ class ListedPartitions:
         ]
 
     def outcomes(self) -> dict[object, bool | None]:
-        """What became of each value written: committed, aborted, or None as long as it is open."""
+        """The outcome of each value: committed, aborted, or None while its transaction is open."""
         return {
             entry.value: _outcome(held.log, offset, entry.producer_id)
             for held in self.logs.values()

@@ -1,4 +1,4 @@
-"""The requests of groups over the wire: every version, and what each of them says."""
+"""Group APIs over the wire, in every version."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.testing import broker
-from tests.broker.group_harness import subscription
-from tests.broker.group_requests import HEARTBEAT, JOIN, LEAVE, PROTOCOLS, enter, join, stable, sync
+from tests.broker.groups.harness import subscription
+from tests.broker.groups.requests import HEARTBEAT, JOIN, LEAVE, PROTOCOLS, enter, join, stable, sync
 from tests.broker.wire_client import METADATA, WireClient
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def wire(headrace_broker: EmbeddedBroker) -> Iterator[WireClient]:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_lone_consumer_joins_in_every_version(wire: WireClient, version: int) -> None:
+def test_a_single_consumer_joins_in_every_version(wire: WireClient, version: int) -> None:
     first = join(wire, version)
     assert (first.error_code is ErrorCode.member_id_required) == (version >= 4)
     joined = enter(wire, version, group_id="h")
@@ -44,7 +44,7 @@ def test_a_lone_consumer_joins_in_every_version(wire: WireClient, version: int) 
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_refused_join_can_be_read_in_every_version(wire: WireClient, version: int) -> None:
+def test_a_rejected_join_can_be_decoded_in_every_version(wire: WireClient, version: int) -> None:
     answer = join(wire, version, "c-unheard-of")
     assert (answer.error_code, answer.member_id) == (ErrorCode.unknown_member_id, "c-unheard-of")
     assert answer.protocol_name == ("" if version < 7 else None)
@@ -64,7 +64,7 @@ def test_from_version_5_on_a_sync_names_its_protocol(wire: WireClient, missing: 
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_heartbeats_are_answered_in_every_version(wire: WireClient, version: int) -> None:
+def test_heartbeats_succeed_in_every_version(wire: WireClient, version: int) -> None:
     joined = stable(wire)
     beat = {"group_id": "g", "generation_id": joined.generation_id, "member_id": joined.member_id}
     assert wire.ask(HEARTBEAT, version, **beat).error_code is NONE
@@ -85,14 +85,14 @@ def test_a_member_leaves_in_every_version(wire: WireClient, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_stranger_cannot_leave_in_any_version(wire: WireClient, version: int) -> None:
+def test_an_unknown_member_cannot_leave_in_any_version(wire: WireClient, version: int) -> None:
     wanted = {"member_id": "x"} if version < 3 else {"members": [{"member_id": "x"}]}
     answer = wire.ask(LEAVE, version, group_id="g", **wanted)
     code = answer.error_code if version < 3 else answer.members[0].error_code
     assert code is ErrorCode.unknown_member_id
 
 
-def test_a_static_member_comes_back_to_its_assignment(wire: WireClient) -> None:
+def test_a_static_member_that_rejoins_keeps_its_assignment(wire: WireClient) -> None:
     stable(wire, group_instance_id="i")
     back = join(wire, 9, group_instance_id="i")
     assert (back.error_code, back.generation_id, back.skip_assignment) == (NONE, 1, True)
@@ -100,11 +100,11 @@ def test_a_static_member_comes_back_to_its_assignment(wire: WireClient) -> None:
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
-def test_a_session_timeout_outside_the_limits_is_refused(wire: WireClient, session_ms: int) -> None:
+def test_a_session_timeout_outside_the_limits_is_rejected(wire: WireClient, session_ms: int) -> None:
     assert join(wire, session_timeout=session_ms).error_code is ErrorCode.invalid_session_timeout
 
 
-def test_an_empty_group_id_is_refused(wire: WireClient) -> None:
+def test_an_empty_group_id_is_rejected(wire: WireClient) -> None:
     joined = enter(wire)
     assert join(wire, group_id="").error_code is ErrorCode.invalid_group_id
     assert sync(wire, joined, group_id="").error_code is ErrorCode.invalid_group_id
@@ -113,14 +113,14 @@ def test_an_empty_group_id_is_refused(wire: WireClient) -> None:
     assert leave.error_code is beat.error_code is ErrorCode.invalid_group_id
 
 
-def test_names_that_no_record_could_hold_are_refused(wire: WireClient) -> None:
+def test_names_too_long_for_a_record_are_rejected(wire: WireClient) -> None:
     long = "x" * 40_000
     assert join(wire, group_id=long).error_code is ErrorCode.invalid_group_id
     assert join(wire, group_instance_id=long).error_code is ErrorCode.invalid_request
     assert join(wire, protocol_type=long).error_code is ErrorCode.invalid_request
 
 
-def test_the_answer_of_a_client_that_hangs_up_while_it_waits_is_dropped(
+def test_the_response_to_a_client_that_disconnects_is_dropped(
     wire: WireClient, headrace_broker: EmbeddedBroker
 ) -> None:
     leader = stable(wire)
@@ -180,7 +180,7 @@ def test_groups_are_described_in_every_version(wire: WireClient, version: int) -
     assert missing.error_code is (NONE if version < 6 else ErrorCode.group_id_not_found)
 
 
-def test_authorized_operations_are_told_when_they_are_asked_for(wire: WireClient) -> None:
+def test_authorized_operations_are_returned_on_request(wire: WireClient) -> None:
     stable(wire)
     asked = wire.ask(DESCRIBE, 5, groups=["g"], include_authorized_operations=True)
     unasked = wire.ask(DESCRIBE, 5, groups=["g"], include_authorized_operations=False)
@@ -232,7 +232,7 @@ def test_groups_are_deleted_in_every_version(wire: WireClient, version: int) -> 
     assert group_state(wire) == "Dead"
 
 
-def test_a_group_goes_on_over_a_restart_of_the_broker(tmp_path: Path) -> None:
+def test_a_group_continues_after_a_restart_of_the_broker(tmp_path: Path) -> None:
     with broker(data=tmp_path) as first, WireClient(first.bootstrap) as wire:
         wire.create_topic("orders", 2)
         joined = stable(wire)
@@ -242,5 +242,5 @@ def test_a_group_goes_on_over_a_restart_of_the_broker(tmp_path: Path) -> None:
         assert sync(wire, joined, assignments=[]).assignment == b"work"
 
 
-def test_member_ids_are_made_of_the_client_id_and_a_uuid(wire: WireClient) -> None:
+def test_member_ids_consist_of_the_client_id_and_a_uuid(wire: WireClient) -> None:
     assert uuid.UUID(join(wire).member_id[-36:])

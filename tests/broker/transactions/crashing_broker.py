@@ -1,7 +1,7 @@
-"""A broker that dies at a chosen step of a transaction: `python -m tests.broker.crashing_broker`.
+"""A broker that crashes at a given step: `python -m tests.broker.transactions.crashing_broker`.
 
-The file that CRASH_AT names holds the number of the step, counted from 0: a write to the transaction log, a
-marker, or an answer that is about to be sent. Before that step the process ends, as by SIGKILL.
+The file CRASH_AT contains the number of the step, counted from 0: a write to the transaction log, a marker
+or a response. Before that step the process exits, as by SIGKILL.
 """
 
 import os
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.__main__ import main
-from headrace.broker.transactions.coordinator import Transactions
-from headrace.broker.transactions.log_participants import LogParticipants
-from headrace.broker.transactions.table import TransactionTable
+from headrace.broker.transactions.coordinator import TransactionCoordinator
+from headrace.broker.transactions.partitions import LogTransactionPartitions
+from headrace.broker.transactions.state_manager import TransactionStateManager
 
-COMMAND = [sys.executable, "-m", "tests.broker.crashing_broker"]
+COMMAND = [sys.executable, "-m", "tests.broker.transactions.crashing_broker"]
 
 
 def step() -> None:
-    """Die if this is the chosen step."""
+    """Exit if this is the given step."""
     file = Path(os.environ["CRASH_AT"])
     if not file.exists():
         return
@@ -43,7 +43,7 @@ def before(act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def after(act: Callable[..., Any]) -> Callable[..., Any]:
-    """The same coroutine function, with a step between its result and the answer to the client."""
+    """The same coroutine function, with a step between its result and the response."""
 
     @wraps(act)
     async def stepped(*arguments: Any, **named: Any) -> Any:
@@ -56,10 +56,10 @@ def after(act: Callable[..., Any]) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     for owner, name, stepping in (
-        (TransactionTable, "_append", before),
-        (LogParticipants, "write_marker", before),
-        (Transactions, "initialize", after),
-        (Transactions, "end", after),
+        (TransactionStateManager, "_append", before),
+        (LogTransactionPartitions, "write_marker", before),
+        (TransactionCoordinator, "initialize", after),
+        (TransactionCoordinator, "end", after),
     ):
         setattr(owner, name, stepping(getattr(owner, name)))
     sys.exit(main(sys.argv[1:]))

@@ -1,13 +1,13 @@
-"""How members stay, leave and die, and what the others notice of it."""
+"""Heartbeats, session timeouts and leaving a group."""
 
 from __future__ import annotations
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.requests import MemberIdentity
-from headrace.broker.groups.states import GroupState
-from tests.broker.group_harness import REBALANCE_MS, SESSION_MS, GroupHarness
+from headrace.broker.groups.group import GroupState
+from headrace.broker.groups.messages import MemberIdentity
+from tests.broker.groups.harness import REBALANCE_MS, SESSION_MS, GroupHarness
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_a_member_that_sends_heartbeats_stays(group):
         assert group.heartbeat(member) is ErrorCode.none
 
 
-def test_a_member_that_falls_silent_is_dead_after_its_session_timeout(group):
+def test_a_member_is_removed_after_its_session_timeout(group):
     group.stable(1)
     group.advance(SESSION_MS - 1)
     assert group.group.state is GroupState.STABLE
@@ -30,7 +30,7 @@ def test_a_member_that_falls_silent_is_dead_after_its_session_timeout(group):
     assert group.group.state is GroupState.EMPTY
 
 
-def test_the_death_of_one_member_makes_the_others_join_again(group):
+def test_the_others_rejoin_after_a_session_timeout(group):
     survivor, _ = group.stable(2)
     group.advance(SESSION_MS - 1)
     group.heartbeat(survivor)
@@ -43,30 +43,30 @@ def test_the_death_of_one_member_makes_the_others_join_again(group):
 def test_a_commit_counts_as_a_heartbeat(group):
     (member,) = group.stable(1)
     group.advance(SESSION_MS - 1)
-    group.group.touch(member, group.now_ms)
+    group.group.committed(member, group.now_ms)
     group.advance(SESSION_MS - 1)
     assert group.heartbeat(member) is ErrorCode.none
 
 
-def test_heartbeats_are_answered_normally_before_the_first_sync(group):
-    ticket = group.enter()
+def test_heartbeats_succeed_before_the_first_sync(group):
+    request_id = group.enter()
     group.advance(0)
-    assert group.heartbeat(group.joined(ticket).member_id) is ErrorCode.none
+    assert group.heartbeat(group.joined(request_id).member_id) is ErrorCode.none
 
 
-def test_heartbeats_of_strangers_and_of_old_generations_are_refused(group):
+def test_heartbeats_of_unknown_members_and_old_generations_are_rejected(group):
     (member,) = group.stable(1)
     assert group.heartbeat("c-unheard-of") is ErrorCode.unknown_member_id
     assert group.heartbeat(member, generation=0) is ErrorCode.illegal_generation
 
 
-def test_a_member_that_leaves_makes_the_others_join_again(group):
+def test_the_others_rejoin_after_a_member_leaves(group):
     leaver, other = group.stable(2)
     assert group.leave(leaver) == [ErrorCode.none]
     assert group.heartbeat(other) is ErrorCode.rebalance_in_progress
 
 
-def test_a_group_whose_last_member_leaves_is_empty_and_stored_so(group):
+def test_a_group_whose_last_member_leaves_is_empty_and_is_stored(group):
     (member,) = group.stable(1)
     group.leave(member)
     assert group.group.state is GroupState.EMPTY
@@ -74,7 +74,7 @@ def test_a_group_whose_last_member_leaves_is_empty_and_stored_so(group):
     assert group.stored[-1].generation == 2
 
 
-def test_several_members_leave_with_one_rebalance_and_each_with_its_own_result(group):
+def test_several_members_leave_with_one_rebalance_and_one_result_each(group):
     first, second, third = group.stable(3)
     assert group.leave(first, "c-unheard-of", second) == [
         ErrorCode.none,
@@ -103,21 +103,21 @@ def test_a_static_member_cannot_be_removed_by_another_member_id(group):
     assert group.leave(stranger) == [ErrorCode.fenced_instance_id]
 
 
-def test_a_newcomer_that_leaves_before_it_joined_disturbs_nobody(group):
+def test_a_pending_member_that_leaves_causes_no_rebalance(group):
     group.stable(1)
     told = group.joined(group.join())
     assert group.leave(told.member_id) == [ErrorCode.none]
     assert group.group.state is GroupState.STABLE
 
 
-def test_a_rebalance_goes_on_when_the_last_that_is_missing_leaves(group):
+def test_a_rebalance_completes_when_the_last_missing_member_leaves(group):
     leader, missing = group.stable(2)
     waiting = group.join(leader)
     group.leave(missing)
     assert group.joined(waiting).generation == 2
 
 
-def test_a_member_that_leaves_while_it_waits_is_answered(group):
+def test_the_pending_join_of_a_member_that_leaves_gets_a_response(group):
     leader, follower = group.stable(2)
     join = group.join(leader)
     group.leave(leader)
@@ -127,10 +127,10 @@ def test_a_member_that_leaves_while_it_waits_is_answered(group):
     assert group.synced(sync).error is ErrorCode.none
 
 
-def test_a_member_that_leaves_while_its_sync_waits_is_answered(group):
-    tickets = [group.enter(), group.enter()]
+def test_the_pending_sync_of_a_member_that_leaves_gets_a_response(group):
+    requests = [group.enter(), group.enter()]
     group.advance(0)
-    follower = group.joined(tickets[1]).member_id
+    follower = group.joined(requests[1]).member_id
     waiting = group.sync(follower)
     group.leave(follower)
     assert group.synced(waiting).error is ErrorCode.unknown_member_id
@@ -165,10 +165,10 @@ def test_generations_only_grow(group):
     assert seen == sorted(set(seen))
 
 
-def test_a_group_that_ends_sends_everyone_away(group):
+def test_a_deleted_group_fails_all_requests(group):
     leader, follower = group.stable(2)
     join = group.join(leader)
-    group.group.end(group.now_ms)
+    group.group.delete(group.now_ms)
     group.leave()
     assert group.joined(join).error is ErrorCode.coordinator_not_available
     assert group.heartbeat(follower) is ErrorCode.coordinator_not_available

@@ -1,4 +1,4 @@
-"""The coordinator: waiting clients, timers, restarts, and what administrators see and do."""
+"""The group coordinator: pending requests, timers, restarts and administration."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from typing import TYPE_CHECKING
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups import Groups, GroupSettings
+from headrace.broker.groups import GroupCoordinator, GroupSettings
+from headrace.broker.groups.group import GroupState
+from headrace.broker.groups.messages import MemberIdentity
 from headrace.broker.groups.records import CommittedOffset
-from headrace.broker.groups.requests import MemberIdentity
 from headrace.broker.groups.settings import InvalidGroupSettings
-from headrace.broker.groups.states import GroupState
 from headrace.broker.offsets import Offsets
 from headrace.broker.statelog import MemoryStateLog, Producer
 from headrace.storage.errors import DiskFault
-from tests.broker.group_harness import SESSION_MS, join_request, subscription, sync_request
+from tests.broker.groups.harness import SESSION_MS, join_request, subscription, sync_request
 from tests.broker.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.broker.groups.replies import JoinReply
+    from headrace.broker.groups.messages import JoinResponse
 
 WEEK_MS = 7 * 24 * 3_600_000
 CHECK_MS = 600_000
 
 
 class World:
-    """Groups and offsets on one log and one clock; `restart` is what a crash of the broker leaves."""
+    """A coordinator and offsets with one log and one clock; `restart` is the state after a crash."""
 
     def __init__(self, log: MemoryStateLog | None = None, clock: VirtualClock | None = None) -> None:
         self.log = log or MemoryStateLog()
         self.clock = clock or VirtualClock()
         self.offsets = Offsets(self.log, self.clock, GroupSettings())
-        self.groups = Groups(self.log, self.offsets, self.clock, GroupSettings())
+        self.groups = GroupCoordinator(self.log, self.offsets, self.clock, GroupSettings())
         self.groups.load()
 
     def restart(self) -> World:
-        return World(self.log, VirtualClock(self.clock.now_ms()))  # its timers are gone with it
+        return World(self.log, VirtualClock(self.clock.now_ms()))  # without the old timers
 
-    async def joined(self, **details: object) -> JoinReply:
-        """A member of its own generation, joined in as many steps as it takes."""
+    async def joined(self, **details: object) -> JoinResponse:
+        """A new member, joined in as many steps as its version needs."""
         first = await self.answered(**details)
         if first.error is not ErrorCode.member_id_required:
             return first
         return await self.answered(member_id=first.member_id, **details)
 
-    async def answered(self, **details: object) -> JoinReply:
-        """The answer to one join, which is ready when the clock has had its turn."""
+    async def answered(self, **details: object) -> JoinResponse:
+        """The response to one join, after the timers that are due have fired."""
         task = asyncio.create_task(self.groups.join(join_request(**details)))  # type: ignore[arg-type]
         await turn()
         self.clock.advance(0)
         return await task
 
-    async def stable(self, **details: object) -> JoinReply:
-        """A lone member with the assignment `work`."""
+    async def stable(self, **details: object) -> JoinResponse:
+        """A single member with the assignment `work`."""
         reply = await self.joined(**details)
         group_id = str(details.get("group_id", "g"))
         await self.groups.sync(
@@ -75,7 +75,7 @@ class World:
 
 
 async def turn() -> None:
-    """Let everything that is ready run."""
+    """Run all callbacks that are ready."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -85,12 +85,12 @@ def world() -> World:
     return World()
 
 
-async def test_a_lone_consumer_joins_at_once(world):
+async def test_a_single_consumer_joins_immediately(world):
     reply = await world.joined()
     assert (reply.error, reply.generation, reply.leader) == (ErrorCode.none, 1, reply.member_id)
 
 
-async def test_a_member_id_of_a_group_that_is_gone_is_unknown(world):
+async def test_a_member_id_of_a_removed_group_is_unknown(world):
     reply = await world.groups.join(join_request("c-1"))
     assert (reply.error, reply.member_id) == (ErrorCode.unknown_member_id, "c-1")
     assert (await world.groups.sync(sync_request("c-1", 1))).error is ErrorCode.unknown_member_id
@@ -98,7 +98,7 @@ async def test_a_member_id_of_a_group_that_is_gone_is_unknown(world):
     assert world.groups.leave("g", [MemberIdentity(member_id="c-1")]) == [ErrorCode.unknown_member_id]
 
 
-async def test_a_member_that_falls_silent_is_noticed_by_the_clock(world):
+async def test_a_member_without_heartbeats_is_removed_after_its_session_timeout(world):
     await world.stable()
     world.clock.advance(SESSION_MS - 1)
     assert world.state() is GroupState.STABLE
@@ -113,7 +113,7 @@ async def test_heartbeats_keep_a_member_alive_over_many_sessions(world):
         assert world.groups.heartbeat("g", member.member_id, 1, None) is ErrorCode.none
 
 
-async def test_a_client_that_goes_away_while_its_join_waits_is_left_to_its_session(world):
+async def test_a_client_that_disconnects_during_a_pending_join_is_removed_after_its_session_timeout(world):
     leader = await world.stable()
     told = await world.groups.join(join_request())
     newcomer = asyncio.create_task(world.groups.join(join_request(told.member_id)))
@@ -128,7 +128,7 @@ async def test_a_client_that_goes_away_while_its_join_waits_is_left_to_its_sessi
     assert world.groups.heartbeat("g", leader.member_id, 2, None) is ErrorCode.rebalance_in_progress
 
 
-async def test_a_group_survives_a_restart_and_goes_on_without_a_rebalance(world):
+async def test_a_group_continues_after_a_restart_without_a_rebalance(world):
     member = await world.stable(instance="i")
     after = world.restart()
     assert after.groups.heartbeat("g", member.member_id, 1, "i") is ErrorCode.none
@@ -139,7 +139,7 @@ async def test_a_group_survives_a_restart_and_goes_on_without_a_rebalance(world)
     assert described == world.groups.describe("g")
 
 
-async def test_members_get_a_whole_session_after_a_restart(world):
+async def test_members_get_a_full_session_timeout_after_a_restart(world):
     member = await world.stable()
     world.clock.advance(SESSION_MS - 1)
     after = world.restart()
@@ -164,7 +164,7 @@ async def test_a_group_that_only_commits_survives_a_restart(world):
     assert after.groups.list()[0].protocol_type == ""
 
 
-async def test_a_static_member_may_come_back_after_a_restart_of_the_broker(world):
+async def test_a_static_member_rejoins_after_a_restart_of_the_broker(world):
     await world.stable(instance="i")
     after = world.restart()
     back = await after.groups.join(join_request(instance="i"))
@@ -180,7 +180,7 @@ async def test_a_group_above_a_lowered_limit_rebalances_after_a_restart(world):
     await world.groups.join(join_request(first.member_id))
     await second
     await world.groups.sync(sync_request(first.member_id, 2))
-    small = Groups(world.log, world.offsets, world.clock, GroupSettings(max_size=1))
+    small = GroupCoordinator(world.log, world.offsets, world.clock, GroupSettings(max_size=1))
     small.load()
     assert small.heartbeat("g", first.member_id, 2, None) is ErrorCode.rebalance_in_progress
     kept = asyncio.create_task(small.join(join_request(first.member_id)))
@@ -190,7 +190,7 @@ async def test_a_group_above_a_lowered_limit_rebalances_after_a_restart(world):
     assert (await kept).generation == 3
 
 
-async def test_a_broker_that_drains_serves_its_members_and_takes_no_joins(world):
+async def test_a_draining_broker_serves_members_and_rejects_joins(world):
     member = await world.stable()
     world.groups.drain()
     assert (await world.groups.join(join_request())).error is ErrorCode.not_coordinator
@@ -200,7 +200,7 @@ async def test_a_broker_that_drains_serves_its_members_and_takes_no_joins(world)
     assert check("g", member.member_id, 1, None, transactional=False) is ErrorCode.none
 
 
-async def test_closing_sends_waiting_clients_to_look_for_the_coordinator_again(world):
+async def test_close_fails_pending_requests_with_not_coordinator(world):
     leader = await world.stable()
     told = await world.groups.join(join_request())
     waiting = asyncio.create_task(world.groups.join(join_request(told.member_id)))
@@ -212,7 +212,7 @@ async def test_closing_sends_waiting_clients_to_look_for_the_coordinator_again(w
 
 
 class FullDisk(MemoryStateLog):
-    """A log that refuses what is appended while `is_full`."""
+    """A log that rejects appends while `is_full`."""
 
     is_full = False
 
@@ -222,7 +222,7 @@ class FullDisk(MemoryStateLog):
         super().append(records, producer)
 
 
-async def test_an_assignment_that_cannot_be_stored_reaches_nobody():
+async def test_an_assignment_that_cannot_be_stored_is_not_sent():
     log = FullDisk()
     world = World(log)
     member = await world.joined()
@@ -236,7 +236,7 @@ async def test_an_assignment_that_cannot_be_stored_reaches_nobody():
 
 
 class SlowDisk(MemoryStateLog):
-    """A log whose records are durable when the test says so."""
+    """A log whose records become durable when the test sets `flushed`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class SlowDisk(MemoryStateLog):
         await self.flushed.wait()
 
 
-async def test_an_assignment_is_durable_before_the_leader_hears_of_it():
+async def test_an_assignment_is_durable_before_the_leader_gets_its_response():
     log = SlowDisk()
     log.flushed.set()
     world = World(log)
@@ -317,7 +317,7 @@ async def test_members_commit_with_their_generation(world):
     assert check("g", "i-other", 1, "i", transactional=False) is ErrorCode.fenced_instance_id
 
 
-async def test_others_commit_only_while_the_group_has_no_members(world):
+async def test_clients_that_are_not_members_commit_only_while_the_group_is_empty(world):
     check = world.groups.check_commit
     assert check("g", "", -1, None, transactional=False) is ErrorCode.none
     await world.stable()
@@ -325,14 +325,14 @@ async def test_others_commit_only_while_the_group_has_no_members(world):
     assert check("g", "", -1, None, transactional=True) is ErrorCode.none
 
 
-async def test_commits_wait_for_the_assignment_unless_they_are_transactional(world):
+async def test_commits_during_a_completing_rebalance_are_rejected_unless_transactional(world):
     member = await world.joined()
     check = world.groups.check_commit
     assert check("g", member.member_id, 1, None, transactional=False) is ErrorCode.rebalance_in_progress
     assert check("g", member.member_id, 1, None, transactional=True) is ErrorCode.none
 
 
-async def test_commits_of_the_last_generation_are_taken_while_the_next_is_prepared(world):
+async def test_commits_of_the_last_generation_are_accepted_while_the_next_is_prepared(world):
     member = await world.stable()
     told = await world.groups.join(join_request())
     waiting = asyncio.create_task(world.groups.join(join_request(told.member_id)))
@@ -342,13 +342,13 @@ async def test_commits_of_the_last_generation_are_taken_while_the_next_is_prepar
     waiting.cancel()
 
 
-async def test_a_generation_of_a_group_that_is_not_there_is_refused(world):
+async def test_a_commit_with_a_generation_of_a_missing_group_is_rejected(world):
     check = world.groups.check_commit
     assert check("g", "c-1", 1, None, transactional=False) is ErrorCode.group_id_not_found
     assert check("g", "c-1", 1, None, transactional=True) is ErrorCode.illegal_generation
 
 
-async def test_transactions_ask_the_offsets_who_may_commit(world):
+async def test_transactional_commits_are_checked_against_the_group(world):
     member = await world.stable()
     check = world.offsets.check_transactional_commit
     assert check("g", member.member_id, 1, None) is ErrorCode.none
@@ -363,7 +363,7 @@ async def test_offsets_may_be_deleted_when_no_member_reads_the_topic(world):
     assert not world.groups.is_subscribed("g", "other")
 
 
-async def test_offsets_of_a_group_that_is_no_consumer_are_kept_while_it_has_members(world):
+async def test_offsets_of_a_group_of_another_protocol_type_cannot_be_deleted_while_it_has_members(world):
     await world.stable(protocol_type="connect")
     assert world.groups.check_offset_delete("g") is ErrorCode.non_empty_group
     assert world.groups.check_offset_delete("other") is ErrorCode.group_id_not_found
@@ -393,7 +393,7 @@ async def test_offsets_of_a_group_that_only_commits_expire_a_week_after_the_comm
     assert world.offsets.get("g", "u", 0) is not None
 
 
-async def test_an_expiry_that_an_old_client_named_is_kept_to(world):
+async def test_an_expiry_time_set_by_an_old_client_is_respected(world):
     world.commit("g")
     early = CommittedOffset(offset=1, committed_at_ms=0, expires_at_ms=world.clock.now_ms() + 1_000)
     world.offsets.commit("g", {("t", 0): early})
@@ -411,7 +411,7 @@ async def test_offsets_that_a_transaction_holds_do_not_expire(world):
     assert world.groups.describe("g") is None
 
 
-async def test_a_group_without_members_and_offsets_goes_away(world):
+async def test_a_group_without_members_and_offsets_is_removed(world):
     await world.groups.join(join_request())
     world.clock.advance(CHECK_MS)
     assert world.groups.list() == []
@@ -425,6 +425,6 @@ async def test_a_group_without_members_and_offsets_goes_away(world):
         lambda: GroupSettings(min_session_timeout_ms=10, max_session_timeout_ms=9),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(build: Callable[[], GroupSettings]):
+def test_invalid_settings_are_rejected(build: Callable[[], GroupSettings]):
     with pytest.raises(InvalidGroupSettings):
         build()

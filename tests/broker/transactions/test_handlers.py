@@ -1,4 +1,4 @@
-"""The requests of transactions over the wire: every version, and the codes that each version knows."""
+"""Transaction APIs over the wire, in every version, with the error codes of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NONE = ErrorCode.none
 
 @dataclass
 class Producer:
-    """A transactional producer that sends exactly what a test says."""
+    """A transactional producer with full control over its requests."""
 
     wire: WireClient
     name: str = "t"
@@ -98,7 +98,7 @@ def producer(wire: WireClient) -> Producer:
 
 
 def fence(producer: Producer) -> None:
-    """Let a newer instance take the transactional id over."""
+    """Initialize a newer producer with the same transactional id."""
     assert Producer(producer.wire, producer.name).initialize() is NONE
 
 
@@ -106,7 +106,7 @@ def fence(producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_version_gives_producer_ids(wire: WireClient, version: int) -> None:
+def test_every_version_allocates_producer_ids(wire: WireClient, version: int) -> None:
     idempotent, transactional = Producer(wire, name=None), Producer(wire)  # type: ignore[arg-type]  # null
     assert idempotent.initialize(version) is transactional.initialize(version) is NONE
     assert (idempotent.epoch, transactional.epoch) == (0, 0)
@@ -118,21 +118,23 @@ def test_every_version_gives_producer_ids(wire: WireClient, version: int) -> Non
 @pytest.mark.parametrize(
     ("version", "code"), [(3, ErrorCode.invalid_producer_epoch), (4, ErrorCode.producer_fenced)]
 )
-def test_a_fenced_producer_that_recovers_is_told_so(
+def test_a_fenced_producer_that_recovers_gets_the_error_of_its_version(
     producer: Producer, version: int, code: ErrorCode
 ) -> None:
     fence(producer)
-    claim = {"producer_id": producer.id, "producer_epoch": producer.epoch}
-    assert producer.initialize(version, **claim) is code
+    expected = {"producer_id": producer.id, "producer_epoch": producer.epoch}
+    assert producer.initialize(version, **expected) is code
 
 
-@pytest.mark.parametrize("claim", [{"producer_id": 5}, {"producer_epoch": 5}])
-def test_half_a_claim_is_an_invalid_request(producer: Producer, claim: dict[str, int]) -> None:
-    assert producer.initialize(**claim) is ErrorCode.invalid_request
+@pytest.mark.parametrize("expected", [{"producer_id": 5}, {"producer_epoch": 5}])
+def test_a_producer_id_without_an_epoch_is_an_invalid_request(
+    producer: Producer, expected: dict[str, int]
+) -> None:
+    assert producer.initialize(**expected) is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 900_001])
-def test_a_timeout_out_of_bounds_is_refused(wire: WireClient, timeout_ms: int) -> None:
+def test_a_timeout_out_of_bounds_is_rejected(wire: WireClient, timeout_ms: int) -> None:
     code = Producer(wire).initialize(transaction_timeout=timeout_ms)
     assert code is ErrorCode.invalid_transaction_timeout
 
@@ -156,7 +158,7 @@ def test_partitions_are_added_together_or_not_at_all(producer: Producer, version
 @pytest.mark.parametrize(
     ("version", "code"), [(4, ErrorCode.invalid_txn_state), (5, ErrorCode.transaction_abortable)]
 )
-def test_verification_tells_which_partitions_were_added(
+def test_verification_returns_which_partitions_were_added(
     producer: Producer, version: int, code: ErrorCode
 ) -> None:
     producer.add(0)
@@ -206,7 +208,7 @@ def test_every_version_ends_a_transaction_and_may_be_repeated(
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_a_commit_with_nothing_added_is_refused(producer: Producer, version: int) -> None:
+def test_a_commit_without_partitions_is_rejected(producer: Producer, version: int) -> None:
     assert producer.end(version=version).error_code is ErrorCode.invalid_txn_state
 
 
@@ -219,7 +221,7 @@ def test_a_fenced_producer_commits_nothing(producer: Producer, version: int, cod
     assert producer.end(version=version).error_code is code
 
 
-def test_after_a_bumped_end_the_old_epoch_is_refused_everywhere(producer: Producer) -> None:
+def test_after_an_end_with_a_new_epoch_the_old_one_is_rejected_everywhere(producer: Producer) -> None:
     producer.add(0)
     producer.produce()
     producer.end(version=5)
@@ -240,7 +242,7 @@ def committed_offset(wire: WireClient) -> tuple[int, ErrorCode]:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_offsets_count_when_the_transaction_commits(producer: Producer, version: int) -> None:
+def test_offsets_are_committed_with_the_transaction(producer: Producer, version: int) -> None:
     assert producer.add_offsets(version) is NONE
     assert producer.commit_offset(41, version) is NONE
     assert committed_offset(producer.wire) == (-1, ErrorCode.unstable_offset_commit)
@@ -248,14 +250,14 @@ def test_offsets_count_when_the_transaction_commits(producer: Producer, version:
     assert committed_offset(producer.wire) == (41, NONE)
 
 
-def test_offsets_of_an_aborted_transaction_never_count(producer: Producer) -> None:
+def test_offsets_of_an_aborted_transaction_are_dropped(producer: Producer) -> None:
     producer.add_offsets()
     producer.commit_offset(41)
     producer.end(committed=False)
     assert committed_offset(producer.wire) == (-1, NONE)
 
 
-def test_version_5_of_the_offsets_needs_no_adding(producer: Producer) -> None:
+def test_version_5_of_txn_offset_commit_adds_the_partition(producer: Producer) -> None:
     assert producer.commit_offset(41, version=5) is NONE
     producer.end(version=5)
     assert committed_offset(producer.wire) == (41, NONE)
@@ -264,11 +266,11 @@ def test_version_5_of_the_offsets_needs_no_adding(producer: Producer) -> None:
 @pytest.mark.parametrize(
     ("version", "code"), [(3, ErrorCode.invalid_txn_state), (4, ErrorCode.transaction_abortable)]
 )
-def test_offsets_that_were_not_added_are_refused(producer: Producer, version: int, code: ErrorCode) -> None:
+def test_offsets_that_were_not_added_are_rejected(producer: Producer, version: int, code: ErrorCode) -> None:
     assert producer.commit_offset(41, version) is code
 
 
-def test_offsets_of_partitions_that_do_not_exist_are_refused(producer: Producer) -> None:
+def test_offsets_of_unknown_partitions_are_rejected(producer: Producer) -> None:
     producer.add_offsets()
     assert producer.commit_offset(41, partition=9) is ErrorCode.unknown_topic_or_partition
     assert producer.commit_offset(41, metadata="x" * 5000) is ErrorCode.offset_metadata_too_large
@@ -325,7 +327,7 @@ def test_transactions_are_listed_and_filtered(producer: Producer) -> None:
     assert listed(wire, duration_filter=3_600_000, state_filters=["Ongoing"]) == []
 
 
-def test_an_unknown_state_is_named_in_the_answer(producer: Producer) -> None:
+def test_an_unknown_state_filter_is_returned(producer: Producer) -> None:
     answer = producer.wire.ask(LIST_TRANSACTIONS, 0, state_filters=["Sleeping"], producer_id_filters=())
     assert answer.unknown_state_filters == ("Sleeping",)
     assert answer.transaction_states == ()
@@ -334,7 +336,7 @@ def test_an_unknown_state_is_named_in_the_answer(producer: Producer) -> None:
 @pytest.mark.parametrize(
     "pattern", ["(a+)+b", "((ab|a)b?)*c", "(?=t)t", r"(t)\1", "(", "a*b*c*d*e*", "x" * 300]
 )
-def test_a_pattern_that_could_take_for_ever_is_refused(wire: WireClient, pattern: str) -> None:
+def test_a_pattern_that_could_take_exponential_time_is_rejected(wire: WireClient, pattern: str) -> None:
     request = {"state_filters": (), "producer_id_filters": (), "transactional_id_pattern": pattern}
     answer = wire.ask(LIST_TRANSACTIONS, 2, **request)
     assert answer.error_code is ErrorCode.invalid_regular_expression
@@ -356,7 +358,7 @@ def test_the_producers_of_a_partition_are_described(producer: Producer) -> None:
     assert open_offsets(producer.wire) == [-1]
 
 
-def test_the_producers_of_no_partition_are_not_described(wire: WireClient) -> None:
+def test_the_producers_of_an_unknown_partition_are_not_described(wire: WireClient) -> None:
     topics = [{"name": "orders", "partition_indexes": [9]}, {"name": "none", "partition_indexes": [0]}]
     answer = wire.ask(DESCRIBE_PRODUCERS, 0, topics=topics)
     codes = [found.error_code for topic in answer.topics for found in topic.partitions]
@@ -387,7 +389,7 @@ def test_an_operator_aborts_a_transaction_by_its_partition(producer: Producer, v
     assert producer.end().error_code is ErrorCode.producer_fenced
 
 
-def test_an_operator_cannot_commit_or_mark_what_does_not_exist(producer: Producer) -> None:
+def test_an_operator_cannot_commit_or_write_markers_to_unknown_partitions(producer: Producer) -> None:
     producer.add(0)
     producer.produce(0)
     assert mark(producer, 0, committed=True) == [ErrorCode.cluster_authorization_failed]
@@ -395,7 +397,7 @@ def test_an_operator_cannot_commit_or_mark_what_does_not_exist(producer: Produce
     assert open_offsets(producer.wire) == [0]
 
 
-def test_an_abort_with_an_older_epoch_is_refused(producer: Producer) -> None:
+def test_an_abort_with_an_older_epoch_is_rejected(producer: Producer) -> None:
     older = Producer(producer.wire, producer.name, producer.id, producer.epoch)
     producer.initialize()
     producer.add(0)
@@ -404,7 +406,7 @@ def test_an_abort_with_an_older_epoch_is_refused(producer: Producer) -> None:
     assert producer.end().error_code is NONE
 
 
-def test_a_transaction_without_a_name_writes_nothing(producer: Producer) -> None:
+def test_a_write_without_a_transactional_id_is_rejected(producer: Producer) -> None:
     batch = batch_of(
         b"v", attributes=TRANSACTIONAL, producer_id=producer.id, producer_epoch=0, base_sequence=0
     )

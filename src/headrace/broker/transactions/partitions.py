@@ -1,14 +1,13 @@
-"""The broker's own partitions as participants in transactions."""
+"""The partitions that take part in transactions, as the transaction coordinator sees them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.topics import OFFSETS
-from headrace.broker.transactions.participants import OpenTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.broker.clock import Clock
     from headrace.broker.flusher import Flusher
@@ -17,8 +16,46 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topics
 
 
-class LogParticipants:
-    """The logs of all partitions, and behind one of them the offsets of groups."""
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in a partition."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    epoch: int
+
+
+class TransactionPartitions(Protocol):
+    """All partitions of the broker, including that of committed offsets."""
+
+    def exists(self, topic: str, partition: int) -> bool:
+        """Whether the partition exists."""
+        ...
+
+    def write_marker(
+        self,
+        topic: str,
+        partition: int,
+        producer_id: int,
+        epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int = 0,
+    ) -> None:
+        """End the producer's transaction in the partition; raises `StorageError` if that fails."""
+        ...
+
+    def open_transactions(self) -> Iterable[OpenTransaction]:
+        """Every open transaction of every partition."""
+        ...
+
+    async def durable(self) -> None:
+        """Return when the markers are as durable as the flush setting promises."""
+        ...
+
+
+class LogTransactionPartitions:
+    """The logs of all partitions; a marker in `__consumer_offsets` applies or drops pending offsets."""
 
     def __init__(self, topics: Topics, offsets: Offsets, flusher: Flusher, clock: Clock) -> None:
         self._topics = topics
@@ -31,7 +68,7 @@ class LogParticipants:
         return found.partition(partition) if found is not None else None
 
     def exists(self, topic: str, partition: int) -> bool:
-        """Whether there is such a partition."""
+        """Whether the partition exists."""
         return self._partition(topic, partition) is not None
 
     def write_marker(
@@ -42,9 +79,9 @@ class LogParticipants:
         epoch: int,
         *,
         committed: bool,
-        coordinator_epoch: int = 0,  # noqa: ARG002  one coordinator for ever: its epoch is always 0
+        coordinator_epoch: int = 0,  # noqa: ARG002  there is one coordinator, whose epoch is always 0
     ) -> None:
-        """End the producer's transaction in the partition; one that was deleted has nothing to end."""
+        """End the producer's transaction in the partition; does nothing if the partition was deleted."""
         found = self._partition(topic, partition)
         if found is None:
             return
@@ -63,5 +100,5 @@ class LogParticipants:
                     yield OpenTransaction(topic.name, partition.index, producer_id, epoch)
 
     async def durable(self) -> None:
-        """Return when the markers written are safe."""
+        """Return when the markers are as durable as the flush setting promises."""
         await self._flusher.durable()

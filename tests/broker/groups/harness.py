@@ -1,4 +1,4 @@
-"""One group on a clock of its own, driven by hand: what the tests of its rules share."""
+"""A harness that drives one group with a manual clock."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import struct
 from typing import TYPE_CHECKING
 
 from headrace.broker.groups.group import Group
-from headrace.broker.groups.replies import Answer, JoinReply, SyncReply, Ticket
-from headrace.broker.groups.requests import JoinRequest, MemberIdentity, SyncRequest
+from headrace.broker.groups.messages import (
+    JoinRequest,
+    JoinResponse,
+    MemberIdentity,
+    RequestId,
+    SendResponse,
+    SyncRequest,
+    SyncResponse,
+)
 from headrace.broker.groups.settings import GroupSettings
-from headrace.broker.groups.snapshot import snapshot
 
 if TYPE_CHECKING:
     from kio.schema.errors import ErrorCode
@@ -22,7 +28,7 @@ REBALANCE_MS = 30_000
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer sends when it joins."""
+    """The subscription that a consumer sends with its join."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
@@ -48,8 +54,8 @@ def join_request(
         rebalance_timeout_ms=rebalance_ms,
         protocol_type=protocol_type,
         protocols=protocols,
-        must_return=version >= 4,
-        can_skip_assignment=version >= 9,
+        requires_known_member_id=version >= 4,
+        supports_skip_assignment=version >= 9,
     )
 
 
@@ -75,26 +81,28 @@ def sync_request(
 
 
 class GroupHarness:
-    """A group, the time, every answer that it gave, and every state that it wanted stored."""
+    """A group, the time, all responses, and all snapshots that were stored."""
 
     def __init__(self, **settings: int) -> None:
         self.now_ms = 1_000_000
         self.group = Group("g", GroupSettings(**settings), self.now_ms)
-        self.answers: dict[Ticket, JoinReply | SyncReply] = {}
+        self.responses: dict[RequestId, JoinResponse | SyncResponse] = {}
         self.stored: list[StoredGroup] = []
-        self._tickets = itertools.count()
+        self._request_ids = itertools.count()
 
-    def join(self, member_id: str = "", **details: object) -> Ticket:
-        ticket = Ticket(next(self._tickets))
-        self.group.join(join_request(member_id, **details), ticket, self.now_ms)  # type: ignore[arg-type]
-        return self._settle(ticket)
+    def join(self, member_id: str = "", **details: object) -> RequestId:
+        request_id = RequestId(next(self._request_ids))
+        self.group.join(join_request(member_id, **details), request_id, self.now_ms)  # type: ignore[arg-type]
+        return self._take_effects(request_id)
 
-    def sync(self, member_id: str, assignments: dict[str, bytes] | None = None, **details: object) -> Ticket:
-        ticket = Ticket(next(self._tickets))
+    def sync(
+        self, member_id: str, assignments: dict[str, bytes] | None = None, **details: object
+    ) -> RequestId:
+        request_id = RequestId(next(self._request_ids))
         generation = details.pop("generation", self.group.generation)
         request = sync_request(member_id, generation, assignments, **details)  # type: ignore[arg-type]
-        self.group.sync(request, ticket, self.now_ms)
-        return self._settle(ticket)
+        self.group.sync(request, request_id, self.now_ms)
+        return self._take_effects(request_id)
 
     def heartbeat(
         self, member_id: str, generation: int | None = None, instance: str | None = None
@@ -105,43 +113,43 @@ class GroupHarness:
     def leave(self, *leavers: str | MemberIdentity) -> list[ErrorCode]:
         identities = [MemberIdentity(member_id=each) if isinstance(each, str) else each for each in leavers]
         results = self.group.leave(identities, self.now_ms)
-        self._settle(Ticket(-1))
+        self._take_effects(RequestId(-1))
         return results
 
     def advance(self, ms: int) -> None:
         end_ms = self.now_ms + ms
         while (due_ms := self.group.next_deadline_ms()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            self.group.tick(self.now_ms)
-            self._settle(Ticket(-1))
+            self.group.expire(self.now_ms)
+            self._take_effects(RequestId(-1))
         self.now_ms = end_ms
 
-    def joined(self, ticket: Ticket) -> JoinReply:
-        reply = self.answers[ticket]
-        assert isinstance(reply, JoinReply)
+    def joined(self, request_id: RequestId) -> JoinResponse:
+        reply = self.responses[request_id]
+        assert isinstance(reply, JoinResponse)
         return reply
 
-    def synced(self, ticket: Ticket) -> SyncReply:
-        reply = self.answers[ticket]
-        assert isinstance(reply, SyncReply)
+    def synced(self, request_id: RequestId) -> SyncResponse:
+        reply = self.responses[request_id]
+        assert isinstance(reply, SyncResponse)
         return reply
 
-    def enter(self, **details: object) -> Ticket:
+    def enter(self, **details: object) -> RequestId:
         """Join as a new dynamic client does, in two steps."""
         first = self.join(**details)
         return self.join(self.joined(first).member_id, **details)
 
     def stable(self, count: int, **details: object) -> list[str]:
         """Bring `count` new members into a stable generation; the first one leads."""
-        tickets = [self.enter(**details) for _ in range(count)]
+        requests = [self.enter(**details) for _ in range(count)]
         self.advance(self.group.settings.initial_rebalance_delay_ms)
-        replies = [self.joined(ticket) for ticket in tickets]
+        replies = [self.joined(request_id) for request_id in requests]
         ids = [reply.member_id for reply in replies]
         self.assign(*ids)
         return ids
 
     def assign(self, *member_ids: str) -> None:
-        """Let the leader give every member its own id as assignment, and everybody fetch it."""
+        """Let the leader assign each member its own id, and all members sync."""
         leader = self.group.members.leader
         assert leader is not None
         self.sync(leader, {member_id: member_id.encode() for member_id in member_ids})
@@ -149,11 +157,11 @@ class GroupHarness:
             if member_id != leader:
                 self.sync(member_id)
 
-    def _settle(self, ticket: Ticket) -> Ticket:
+    def _take_effects(self, request_id: RequestId) -> RequestId:
         for effect in self.group.take_effects():
-            if not isinstance(effect, Answer):
-                self.stored.append(snapshot(self.group))
+            if not isinstance(effect, SendResponse):
+                self.stored.append(self.group.snapshot())
                 continue
-            assert effect.ticket not in self.answers, "a request was answered twice"
-            self.answers[effect.ticket] = effect.reply
-        return ticket
+            assert effect.request_id not in self.responses, "a request got two responses"
+            self.responses[effect.request_id] = effect.response
+        return request_id

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`: Kafka's bytes, and nothing lost on the way there and back."""
+"""The records of `__consumer_offsets`: Kafka's formats, and round trips."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.groups.fields import TornRecord
+from headrace.broker.groups.members import read_subscription, read_subscriptions
 from headrace.broker.groups.records import (
     CommittedOffset,
     OffsetKey,
@@ -21,8 +21,8 @@ from headrace.broker.groups.records import (
     write_offset,
     write_offset_key,
 )
-from headrace.broker.groups.subscription import read_topics, subscribed_topics
-from tests.broker.group_harness import subscription
+from headrace.broker.record_fields import TruncatedRecord
+from tests.broker.groups.harness import subscription
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 i32s = st.integers(-(2**31), 2**31 - 1)
@@ -61,22 +61,22 @@ groups = st.builds(
 )
 
 
-def test_the_key_of_an_offset_has_kafkas_bytes():
+def test_the_key_of_an_offset_has_kafkas_format():
     key = bytes.fromhex("0001 0001 67 0005 746f706963 00000007")
     assert write_offset_key(OffsetKey("g", "topic", 7)) == key
 
 
-def test_the_key_of_a_group_has_kafkas_bytes():
+def test_the_key_of_a_group_has_kafkas_format():
     assert write_group_key("group") == bytes.fromhex("0002 0005 67726f7570")
 
 
-def test_the_value_of_an_offset_has_kafkas_bytes():
+def test_the_value_of_an_offset_has_kafkas_format():
     committed = CommittedOffset(offset=258, leader_epoch=3, metadata="m", committed_at_ms=1_000)
     value = bytes.fromhex("0003 0000000000000102 00000003 0001 6d 00000000000003e8")
     assert write_offset(committed) == value
 
 
-def test_the_value_of_a_group_has_kafkas_bytes():
+def test_the_value_of_a_group_has_kafkas_format():
     member = StoredMember(
         member_id="m", instance_id=None, client_id="c", client_host="/h", rebalance_timeout_ms=2,
         session_timeout_ms=1, subscription=b"\x01", assignment=b"",
@@ -91,49 +91,49 @@ def test_the_value_of_a_group_has_kafkas_bytes():
 
 
 @given(texts, texts, i32s)
-def test_a_key_of_an_offset_comes_back_as_it_was(group_id, topic, partition):
+def test_a_key_of_an_offset_round_trips(group_id, topic, partition):
     key = OffsetKey(group_id, topic, partition)
     assert read_key(write_offset_key(key)) == key
 
 
 @given(texts)
-def test_a_key_of_a_group_comes_back_as_it_was(group_id):
+def test_a_key_of_a_group_round_trips(group_id):
     assert read_key(write_group_key(group_id)) == group_id
 
 
 @given(offsets)
-def test_an_offset_comes_back_as_it_was(committed):
+def test_an_offset_round_trips(committed):
     assert read_offset(write_offset(committed)) == committed
 
 
 @given(offsets, times)
-def test_an_offset_with_an_expiry_of_its_own_comes_back_without_its_leader_epoch(committed, expires_at_ms):
+def test_an_offset_with_an_expiry_time_round_trips_without_its_leader_epoch(committed, expires_at_ms):
     expiring = committed._replace(expires_at_ms=expires_at_ms, leader_epoch=-1)
     assert read_offset(write_offset(expiring)) == expiring
 
 
 @given(groups)
-def test_a_group_comes_back_as_it_was(group):
+def test_a_group_round_trips(group):
     assert read_group(write_group(group)) == group
 
 
 @given(offsets, st.data())
-def test_a_torn_offset_is_noticed(committed, data):
+def test_a_truncated_offset_is_detected(committed, data):
     whole = write_offset(committed)
     cut = data.draw(st.integers(0, len(whole) - 1))
-    with pytest.raises(TornRecord):
+    with pytest.raises(TruncatedRecord):
         read_offset(whole[:cut])
 
 
 @given(groups, st.data())
-def test_a_torn_group_is_noticed(group, data):
+def test_a_truncated_group_is_detected(group, data):
     whole = write_group(group)
     cut = data.draw(st.integers(0, len(whole) - 1))
-    with pytest.raises(TornRecord):
+    with pytest.raises(TruncatedRecord):
         read_group(whole[:cut])
 
 
-def test_keys_that_newer_brokers_write_here_are_passed_over():
+def test_keys_of_other_group_types_are_skipped():
     assert read_key(bytes.fromhex("0003 0001 67")) is None
 
 
@@ -144,7 +144,7 @@ def test_an_offset_of_version_4_is_read():
     )
 
 
-def test_a_group_of_version_4_is_read_over_its_tagged_fields():
+def test_a_group_of_version_4_is_read_with_its_tagged_fields():
     value = bytes.fromhex(
         "0004 09 636f6e73756d6572 00000005 06 72616e6765 02 6d 0000000000000009 02"
         "02 6d 00 02 63 03 2f68 00000002 00000001 02 01 01 01 07 02 aabb 00"
@@ -156,7 +156,7 @@ def test_a_group_of_version_4_is_read_over_its_tagged_fields():
     ]
 
 
-def test_a_group_of_the_first_version_has_one_timeout_for_both():
+def test_a_group_of_version_0_has_one_timeout_for_both():
     value = bytes.fromhex(
         "0000 0000 00000001 ffff ffff 00000001 0001 6d 0000 0000 00000063 00000000 00000000"
     )
@@ -164,7 +164,7 @@ def test_a_group_of_the_first_version_has_one_timeout_for_both():
     assert member.rebalance_timeout_ms == member.session_timeout_ms == 99
 
 
-def test_a_version_that_is_not_known_says_what_to_do():
+def test_an_unknown_version_is_rejected_with_advice():
     with pytest.raises(UnknownRecord, match="newer broker"):
         read_offset(bytes.fromhex("0005"))
 
@@ -172,20 +172,20 @@ def test_a_version_that_is_not_known_says_what_to_do():
 @given(st.lists(texts, max_size=5))
 def test_the_topics_of_a_subscription_are_read(topics):
     names = [name for name in topics if name.isascii()]
-    assert read_topics(subscription(*names)) == names
+    assert read_subscription(subscription(*names)) == names
 
 
 @given(st.binary(max_size=40))
-def test_any_other_bytes_are_no_subscription_and_harm_nothing(data):
-    topics = read_topics(data)
+def test_arbitrary_bytes_are_not_a_subscription(data):
+    topics = read_subscription(data)
     assert topics is None or sum(len(name.encode()) + 2 for name in topics) <= len(data) - 6
 
 
 def test_one_unreadable_subscription_makes_the_topics_of_a_group_unknown():
-    assert subscribed_topics([subscription("a"), subscription("b", "a")]) == {"a", "b"}
-    assert subscribed_topics([subscription("a"), b"\x00"]) is None
-    assert subscribed_topics([]) == frozenset()
+    assert read_subscriptions([subscription("a"), subscription("b", "a")]) == {"a", "b"}
+    assert read_subscriptions([subscription("a"), b"\x00"]) is None
+    assert read_subscriptions([]) == frozenset()
 
 
-def test_a_count_that_cannot_be_true_allocates_nothing():
-    assert read_topics(bytes.fromhex("0000 7fffffff 0000")) is None
+def test_an_impossible_count_allocates_nothing():
+    assert read_subscription(bytes.fromhex("0000 7fffffff 0000")) is None

@@ -1,4 +1,4 @@
-"""The broker is killed at each step of a transaction: it stays all or nothing, and who is fenced stays so."""
+"""The broker crashes at each step of a transaction: it stays atomic, and fenced producers stay fenced."""
 
 import itertools
 import os
@@ -15,18 +15,18 @@ from headrace.client.errors import Fenced
 from headrace.client.partition import TopicPartition as Place
 from headrace.events.writing import Writer
 from headrace.protocol.records import NewRecord
-from tests.broker.crashing_broker import COMMAND
 from tests.broker.processes import BrokerProcess
+from tests.broker.transactions.crashing_broker import COMMAND
 
 ENDING = ["the outcome", "marker 1", "marker 2", "the completion"]
 COMMIT = [*ENDING[:-1], "marker of the offsets", ENDING[-1], "the answer"]
 ABORT = [*ENDING, "the new epoch", "the answer"]
-TAKEOVER = ["the epoch", "its answer", "the claim", *ABORT]
+TAKEOVER = ["the epoch", "its answer", "the new epoch", *ABORT]
 _numbers = itertools.count()
 
 
 class CrashingBroker(BrokerProcess):
-    """A broker that can be told at which step to die, and is started again afterwards."""
+    """A broker that crashes at a given step and is restarted."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -38,7 +38,7 @@ class CrashingBroker(BrokerProcess):
         return [*COMMAND, *super().command()[3:]]
 
     def dies_at(self, step: int, act: Callable[[], None]) -> None:
-        """Do something during which the broker dies before the step of that number, and is started again."""
+        """Run `act` while the broker crashes before the given step and is restarted."""
         failures: list[BaseException] = []
 
         def run() -> None:
@@ -89,7 +89,7 @@ def transactional(kafka: CrashingBroker, name: str) -> Producer:
 
 
 def write(producer: Producer, topic: str, value: str) -> None:
-    """A record in each partition, within the transaction that is open."""
+    """Write a record to each partition in the open transaction."""
     for partition in range(2):
         producer.produce(topic, value=value, partition=partition)
     assert producer.flush(100) == 0
@@ -109,7 +109,7 @@ def reader(kafka: CrashingBroker, name: str) -> Consumer:
 
 
 def committed(kafka: CrashingBroker, topic: str) -> list[list[bytes | None]]:
-    """What readers of committed records see in each partition."""
+    """The values that a read_committed consumer sees in each partition."""
     consumer, read = reader(kafka, topic), []
     for partition in range(2):
         consumer.assign([TopicPartition(topic, partition, 0)])
@@ -131,7 +131,7 @@ def offsets(kafka: CrashingBroker, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("step", range(len(COMMIT)), ids=COMMIT)
-def test_a_commit_counts_everywhere_whenever_the_broker_dies(
+def test_a_commit_is_atomic_at_whatever_step_the_broker_crashes(
     kafka: CrashingBroker, name: str, step: int
 ) -> None:
     producer = transactional(kafka, name)
@@ -148,7 +148,7 @@ def test_a_commit_counts_everywhere_whenever_the_broker_dies(
 
 
 @pytest.mark.parametrize("step", range(len(ABORT)), ids=ABORT)
-def test_a_new_instance_aborts_and_fences_the_old_one_whenever_the_broker_dies(
+def test_a_new_producer_aborts_and_fences_the_old_one_at_whatever_step_the_broker_crashes(
     kafka: CrashingBroker, name: str, step: int
 ) -> None:
     old = transactional(kafka, name)
@@ -166,7 +166,7 @@ def test_a_new_instance_aborts_and_fences_the_old_one_whenever_the_broker_dies(
 
 
 @pytest.mark.parametrize("step", range(len(TAKEOVER)), ids=TAKEOVER)
-def test_a_takeover_fences_plain_batches_whenever_the_broker_dies(
+def test_a_takeover_fences_plain_batches_at_whatever_step_the_broker_crashes(
     kafka: CrashingBroker, name: str, step: int
 ) -> None:
     places = [Place(name, partition) for partition in range(2)]
@@ -182,8 +182,8 @@ def test_a_takeover_fences_plain_batches_whenever_the_broker_dies(
     assert committed(kafka, name) == [[b"old", b"new"], [b"new"]]
 
 
-def test_every_step_of_a_takeover_is_among_those(kafka: CrashingBroker, name: str) -> None:
-    """The lists above are complete: a broker that is to die one step later survives."""
+def test_the_list_of_steps_of_a_takeover_is_complete(kafka: CrashingBroker, name: str) -> None:
+    """A broker that should crash one step after the last does not crash."""
     with Cluster.of(kafka.address) as cluster:
         places = [Place(name, partition) for partition in range(2)]
         Writer.open(cluster, name, places)

@@ -1,4 +1,4 @@
-"""Groups under arbitrary joins, leaves, deaths, bounces and restarts, against what must always hold."""
+"""Stateful model test of groups: arbitrary joins, leaves, crashes and restarts, with invariants."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups import Groups, GroupSettings
+from headrace.broker.groups import GroupCoordinator, GroupSettings
+from headrace.broker.groups.group import GroupState
+from headrace.broker.groups.messages import MemberIdentity
 from headrace.broker.groups.records import read_group, read_key
-from headrace.broker.groups.requests import MemberIdentity
-from headrace.broker.groups.states import GroupState
 from headrace.broker.offsets import Offsets
 from headrace.broker.statelog import MemoryStateLog, StateRecord
-from tests.broker.group_harness import join_request, sync_request
+from tests.broker.groups.harness import join_request, sync_request
 from tests.broker.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from headrace.broker.groups.replies import JoinReply, SyncReply, Ticket
+    from headrace.broker.groups.messages import JoinResponse, RequestId, SyncResponse
 
 SESSION_MS = 10_000
 FIRST_DELAY_MS = 500
@@ -37,13 +37,13 @@ PROTOCOLS = {
 
 
 def place(member_id: str) -> str:
-    """The static place of a member, which outlives its ids, or the id of a dynamic one."""
+    """The instance id of a static member, which survives new member ids, or the id of a dynamic member."""
     name = member_id[:-UUID_CHARACTERS]
     return member_id if name == "c" else name
 
 
 def work(generation: int, member_id: str) -> bytes:
-    """What the leader of a generation gives to a member, and to nobody else."""
+    """The assignment of one member in one generation, different from all others."""
     return f"{generation}:{place(member_id)}".encode()
 
 
@@ -52,21 +52,21 @@ async def let_everything_run() -> None:
         await asyncio.sleep(0)
 
 
-class WatchedGroups(Groups):
-    """Groups that answer every request once, or fail the test."""
+class WatchedGroups(GroupCoordinator):
+    """A coordinator that fails the test if a request gets two responses."""
 
     def __init__(self, log: MemoryStateLog, clock: VirtualClock, limits: GroupSettings) -> None:
         super().__init__(log, Offsets(log, clock, limits), clock, limits)
-        self.answered: set[Ticket] = set()
+        self.answered: set[RequestId] = set()
 
-    def _answer(self, ticket: Ticket, reply: JoinReply | SyncReply) -> None:
-        assert ticket not in self.answered, "a request was answered twice"
-        self.answered.add(ticket)
-        super()._answer(ticket, reply)
+    def _respond(self, request_id: RequestId, reply: JoinResponse | SyncResponse) -> None:
+        assert request_id not in self.answered, "a request got two responses"
+        self.answered.add(request_id)
+        super()._respond(request_id, reply)
 
 
 class Client:
-    """A consumer as clients are: it does what the last answer told it."""
+    """A consumer that follows the last response, as real clients do."""
 
     def __init__(self, instance: str | None, version: int, protocols: str) -> None:
         self.instance = instance
@@ -76,9 +76,9 @@ class Client:
         self.generation = -1
         self.waiting: asyncio.Task[Any] | None = None
         self.turn = 0
-        """Counts its requests: only the answer to the last one is obeyed."""
-        self.owes_sync: JoinReply | None = None
-        """Its last join, while it has not asked for its assignment."""
+        """Counts its requests: the client follows only the response to the last one."""
+        self.owes_sync: JoinResponse | None = None
+        """Its last join, until it has synced."""
         self.is_fenced = False
 
 
@@ -97,13 +97,13 @@ class GroupModel(RuleBasedStateMachine):
         self.start_broker()
 
     def start_broker(self) -> None:
-        self.clock = VirtualClock(self.clock.now_ms())  # the timers of a broker that crashed are gone with it
+        self.clock = VirtualClock(self.clock.now_ms())  # without the timers of the crashed broker
         self.groups = WatchedGroups(self.log, self.clock, self.limits)
         self.groups.load()
         self.latest_generation = 0
         self.chosen: dict[int, tuple[str | None, str]] = {}
 
-    # What clients do
+    # Actions of clients
 
     @initialize(count=st.integers(1, 3))
     def begin_with_a_stable_group(self, count: int) -> None:
@@ -121,7 +121,7 @@ class GroupModel(RuleBasedStateMachine):
         protocols=st.sampled_from(sorted(PROTOCOLS)),
     )
     def start_a_client(self, instance: str | None, version: int, protocols: str) -> None:
-        """With an instance id that is taken, this is a bounce: the old process does not know yet."""
+        """With an instance id that is in use this is a restart of a static member."""
         client = Client(instance if version >= 5 else None, version, protocols)
         self.clients.append(client)
         self.join(client)
@@ -139,10 +139,10 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule()
     def let_everybody_catch_up(self) -> None:
-        """Everyone does what a live client does between two heartbeats; this is how groups come to rest."""
+        """Every client does what it does between two heartbeats, until the group is stable."""
         for client in list(self.clients):
             self.heartbeat(client)
-        self.let_time_pass(2 * FIRST_DELAY_MS)  # the first wait, and one more round for those who came
+        self.let_time_pass(2 * FIRST_DELAY_MS)  # the initial delay and one extension
         for client in list(self.clients):
             if client.owes_sync is not None:
                 self.sync(client)
@@ -150,7 +150,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), is_lost=st.booleans())
     def join_again(self, data: st.DataObject, is_lost: bool) -> None:
-        """Perhaps while an earlier join or sync still waits, whose connection may be lost or not."""
+        """An earlier join or sync may still be pending, with or without its connection."""
         client = data.draw(st.sampled_from(self.clients))
         if is_lost:
             self.abandon(client)
@@ -159,11 +159,11 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        """Those who wait go first: what they wait for must be answered."""
+        """Clients with pending requests go first: these must get responses."""
         waiting = [client for client in self.clients if client.waiting is not None]
         client = data.draw(st.sampled_from(waiting or self.clients))
         self.clients.remove(client)
-        client.turn += 1  # what it still waits for is answered, and it does not care
+        client.turn += 1  # the client ignores responses that are still pending
         self.groups.leave("g", [MemberIdentity(member_id=client.member_id, instance_id=client.instance)])
         self.run_ready()
 
@@ -195,7 +195,7 @@ class GroupModel(RuleBasedStateMachine):
             if not client.is_fenced:
                 self.join(client)
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def no_place_is_taken_twice_and_leaders_are_members(self) -> None:
@@ -214,7 +214,7 @@ class GroupModel(RuleBasedStateMachine):
             self.loop.close()
 
     def check_the_end(self) -> None:
-        """Everybody dies: all that wait are answered, and the group is empty when the sessions are over."""
+        """All clients crash: pending requests get responses, and the group is empty after all sessions."""
         self.is_over = True
         for wait_ms in (NEWCOMER_MS, REBALANCE_MS, REBALANCE_MS, SESSION_MS):
             self.clock.advance(wait_ms)
@@ -223,7 +223,7 @@ class GroupModel(RuleBasedStateMachine):
         described = self.groups.describe("g")
         assert described is None or described.state is GroupState.EMPTY
 
-    # How clients take their answers
+    # How clients handle responses
 
     def heartbeat(self, client: Client) -> None:
         if client.waiting is not None:
@@ -282,7 +282,7 @@ class GroupModel(RuleBasedStateMachine):
             self.obey(client, reply.error)
 
     def obey(self, client: Client, error: ErrorCode) -> None:
-        """Go back to joining; a client that was told to do so by its join waits for its next heartbeat."""
+        """Rejoin; a client that got this error from a join waits for its next heartbeat."""
         if error is ErrorCode.fenced_instance_id:
             client.is_fenced = True
             if client in self.clients:
@@ -298,8 +298,8 @@ class GroupModel(RuleBasedStateMachine):
                 ErrorCode.inconsistent_group_protocol,
             }
 
-    def check_generation(self, reply: JoinReply) -> None:
-        """Within a generation all have one protocol and one leader; across them the number grows."""
+    def check_generation(self, reply: JoinResponse) -> None:
+        """All members of a generation have one protocol and one leader; generations only increase."""
         assert reply.generation >= self.latest_generation
         self.latest_generation = reply.generation
         chosen = (reply.protocol, place(reply.leader))
@@ -313,7 +313,7 @@ class GroupModel(RuleBasedStateMachine):
             assert reply.member_id in {member.member_id for member in reply.members}
             assert described.state is not GroupState.STABLE or now == {m.member_id for m in reply.members}
 
-    # Machinery
+    # Helpers
 
     def ask(self, client: Client, request: Coroutine[Any, Any, None]) -> None:
         if self.is_over:
@@ -326,7 +326,7 @@ class GroupModel(RuleBasedStateMachine):
         self.run_ready()
 
     def abandon(self, client: Client) -> None:
-        """The connection is gone: nobody waits for the answer any more."""
+        """The connection is closed: the response is dropped."""
         if client.waiting is not None:
             client.waiting.cancel()
             client.waiting = None
