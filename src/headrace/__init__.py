@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from headrace.sinks.email import email
     from headrace.sinks.postgres import postgres
     from headrace.sinks.redis import redis
-    from headrace.sinks.search import search
-    from headrace.sinks.search_index import search_index
+    from headrace.sinks.search import search, search_index
     from headrace.sinks.sqlite import sqlite
     from headrace.sinks.webhook import webhook
     from headrace.streams.app import App
@@ -70,7 +69,7 @@ _PLACES: Final = {
     "queue": "queues.queue",
     "redis": "sinks.redis",
     "search": "sinks.search",
-    "search_index": "sinks.search_index",
+    "search_index": "sinks.search",
     "session": "streams.windows",
     "sliding": "streams.windows",
     "sqlite": "sinks.sqlite",

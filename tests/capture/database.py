@@ -10,7 +10,7 @@ import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.capture.capture import Capture
-from headrace.capture.postgres.slot import find_slot
+from headrace.capture.postgres.replication import find_slot
 from headrace.capture.registry import drop_capture, find_capture
 from headrace.capture.settings import CaptureSettings
 from tests.cli.terminal import wait_until

@@ -79,7 +79,7 @@ class Storm:
     def start_capture(self) -> None:
         settings = CaptureSettings(url=self.url, tables=TABLES)
         self._capture = subprocess.Popen(
-            [sys.executable, "-m", "headrace.capture"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "headrace.capture.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._capture.stdin is not None
         orders = {"settings": settings.to_dict(), "bootstrap": self.broker.bootstrap}

@@ -2,12 +2,13 @@
 
 import doctest
 
-from headrace.capture import placement, settings
-from headrace.capture.postgres import lsn, snapshot, values
+from headrace.capture import settings
+from headrace.capture.postgres import replication, snapshot, values
+from headrace.client import partitioner
 
 
 def test_the_examples_hold() -> None:
-    for module in (placement, settings, lsn, snapshot, values):
+    for module in (partitioner, settings, replication, snapshot, values):
         results = doctest.testmod(module)
         assert results.attempted > 0
         assert not results.failed

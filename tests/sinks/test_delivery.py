@@ -10,10 +10,8 @@ import pytest
 
 from headrace import sqlite
 from headrace.folders import LocalFolder
-from headrace.sinks.delivery import Delivery, DeliveryStopped, wait_s
-from headrace.sinks.errors import Refused, Unavailable
-from headrace.sinks.journal import generation_of
-from headrace.sinks.sink import Place, Target
+from headrace.sinks.delivery import Delivery, DeliveryStopped, generation_of, wait_s
+from headrace.sinks.sink import Place, Refused, Target, Unavailable
 
 Places = Callable[..., Place]
 ROWS = pa.table({"id": [1, 2, 3, 4], "name": ["tea", "cup", "pot", "mug"]})
@@ -154,7 +152,7 @@ def test_a_series_of_batches_keeps_its_number_and_the_next_one_has_a_higher(tmp_
 def test_a_file_that_another_process_writes_is_unavailable(
     place: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sinks.sqlite_target.PATIENCE_S", 0.01)
+    monkeypatch.setattr("headrace.sinks.sqlite.PATIENCE_S", 0.01)
     file = tmp_path / "shop.db"
     told: list[str] = []
     other = sqlite3.connect(file, isolation_level=None)

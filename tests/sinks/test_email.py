@@ -12,10 +12,8 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.folders import LocalFolder
-from headrace.sinks.email import EmailSink, email
-from headrace.sinks.errors import Refused, Unavailable, Unsuitable
-from headrace.sinks.rate import Rate, read_rate
-from headrace.sinks.sink import Place, Sink
+from headrace.sinks.email import EmailSink, Rate, email, read_rate
+from headrace.sinks.sink import Place, Refused, Sink, Unavailable, Unsuitable
 from headrace.testing.sinks import SinkContract
 from tests.sinks import writing
 from tests.sinks.mailbox import TAKEN, Mailbox

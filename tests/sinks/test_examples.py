@@ -9,6 +9,7 @@ import pytest
 from headrace import sinks
 
 MODULES = [f"{sinks.__name__}.{module.name}" for module in pkgutil.iter_modules(sinks.__path__)]
+MODULES.append("headrace.streams.outputs")
 
 
 @pytest.mark.parametrize("module", MODULES)

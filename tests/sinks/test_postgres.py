@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import Misuse
-from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.postgres import postgres
-from headrace.sinks.sink import Place, Sink, Target
+from headrace.sinks.sink import Place, Refused, Sink, Superseded, Target, Unavailable, Unsuitable
 from headrace.testing.postgres import PostgresServer
 
 Places = Callable[..., Place]

@@ -18,10 +18,8 @@ from redis import Redis
 from headrace.errors import Misuse
 from headrace.folders import LocalFolder
 from headrace.sinks.delivery import Delivery
-from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
-from headrace.sinks.redis import redis
-from headrace.sinks.redis_rows import ROWS
-from headrace.sinks.sink import Place, Sink
+from headrace.sinks.redis import ROWS, redis
+from headrace.sinks.sink import Place, Refused, Sink, Superseded, Unavailable, Unsuitable
 from headrace.testing.redis import RedisServer
 from headrace.testing.sinks import SinkContract
 from tests.sinks.writing import write

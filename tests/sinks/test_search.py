@@ -18,10 +18,8 @@ from typer.testing import CliRunner
 from headrace.cli.app import app
 from headrace.errors import Misuse
 from headrace.folders import LocalFolder
-from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
-from headrace.sinks.search import SearchSink, search
-from headrace.sinks.search_index import NoSuchIndex, SearchIndex, search_index
-from headrace.sinks.sink import Place, Sink
+from headrace.sinks.search import NoSuchIndex, SearchIndex, SearchSink, search, search_index
+from headrace.sinks.sink import Place, Refused, Sink, Superseded, Unavailable, Unsuitable
 from headrace.testing.sinks import SinkContract
 from headrace.testing.sinks import rows as sold
 from tests.sinks import search_writer, writing

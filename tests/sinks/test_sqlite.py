@@ -14,8 +14,7 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.sinks.delivery import Delivery
-from headrace.sinks.errors import Refused, Superseded, Unavailable, Unsuitable
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import Place, Refused, Superseded, Unavailable, Unsuitable
 from headrace.sinks.sqlite import sqlite
 
 Places = Callable[..., Place]

@@ -13,10 +13,8 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.folders import LocalFolder
-from headrace.sinks.errors import Refused, Unavailable, Unsuitable
-from headrace.sinks.signature import BadSignature, sign, verify
-from headrace.sinks.sink import Place, Sink
-from headrace.sinks.webhook import webhook
+from headrace.sinks.sink import Place, Refused, Sink, Unavailable, Unsuitable
+from headrace.sinks.webhook import BadSignature, sign, verify, webhook
 from headrace.testing.sinks import SinkContract
 from tests.sinks.receiver import Receiver
 from tests.sinks.writing import write

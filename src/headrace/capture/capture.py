@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.capture.errors import CaptureError, CaptureStopped, SlotTaken, SourceLost
+from headrace.capture.offsets import make_topic, read_progress
 from headrace.capture.postgres.source import PostgresSource
-from headrace.capture.progress import make_topic, read_progress
 from headrace.capture.settings import MIB
 from headrace.capture.source import LARGEST_RECORD
 from headrace.capture.writer import Writer

@@ -1,19 +1,29 @@
-"""A capture in a process of its own, as a supervisor starts it and looks after it."""
+"""A capture in its own process: `CaptureProcess` starts and supervises `python -m headrace.capture.process`.
+
+The settings are sent as one line on standard input, so that no password is in the process list. End of file
+on standard input asks the process to stop, and also happens when the parent is killed. Events are written to
+standard output, one JSON document per line.
+"""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from typing import IO, TYPE_CHECKING, Any
 
-from headrace.capture.errors import CaptureFailed, SourceLost
+from headrace.capture.errors import CaptureError, CaptureFailed, SourceLost
+from headrace.capture.settings import CaptureSettings
+from headrace.errors import HeadraceError, Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.capture.settings import CaptureSettings
+    from headrace.capture.capture import Capture
 
 
 class CaptureProcess:
@@ -48,7 +58,7 @@ class CaptureProcess:
         """Begin, from where the last run left off."""
         self._rest, self._fault, self._is_ready = b"", None, False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.capture"],
+            [sys.executable, "-m", "headrace.capture.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -113,3 +123,42 @@ class CaptureProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         return process.stdin, process.stdout
+
+
+def main() -> int:
+    """The exit code of a capture that ran until it was told to stop."""
+    from headrace.capture.capture import Capture
+
+    orders = json.loads(sys.stdin.readline())
+    capture = Capture(
+        CaptureSettings.from_dict(orders["settings"]),
+        orders["bootstrap"],
+        tell=lambda text: _say(text=text),
+        ready=lambda: _say(ready=True),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: capture.stop())
+    threading.Thread(target=_await_end, args=(capture,), daemon=True).start()
+    gc.freeze()  # what is loaded stays: looking through it again and again would hold up changes
+    try:
+        capture.run()
+    except HeadraceError as error:
+        _say(error=str(error), hopeless=isinstance(error, CaptureError | Misuse))
+        return 1
+    return 0
+
+
+def _await_end(capture: Capture) -> None:
+    sys.stdin.read()
+    capture.stop()
+
+
+def _say(**document: Any) -> None:
+    try:
+        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass  # nobody is left to hear it
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.capture.errors import SlotTaken, SourceLost, UnknownCapture
-from headrace.capture.postgres.connection import connect, explained
-from headrace.capture.postgres.lsn import write_lsn
-from headrace.capture.postgres.slot import drop_publication, drop_slot, end_reader, find_slot
-from headrace.capture.progress import STOP, TOPIC, make_topic, read_progress
+from headrace.capture.offsets import STOP, TOPIC, make_topic, read_progress
+from headrace.capture.postgres.replication import (
+    connect,
+    drop_publication,
+    drop_slot,
+    end_reader,
+    explained,
+    find_slot,
+    write_lsn,
+)
 from headrace.capture.settings import redacted
 from headrace.client.cluster import Cluster
 from headrace.client.identity import new_identity
@@ -25,8 +31,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from headrace.capture.postgres.slot import SlotState
-    from headrace.capture.progress import Progress
+    from headrace.capture.offsets import Progress
+    from headrace.capture.postgres.replication import SlotState
 
 PATIENCE_S: Final = 15.0
 SYSTEM: Final = "SELECT system_identifier || ':' || current_database() FROM pg_control_system()"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.progress import Progress, TableProgress
+    from headrace.capture.offsets import Progress, TableProgress
 
 LARGEST_RECORD: Final = 64 << 20
 """The most bytes of a record's value."""

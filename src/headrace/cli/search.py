@@ -32,7 +32,7 @@ def search(
 
     Example: headrace search products "tea AND cup"
     """
-    from headrace.sinks.search_index import search_index
+    from headrace.sinks.search import search_index
 
     opened = search_index(index, state=state)
     hits = opened.find(query, limit=limit)

@@ -8,7 +8,7 @@ import redis
 
 from headrace.demo.checks import Copies, product_of
 from headrace.demo.database import PRODUCTS
-from headrace.sinks.search_index import NoSuchIndex, SearchIndex
+from headrace.sinks.search import NoSuchIndex, SearchIndex
 
 if TYPE_CHECKING:
     from pathlib import Path

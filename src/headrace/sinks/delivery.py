@@ -7,20 +7,104 @@ Rows that the target refuses become letters; the others are delivered.
 
 from __future__ import annotations
 
+import json
 import random
-from typing import TYPE_CHECKING, Final, cast
+import time
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.sinks.errors import Refused, Unavailable
-from headrace.sinks.journal import Journal, Letter
 from headrace.sinks.rows import json_documents, without
+from headrace.sinks.sink import Refused, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from headrace.folders import Folder
     from headrace.sinks.sink import Place, Sink, Target
+
+REFUSED: Final = "refused.json"
+GENERATION: Final = "generation.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A row that a target did not take."""
+
+    target: str
+    """The name of its sink."""
+    batch: int
+    reason: str
+    value: str
+    """The row as JSON, for people."""
+    row: bytes
+    """The row as a stream of Arrow's: with it, nothing is lost on the way back."""
+
+
+class Journal:
+    """The letters of the newest batch of which rows were refused; a sink has one in its folder."""
+
+    def __init__(self, folder: Folder, target: str) -> None:
+        self._folder = folder
+        self._target = target
+
+    def write(self, batch: int, letters: Sequence[Letter]) -> None:
+        """Keep the letters of a batch, in place of those of others."""
+        listed = [
+            {"reason": each.reason, "value": each.value, "row": b64encode(each.row).decode()}
+            for each in letters
+        ]
+        self._folder.write(REFUSED, json.dumps({"batch": batch, "letters": listed}))
+
+    def forget_after(self, batch: int) -> None:
+        """Forget letters of a later batch than the newest that the target has.
+
+        They are of a process that ended before the target had the batch: it is tried anew, as a whole.
+        """
+        kept = _read(self._folder, REFUSED)
+        if kept is not None and kept["batch"] > batch:
+            self.write(kept["batch"], [])
+
+    def read(self, batch: int) -> list[Letter]:
+        """The letters of a batch; none if no row of it was refused."""
+        kept = _read(self._folder, REFUSED)
+        if kept is None or kept["batch"] != batch:
+            return []
+        return [
+            Letter(
+                target=self._target,
+                batch=batch,
+                reason=each["reason"],
+                value=each["value"],
+                row=b64decode(each["row"]),
+            )
+            for each in kept["letters"]
+        ]
+
+
+def generation_of(folder: Folder) -> int:
+    """The number of the series of batches that a folder is for; the first time, one above all before it.
+
+    It is the time when the series began: a folder that was deleted does not bring old numbers back.
+    """
+    kept = _read(folder, GENERATION)
+    if kept is None:
+        kept = {"generation": time.time_ns() // 1_000_000}
+        folder.write(GENERATION, json.dumps(kept))
+    return int(kept["generation"])
+
+
+def _read(folder: Folder, name: str) -> dict[str, Any] | None:
+    text = folder.read(name)
+    if text is None:
+        return None
+    content = json.loads(text)
+    assert isinstance(content, dict)
+    return content
+
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 30.0

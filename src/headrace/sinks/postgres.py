@@ -35,7 +35,7 @@ class PostgresSink:
 
     def open(self, place: Place) -> Target:
         """Connect; make the table, or check that it can take the rows."""
-        from headrace.sinks.postgres_target import open_target
+        from headrace.sinks.postgres_writer import open_target
 
         return open_target(self, self._address(), place)
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from psycopg import sql
 
-from headrace.sinks.errors import Unsuitable
-from headrace.sinks.postgres_binary import is_binary
-from headrace.sinks.postgres_types import is_suitable, sql_type
+from headrace.sinks.postgres_copy import is_binary, is_suitable, sql_type
+from headrace.sinks.sink import Unsuitable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Rows on their way to a target: the last of each key, all but the refused, and as JSON."""
+"""Rows on their way to a target: the last of each key, all but the refused, as JSON and as texts."""
 
 from __future__ import annotations
 
@@ -83,6 +83,18 @@ def json_of(value: Any) -> str:
         return json.dumps(_finite(value), default=_plain, ensure_ascii=False)
 
 
+def text_of(value: Any) -> str:
+    """A value that is not null as a text.
+
+    >>> text_of("tea"), text_of(1.5), text_of(True), text_of([1, 2])
+    ('tea', '1.5', 'true', '[1, 2]')
+    """
+    if isinstance(value, str):
+        return value
+    text = json_of(value)
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
 def _plain(value: Any) -> Any:
     match value:
         case datetime():
@@ -109,3 +121,60 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+PLAIN: Final = (1e-4, 1e9)
+"""Numbers from the first to the second have the same digits and no exponent, whoever writes them."""
+_NOTHING: Final = pa.scalar("", pa.large_string())
+
+
+def texts_of(column: pa.ChunkedArray) -> pa.LargeStringArray:
+    """The values as texts; nulls stay nulls.
+
+    >>> texts_of(pa.chunked_array([[1.0, 1e20, None]])).to_pylist()
+    ['1.0', '1e+20', None]
+    """
+    values = _whole(column)
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return _numbers(values.cast(pa.float64()))
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        return _times(values)
+    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return values.cast(pa.large_string())
+    return _by_python(values)
+
+
+def joined(pieces: Sequence[pa.LargeStringArray | str]) -> pa.LargeStringArray:
+    """Row by row the pieces one after the other, where a text is the same for all; null where one is.
+
+    >>> joined(["a", pa.array(["b", None], pa.large_string())]).to_pylist()
+    ['ab', None]
+    """
+    scalars = [pa.scalar(piece, pa.large_string()) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*scalars, _NOTHING)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _numbers(values: pa.DoubleArray) -> pa.LargeStringArray:
+    size = pc.abs(values)
+    is_plain = pc.and_(pc.greater_equal(size, PLAIN[0]), pc.less(size, PLAIN[1]))
+    is_plain = pc.or_(is_plain, pc.equal(size, 0.0))
+    texts = values.cast(pa.large_string())
+    texts = pc.if_else(pc.match_substring(texts, "."), texts, joined([texts, ".0"]))
+    is_odd = pc.fill_null(pc.invert(is_plain), fill_value=False)
+    return pc.replace_with_mask(texts, is_odd, _by_python(values.filter(is_odd)))
+
+
+def _times(values: pa.TimestampArray) -> pa.LargeStringArray:
+    texts = values.cast(pa.timestamp("us")).cast(pa.large_string())
+    with_t = pc.binary_replace_slice(texts, 10, 11, "T")
+    return with_t if values.type.tz is None else joined([with_t, "Z"])
+
+
+def _by_python(values: pa.Array) -> pa.LargeStringArray:
+    found = values.to_pylist(maps_as_pydicts="lossy")
+    return pa.array([None if value is None else text_of(value) for value in found], pa.large_string())

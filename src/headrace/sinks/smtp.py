@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import HeadraceError
-from headrace.sinks.errors import Unavailable, Unsuitable
+from headrace.sinks.sink import Unavailable, Unsuitable
 
 if TYPE_CHECKING:
     from email.message import EmailMessage

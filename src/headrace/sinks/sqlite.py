@@ -1,17 +1,33 @@
-"""Rows into a table of SQLite: `into=sqlite("revenue", key="product", file="shop.db")`."""
+"""A table in a SQLite file: a batch is one transaction, and others can read while it is written (WAL).
+
+The table is created if it is missing, gets the columns that it lacks, and is otherwise checked.
+"""
 
 from __future__ import annotations
 
+import itertools
+import sqlite3
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from headrace.errors import Misuse
 from headrace.settings import Settings
-from headrace.sinks.table_sink import USUAL_TRIES, checked_key, checked_mode
+from headrace.sinks.rows import json_of, last_of_each_key
+from headrace.sinks.sink import DELETED, Refused, Unavailable, Unsuitable
+from headrace.sinks.table_sink import (
+    USUAL_TRIES,
+    checked_key,
+    checked_mode,
+    refuse_if_superseded,
+    written_columns,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.sinks.sink import Place, Target
     from headrace.sinks.table_sink import Mode
@@ -34,8 +50,6 @@ class SqliteSink:
 
     def open(self, place: Place) -> Target:
         """Open the file, which is made when it is not there; make the table, or check it."""
-        from headrace.sinks.sqlite_target import open_target
-
         file = self.file or Settings.read().url("sqlite")
         if file is None:
             raise Misuse(
@@ -74,3 +88,346 @@ def sqlite(
         file=None if file is None else Path(file),
         tries=tries,
     )
+
+
+FLEXIBLE: Final = ("BLOB", "NUMERIC")
+"""The affinities of columns that take what they are given; a column without type has the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlan:
+    """A table as the rows want it."""
+
+    table: str
+    key: tuple[str, ...]
+    columns: Mapping[str, pa.DataType]
+
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        """Have the table there as it is needed; `Unsuitable` where it is another one."""
+        found = connection.execute(f"PRAGMA table_info({quoted(self.table)})").fetchall()
+        if found:
+            self._check(found)
+            self._check_key(connection)
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS headrace_marks (job TEXT, target TEXT, generation INTEGER NOT NULL, "
+            "batch INTEGER NOT NULL, PRIMARY KEY (job, target))"
+        )
+        names = {name for _, name, *_ in found}
+        if not found:
+            key = f", PRIMARY KEY ({listed(self.key)})" if self.key else ""
+            parts = ", ".join(self._defined(name, kind) for name, kind in self.columns.items())
+            connection.execute(f"CREATE TABLE {quoted(self.table)} ({parts}{key})")
+        for name in [name for name in self.columns if found and name not in names]:
+            kind = type_of(self.columns[name])
+            connection.execute(f"ALTER TABLE {quoted(self.table)} ADD COLUMN {quoted(name)} {kind}")
+
+    def has_rowids(self, connection: sqlite3.Connection) -> bool:
+        """Whether the table, which exists, has rowids: not if it was created WITHOUT ROWID."""
+        try:
+            connection.execute(f"SELECT rowid FROM {quoted(self.table)} LIMIT 0")  # noqa: S608  quoted
+        except sqlite3.OperationalError:
+            return False
+        return True
+
+    def _defined(self, name: str, kind: pa.DataType) -> str:
+        # SQLite lets a primary key be null, and each such row would be another one.
+        return f"{quoted(name)} {type_of(kind)}{' NOT NULL' if name in self.key else ''}"
+
+    def _check(self, found: Sequence[tuple[Any, ...]]) -> None:
+        kinds = {name: kind for _, name, kind, *_ in found}
+        wrong = [
+            f"its column {name} is of type {kinds[name]}, and the rows have {type_of(kind)}"
+            for name, kind in self.columns.items()
+            if name in kinds and not _fits(type_of(kind), _affinity(kinds[name]))
+        ]
+        wrong += [f"its key has no column {name}" for name in self.key if name not in kinds]
+        wrong += [
+            f"its column {name} must not be null and has no default, and the rows do not have it"
+            for _, name, _, must, default, _ in found
+            if must and default is None and name not in self.columns
+        ]
+        if wrong:
+            raise Unsuitable(
+                f"the table {self.table!r} of SQLite cannot take the job's rows: {'; '.join(wrong)}. Change "
+                "the table, cast or rename the columns in the job, or name another table, which is then made "
+                "as the rows are. Nothing was written."
+            )
+
+    def _check_key(self, connection: sqlite3.Connection) -> None:
+        if not self.key:
+            return
+        described = connection.execute(f"PRAGMA table_info({quoted(self.table)})").fetchall()
+        unique = [{row[1] for row in described if row[5]}]
+        for _, index, is_unique, _, is_partial in connection.execute(
+            f"PRAGMA index_list({quoted(self.table)})"
+        ).fetchall():
+            if is_unique and not is_partial:
+                columns = connection.execute(f"PRAGMA index_info({quoted(index)})").fetchall()
+                unique.append({column for _, _, column in columns})
+        if set(self.key) not in unique:
+            columns_text = ", ".join(self.key)
+            raise Unsuitable(
+                f"the table {self.table!r} of SQLite has no unique index on ({columns_text}), by which rows "
+                f"replace one another: CREATE UNIQUE INDEX … ON {self.table} ({columns_text}), or give the "
+                "output the key that the table has. Nothing was written."
+            )
+
+
+def values_of(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column as SQLite stores them."""
+    values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return [None if value is None else json_of(value) for value in values]
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        return [None if value is None else value.isoformat() for value in values]
+    if pa.types.is_decimal(kind):
+        return [None if value is None else str(value) for value in values]
+    if pa.types.is_duration(kind):
+        return [None if value is None else value.total_seconds() for value in values]
+    return values
+
+
+def type_of(kind: pa.DataType) -> str:
+    """The type of a column that is made for values of an Arrow type.
+
+    >>> [type_of(kind) for kind in (pa.int64(), pa.bool_(), pa.float32(), pa.binary(), pa.date32())]
+    ['INTEGER', 'INTEGER', 'REAL', 'BLOB', 'TEXT']
+    """
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return "INTEGER"
+    if pa.types.is_floating(kind) or pa.types.is_duration(kind):
+        return "REAL"
+    return "BLOB" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "TEXT"
+
+
+def _affinity(declared: str) -> str:
+    """What SQLite makes of the declared type of a column, by its own rules."""
+    text = declared.upper()
+    rules = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT", "BLOB": "BLOB"}
+    rules |= {"REAL": "REAL", "FLOA": "REAL", "DOUB": "REAL"}
+    return next((kind for part, kind in rules.items() if part in text), "NUMERIC" if text else "BLOB")
+
+
+def _fits(kind: str, affinity: str) -> bool:
+    return kind == affinity or affinity in FLEXIBLE or (kind, affinity) == ("INTEGER", "REAL")
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it literally."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas between."""
+    return ", ".join(map(quoted, names))
+
+
+PATIENCE_S: Final = 5.0
+"""How long a lock of another process is waited for before the target counts as away."""
+NOT_NOW: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+REFUSALS: Final = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
+PERHAPS_LATER: Final = ("FOREIGN KEY", "UNIQUE")
+NO_CHANGE: Final = "SELECT 1"
+
+
+def open_target(sink: SqliteSink, file: Path, place: Place) -> SqliteTarget:
+    """Open the file, and have the table there."""
+    key = sink.key if sink.mode != "append" else ()
+    names = written_columns(place.schema, key, sink.mode, sink.name)
+    plan = TablePlan(
+        table=sink.table, key=key, columns={name: place.schema.field(name).type for name in names}
+    )
+    with _faults(sink.name):
+        connection = sqlite3.connect(file, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            # What was committed must be there after a power cut too: the log is told that it is.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            with _transaction(connection):
+                plan.prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+    return SqliteTarget(connection, sink, plan, place)
+
+
+class SqliteTarget:
+    """A table, and the mark of one job beside it."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, sink: SqliteSink, plan: TablePlan, place: Place
+    ) -> None:
+        self._connection = connection
+        self._sink = sink
+        self._plan = plan
+        self._place = place
+        self._insertion = _insertion(plan)
+        same = " AND ".join(f"{quoted(name)} = ?" for name in plan.key)
+        self._deletion = f"DELETE FROM {quoted(plan.table)} WHERE {same}"  # noqa: S608  names are quoted
+
+    def newest(self) -> int | None:
+        """The batch that the mark names."""
+        with _faults(self._sink.name):
+            mark = self._mark()
+        return mark[1] if mark is not None and mark[0] == self._place.generation else None
+
+    def write(self, batch: int, rows: pa.Table) -> None:
+        """Rows and mark in one transaction."""
+        indexes = last_of_each_key(rows, self._plan.key)
+        with _faults(self._sink.name):
+            try:
+                with _transaction(self._connection):
+                    if self._claim(batch):
+                        self._apply(indexes, rows)
+            except sqlite3.IntegrityError:  # only the commit raises it: statements are `Refused`
+                raise self._find_violations(indexes, rows) from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _claim(self, batch: int) -> bool:
+        """Set the mark; False when this very batch is there already."""
+        claimed = self._connection.execute(
+            "INSERT INTO headrace_marks (job, target, generation, batch) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (job, target) DO UPDATE SET generation = excluded.generation, "
+            "batch = excluded.batch WHERE (generation, batch) < (excluded.generation, excluded.batch)",
+            [self._place.job, self._sink.name, self._place.generation, batch],
+        )
+        if claimed.rowcount:
+            return True
+        refuse_if_superseded(self._mark(), self._place, self._sink.name)
+        return False
+
+    def _mark(self) -> tuple[int, int] | None:
+        query = "SELECT generation, batch FROM headrace_marks WHERE job = ? AND target = ?"
+        found: tuple[int, int] | None = self._connection.execute(
+            query, [self._place.job, self._sink.name]
+        ).fetchone()
+        return found
+
+    def _apply(self, indexes: pa.Array, rows: pa.Table) -> None:
+        """Write the rows in the order of the batch, so that SQLite decides which keys are equal."""
+        statements = list(self._statements(rows.take(indexes)))
+        try:
+            with self._savepoint():
+                for statement, values in statements:
+                    self._connection.execute(statement, values)
+        except REFUSALS:
+            self._apply_one_by_one(indexes, statements)
+
+    def _apply_one_by_one(self, indexes: pa.Array, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        refused = {}
+        for index, (statement, values) in zip(indexes.to_pylist(), statements, strict=True):
+            try:
+                with self._savepoint():
+                    self._connection.execute(statement, values)
+            except REFUSALS as error:
+                refused[index] = str(error)
+        if refused:
+            is_final = not any(reason.startswith(PERHAPS_LATER) for reason in refused.values())
+            raise Refused(refused, final=is_final)
+
+    def _find_violations(self, indexes: pa.Array, rows: pa.Table) -> Refused | Unsuitable:
+        """The rows that violate a deferred foreign key: SQLite checks it at the commit and names no row.
+
+        `Unsuitable` where no row of the batch refers to a missing row: the batch takes away the row that
+        another table refers to, or the table has no rowids by which to find the row.
+        """
+        written: dict[int, int] = {}
+        returning = " RETURNING rowid" if self._plan.has_rowids(self._connection) else ""
+        with _transaction(self._connection, is_kept=False):
+            for index, (statement, values) in zip(
+                indexes.to_pylist(), self._statements(rows.take(indexes)), strict=True
+            ):
+                is_insertion = statement is self._insertion
+                found = self._connection.execute(statement + (returning if is_insertion else ""), values)
+                written |= dict.fromkeys((rowid for (rowid,) in found.fetchall() if is_insertion), index)
+            violations = self._connection.execute("PRAGMA foreign_key_check").fetchall()
+        refused = {
+            written[rowid]: f"FOREIGN KEY constraint failed: {child} references {parent}"
+            for child, rowid, parent, _ in violations
+            if child.lower() == self._plan.table.lower() and rowid in written
+        }
+        if refused:
+            return Refused(dict(sorted(refused.items())), final=False)
+        keys = {f"{child}, which references {parent}" for child, _, parent, _ in violations}
+        return Unsuitable(
+            f"{self._sink.name}: the batch violates a deferred foreign key of {', '.join(sorted(keys))}. "
+            "Insert the missing rows, or remove the references to them, and start the job again. Nothing of "
+            "the batch was written."
+        )
+
+    def _statements(self, rows: pa.Table) -> Iterator[tuple[str, Sequence[Any]]]:
+        """What each row does to the table."""
+        is_merged = self._sink.mode != "append" and DELETED in rows.column_names
+        deleted = rows[DELETED].to_pylist() if is_merged else itertools.repeat(False)
+        columns = {name: values_of(rows[name]) for name in self._plan.columns}
+        keys = [columns[name] for name in self._plan.key]
+        for index, (values, is_deleted) in enumerate(
+            zip(zip(*columns.values(), strict=True), deleted, strict=False)
+        ):
+            if not is_deleted:
+                yield self._insertion, values
+            elif self._sink.mode == "mirror":
+                yield self._deletion, [column[index] for column in keys]
+            else:
+                yield NO_CHANGE, ()
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        self._connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK TO part")
+            raise
+        finally:
+            self._connection.execute("RELEASE part")
+
+
+def _insertion(plan: TablePlan) -> str:
+    names = list(plan.columns)
+    places = ", ".join("?" for _ in names)
+    statement = f"INSERT INTO {quoted(plan.table)} ({listed(names)}) VALUES ({places})"  # noqa: S608  quoted
+    if not plan.key:
+        return statement
+    others = [name for name in names if name not in plan.key]
+    changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
+    action = f"UPDATE SET {changes}" if others else "NOTHING"
+    return f"{statement} ON CONFLICT ({listed(plan.key)}) DO {action}"
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, *, is_kept: bool = True) -> Iterator[None]:
+    """A transaction that excludes other writers: committed as a whole, or rolled back."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT" if is_kept else "ROLLBACK")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _faults(name: str) -> Iterator[None]:
+    """A block in which what SQLite says of its file is `Unavailable`."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in NOT_NOW:  # the extended codes have the plain one in them
+            raise
+        raise Unavailable(f"{name}: {error}") from error

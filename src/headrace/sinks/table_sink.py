@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from headrace.errors import Misuse
-from headrace.sinks.errors import Superseded, Unsuitable
-from headrace.sinks.sink import DELETED
+from headrace.sinks.sink import DELETED, Superseded, Unsuitable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

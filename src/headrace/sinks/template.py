@@ -7,15 +7,14 @@ format. Values are written as they are in JSON, texts without quotes; one with a
 from __future__ import annotations
 
 import html
-import json
 import string
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
-from headrace.sinks.columns import check_columns
-from headrace.sinks.rows import json_of
+from headrace.sinks.rows import text_of
+from headrace.sinks.sink import check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -106,15 +105,3 @@ class _HtmlFormatter(_RowFormatter):
 
 _TEXT: Final = _RowFormatter()
 _HTML: Final = _HtmlFormatter()
-
-
-def text_of(value: Any) -> str:
-    """A value that is not null as a text.
-
-    >>> text_of("tea"), text_of(1.5), text_of(True), text_of([1, 2])
-    ('tea', '1.5', 'true', '[1, 2]')
-    """
-    if isinstance(value, str):
-        return value
-    text = json_of(value)
-    return str(json.loads(text)) if text.startswith('"') else text

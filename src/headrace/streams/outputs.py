@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
-from headrace.sinks.delivery import Delivery
-from headrace.sinks.journal import generation_of
+from headrace.sinks.delivery import Delivery, generation_of
 from headrace.sinks.sink import Place
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.folders import Folder
-    from headrace.sinks.journal import Letter
+    from headrace.sinks.delivery import Letter
     from headrace.sinks.sink import Sink
     from headrace.spark.transactional_batch import Batch
     from headrace.streams.job import Job

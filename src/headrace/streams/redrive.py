@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.sinks.errors import Refused
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import Place, Refused
 from headrace.streams.job_folder import JobFolder
 from headrace.streams.letter import group_of
 from headrace.streams.outputs import folder_of

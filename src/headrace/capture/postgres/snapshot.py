@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import sql
 
 from headrace.capture.errors import CaptureError
-from headrace.capture.postgres.changes import make_relation
-from headrace.capture.postgres.connection import connect, explained
+from headrace.capture.offsets import TableProgress
 from headrace.capture.postgres.relation import Relation, Transaction, key_of
-from headrace.capture.progress import TableProgress
+from headrace.capture.postgres.replication import connect, explained
+from headrace.capture.postgres.streaming import make_relation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,15 +7,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, TooFarBehind
-from headrace.capture.postgres.catalog import Catalog
-from headrace.capture.postgres.changes import Changes
-from headrace.capture.postgres.connection import ReplicationConnection, connect, explained
-from headrace.capture.postgres.fitness import check_hidden, check_server, chosen_tables
-from headrace.capture.postgres.follower import Follower
-from headrace.capture.postgres.lsn import read_lsn, write_lsn
-from headrace.capture.postgres.slot import drop_slot, find_slot, publish
+from headrace.capture.offsets import Progress
+from headrace.capture.postgres.catalog import Catalog, check_hidden, check_server, chosen_tables
+from headrace.capture.postgres.replication import (
+    ReplicationConnection,
+    connect,
+    drop_slot,
+    explained,
+    find_slot,
+    publish,
+    read_lsn,
+    write_lsn,
+)
 from headrace.capture.postgres.snapshot import Interrupted, Snapshot, key_of_table
-from headrace.capture.progress import Progress
+from headrace.capture.postgres.streaming import Changes, Follower
 from headrace.client.retry import attempts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sinks.column_texts import texts_of
+from headrace.sinks.rows import texts_of
 
 
 @given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False)))

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from headrace.sinks.errors import Refused
 from headrace.sinks.postgres import postgres
-from headrace.sinks.postgres_binary import binary_of, is_binary
-from headrace.sinks.sink import Place
+from headrace.sinks.postgres_copy import binary_of, is_binary
+from headrace.sinks.sink import Place, Refused
 
 Places = Callable[..., Place]
 TABLE = (

@@ -5,10 +5,9 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.capture.envelope import NOTHING, Envelopes
-from headrace.capture.postgres.kinds import PATIENCE, Columns, RowKinds
 from headrace.capture.postgres.pgoutput import UNCHANGED, Tuple, Value
-from headrace.capture.postgres.relation import Row, RowKey, Transaction
+from headrace.capture.postgres.relation import NOTHING, Envelopes, Row, RowKey, Transaction
+from headrace.capture.postgres.row_templates import PATIENCE, Columns, RowKinds
 from headrace.capture.postgres.values import Convert, boolean, moment, octets, text, zoned_moment
 
 AT = Transaction(7, 1_700_000_000_001, 42, 1_700_000_000_002, 1_700_000_000_003)

@@ -24,9 +24,8 @@ from headrace.capture.postgres.values import MOMENT, UTC, moment, text, zoned_mo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.envelope import Envelopes
     from headrace.capture.postgres.pgoutput import Tuple, Value
-    from headrace.capture.postgres.relation import Transaction
+    from headrace.capture.postgres.relation import Envelopes, Transaction
     from headrace.capture.postgres.values import Convert
 
 OPS: Final = {ord("I"): b"c", ord("U"): b"u"}

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: the one that Kafka's Java client and Headrace's jobs would choose."""
+"""The partition of a key, as Kafka's Java client and Headrace's jobs choose it."""
 
 from __future__ import annotations
 

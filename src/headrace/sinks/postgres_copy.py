@@ -1,0 +1,234 @@
+"""Arrow's rows and types as PostgreSQL takes them: column types, and rows as COPY's binary form or CSV."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from headrace.columns.blobs import NULL, Blobs, blobs_of
+from headrace.columns.memory import copy_bytes
+from headrace.protocol.kernels import borrowing, octets
+from headrace.sinks.rows import json_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from headrace.protocol.kernels import Octets
+
+WHOLE: Final = ("smallint", "integer", "bigint")
+BROKEN: Final = ("numeric", "real", "double precision")
+TIMES: Final = ("timestamp with time zone", "timestamp without time zone")
+DOCUMENTS: Final = ("json", "jsonb")
+NOT_FOR_TEXT: Final = (*WHOLE, *BROKEN, *TIMES, "boolean", "bytea", "date", "interval", "time")
+"""What a text is not put into: that the rows have texts there is more likely a mistake."""
+
+
+def sql_type(kind: pa.DataType) -> str:
+    """The type of a column that is made for values of an Arrow type.
+
+    >>> [sql_type(kind) for kind in (pa.int64(), pa.decimal128(10, 2), pa.list_(pa.string()))]
+    ['bigint', 'numeric(10,2)', 'jsonb']
+    """
+    if pa.types.is_decimal(kind):
+        return f"numeric({kind.precision},{kind.scale})"
+    for is_kind, name in _TYPES:
+        if is_kind(kind):
+            return name
+    return "text"
+
+
+def is_suitable(kind: pa.DataType, column: str) -> bool:
+    """Whether values of an Arrow type can go into a column of that type, as `format_type` calls it.
+
+    >>> is_suitable(pa.int32(), "bigint"), is_suitable(pa.string(), "bigint")
+    (True, False)
+    """
+    base = column.partition("(")[0].strip() if not column.startswith("timestamp") else _unsized(column)
+    made = sql_type(kind).partition("(")[0]
+    if made in WHOLE:
+        return base in (*WHOLE, *BROKEN)
+    if made in BROKEN:
+        return base in BROKEN
+    if made in ("timestamptz", "timestamp"):
+        return base in TIMES
+    if made == "jsonb":
+        return base in (*DOCUMENTS, "text")
+    if made == "text":
+        return base not in NOT_FOR_TEXT
+    return base == made
+
+
+def _unsized(column: str) -> str:
+    """`timestamp(3) with time zone` without its precision."""
+    before, _, after = column.partition("(")
+    return before + after.partition(")")[2] if after else column
+
+
+def csv_of(rows: pa.Table) -> memoryview:
+    """The rows as COPY takes them: texts in quotes, so that an empty one is not a null."""
+    columns = [_printable(column) for column in rows.columns]
+    out = pa.BufferOutputStream()
+    table = pa.Table.from_arrays(columns, names=[str(number) for number in range(len(columns))])
+    pyarrow.csv.write_csv(table, out, pyarrow.csv.WriteOptions(include_header=False))
+    return memoryview(out.getvalue())
+
+
+def composite_of(row: pa.Table) -> bytes:
+    r"""One row as PostgreSQL writes a composite value: CSV in which a backslash is an escape.
+
+    >>> composite_of(pa.table({"name": ['5" \\ nail'], "note": [""], "count": [None]}))
+    b'("5"" \\\\ nail","",)'
+    """
+    line = bytes(csv_of(row)).removesuffix(b"\n")
+    return b"(%b)" % line.replace(b"\\", b"\\\\")
+
+
+def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column as Arrow can write it; bytes, spans of time and documents become texts."""
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return _texts(column, lambda value: "\\x" + value.hex())
+    if pa.types.is_duration(kind):
+        return _texts(column, lambda value: f"{value.total_seconds():f} seconds")
+    if pa.types.is_nested(kind):
+        return _texts(column, json_of)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # The session's zone is UTC. Arrow takes ten times as long to write a time with its zone.
+        return column.cast(pa.timestamp(kind.unit))
+    return column.cast(pa.string()) if pa.types.is_null(kind) else column
+
+
+def _texts(column: pa.ChunkedArray, text: Callable[[Any], str]) -> pa.ChunkedArray:
+    values = column.to_pylist(maps_as_pydicts="lossy")
+    return pa.chunked_array(
+        [pa.array([None if value is None else text(value) for value in values], pa.string())]
+    )
+
+
+_TYPES: Final = (
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int8, "smallint"),
+    (pa.types.is_int16, "smallint"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_float32, "real"),
+    (pa.types.is_float64, "double precision"),
+    (pa.types.is_date, "date"),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, "timestamptz"),
+    (pa.types.is_timestamp, "timestamp"),
+    (pa.types.is_duration, "interval"),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytea"),
+    (pa.types.is_nested, "jsonb"),
+)
+
+
+SIZE_BYTES: Final = 4
+
+
+@borrowing
+def write_field(values: Blobs, output: Octets, positions: NDArray[np.int64]) -> None:
+    """Write the next field of each tuple at its position, which is moved on."""
+    for row in range(len(positions)):
+        size = values.sizes[row]
+        position = positions[row]
+        for index in range(SIZE_BYTES):
+            output[position + index] = (size >> 8 * (SIZE_BYTES - 1 - index)) & 0xFF
+        position += SIZE_BYTES
+        if size > 0:
+            copy_bytes(output, position, values.data, values.starts[row], size)
+            position += size
+        positions[row] = position
+
+
+HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+TRAILER: Final = struct.pack(">h", -1)
+COUNT: Final = struct.Struct(">h")
+"""How many fields a tuple has."""
+DAYS: Final = 10_957
+"""From 1970, where Arrow begins to count, to 2000, where PostgreSQL does."""
+DAY_US: Final = 86_400_000_000
+
+FIXED: Final = {
+    pa.bool_(): ("boolean", ">i1"),
+    pa.int8(): ("smallint", ">i2"),
+    pa.int16(): ("smallint", ">i2"),
+    pa.int32(): ("integer", ">i4"),
+    pa.int64(): ("bigint", ">i8"),
+    pa.float32(): ("real", ">f4"),
+    pa.float64(): ("double precision", ">f8"),
+    pa.date32(): ("date", ">i4"),
+    pa.timestamp("us", "UTC"): ("timestamp with time zone", ">i8"),
+    pa.timestamp("us"): ("timestamp without time zone", ">i8"),
+}
+"""The column that an Arrow type fits as it is, and the form of its values."""
+
+
+def is_binary(kind: pa.DataType, column: str) -> bool:
+    """Whether values of an Arrow type go into a column of that type, as `format_type` calls it, as they are.
+
+    >>> is_binary(pa.int64(), "bigint"), is_binary(pa.int32(), "bigint"), is_binary(pa.string(), "uuid")
+    (True, False, False)
+    """
+    if kind in FIXED:
+        return bool(FIXED[kind][0] == column)
+    if pa.types.is_string(kind):
+        return column == "text" or column.startswith("character varying")
+    return bool(pa.types.is_binary(kind)) and column == "bytea"
+
+
+def binary_of(rows: pa.Table) -> memoryview:
+    """The rows as COPY takes them with `FORMAT binary`.
+
+    >>> bytes(binary_of(pa.table({"n": pa.array([7, None], pa.int16())})))[19:]
+    b'\\x00\\x01\\x00\\x00\\x00\\x02\\x00\\x07\\x00\\x01\\xff\\xff\\xff\\xff\\xff\\xff'
+    """
+    columns = [_blobs(column.combine_chunks()) for column in rows.columns]
+    sizes = COUNT.size + SIZE_BYTES * len(columns) + sum(np.maximum(each.sizes, 0) for each in columns)
+    ends = len(HEADER) + np.cumsum(sizes)
+    starts = ends - sizes
+    output = np.empty(int(ends[-1]) + len(TRAILER), np.uint8)
+    output[: len(HEADER)] = octets(HEADER)
+    for index, byte in enumerate(COUNT.pack(len(columns))):
+        output[starts + index] = byte
+    positions = starts + COUNT.size
+    for values in columns:
+        write_field(values, output, positions)
+    output[-len(TRAILER) :] = octets(TRAILER)
+    return output.data
+
+
+def _blobs(column: pa.Array) -> Blobs:
+    if column.type not in FIXED:
+        return blobs_of(column, "")
+    form = np.dtype(FIXED[column.type][1])
+    sizes = np.full(len(column), form.itemsize, np.int64)
+    if column.null_count:
+        sizes[column.is_null().to_numpy(zero_copy_only=False)] = NULL
+    values = _numbers(column).astype(form)
+    return Blobs(octets(values.tobytes()), np.arange(len(column)) * form.itemsize, sizes)
+
+
+def _numbers(column: pa.Array) -> NDArray[np.generic]:
+    """The values as numbers, times as PostgreSQL counts them; a zero for a null."""
+    if pa.types.is_timestamp(column.type):
+        return _counted(column.cast(pa.int64()), DAYS * DAY_US)
+    if pa.types.is_date(column.type):
+        return _counted(column.cast(pa.int32()), DAYS)
+    plain = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+    numbers: NDArray[np.generic] = plain.fill_null(0).to_numpy()
+    return numbers
+
+
+def _counted(column: pa.Array, beginning: int) -> NDArray[np.generic]:
+    """Times counted from there on. The earliest are none of PostgreSQL's, and stay so: it refuses them."""
+    counts = column.fill_null(0).to_numpy()
+    # One more than the lowest number, which to PostgreSQL is minus infinity.
+    earliest = np.iinfo(counts.dtype).min + beginning + 1
+    counted: NDArray[np.generic] = np.maximum(counts, earliest) - beginning
+    return counted
