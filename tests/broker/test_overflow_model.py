@@ -177,5 +177,5 @@ def test_the_guard_decides_as_a_list_would() -> None:
 @pytest.mark.soak
 def test_the_guard_decides_as_a_list_would_for_long() -> None:
     run_state_machine_as_test(
-        OverflowMachine, settings=settings(max_examples=5_000, stateful_step_count=80, deadline=None)
+        OverflowMachine, settings=settings(max_examples=2_000, stateful_step_count=80, deadline=None)
     )

@@ -178,4 +178,4 @@ def test_a_partition_behaves_as_the_model_says() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_a_partition_behaves_as_the_model_says_for_long() -> None:
-    run(examples=300, steps=40)
+    run(examples=150, steps=40)

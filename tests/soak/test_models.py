@@ -15,5 +15,5 @@ from tests.storage.test_compaction_model import Compaction
 @pytest.mark.parametrize("model", [GroupModel, OffsetsModel, TransactionsModel, Compaction])
 def test_a_machine_follows_its_model_for_long(model: type[RuleBasedStateMachine]) -> None:
     run_state_machine_as_test(
-        model, settings=settings(max_examples=2_000, stateful_step_count=80, deadline=None)
+        model, settings=settings(max_examples=1_000, stateful_step_count=80, deadline=None)
     )

@@ -29,5 +29,5 @@ def test_a_storm_of_kills_loses_no_message_and_doubles_no_letter(
 
 def test_a_share_partition_follows_its_model_through_many_courses() -> None:
     run_state_machine_as_test(
-        Model, settings=settings(max_examples=3_000, stateful_step_count=60, deadline=None)
+        Model, settings=settings(max_examples=1_500, stateful_step_count=60, deadline=None)
     )

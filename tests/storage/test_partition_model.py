@@ -448,4 +448,4 @@ def test_a_partition_holds_what_a_plain_list_holds() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_partition_holds_what_a_plain_list_holds_for_long() -> None:
-    run(examples=2000, steps=80)
+    run(examples=1_000, steps=80)
