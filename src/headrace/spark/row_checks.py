@@ -120,7 +120,7 @@ class FailedRecords:
 
     def publish(self, context: SparkContext) -> None:
         """Let the tasks that this thread starts from now on leave these records out."""
-        context.setLocalProperty(FAILED, json.dumps(self.offsets) if self.offsets else None)
+        context.setLocalProperty(FAILED, json.dumps(self.offsets) if self.offsets else "")
 
     @classmethod
     def of_task(cls) -> Self | None:
