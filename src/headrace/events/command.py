@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
 
+    from headrace.errors import HeadraceError
+
 Kind = Literal["done", "rejected", "conflict", "failed", "unreadable"]
 LONGEST_REASON: Final = 2_000
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -125,6 +127,12 @@ def hand_over(waiting: Future[Answer], answer: Answer) -> None:
     """Give an answer to whoever waits for it, if they still do: they may give up at this very moment."""
     with suppress(InvalidStateError):
         waiting.set_result(answer)
+
+
+def fail(waiting: Future[Answer], fault: HeadraceError) -> None:
+    """Give an error to whoever waits for an answer, if they still do."""
+    with suppress(InvalidStateError):
+        waiting.set_exception(fault)
 
 
 _ERRORS: Final = {

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 
 from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
+from headrace.events.command import fail
 from headrace.events.desk import Letter
 from headrace.events.handler import WRITES, Duty, Post
 from headrace.events.ownership import Ownership
@@ -117,8 +118,8 @@ class Dispatch:
         self._replies.expect(command.key, waiting, timeout_s)
 
         def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None and not waiting.done():
-                waiting.set_exception(NotSent(f"the broker did not take the command: {error.str()}"))
+            if error is not None:
+                fail(waiting, NotSent(f"the broker did not take the command: {error.str()}"))
 
         self._producer.produce(
             self.topics.commands,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced
 from headrace.errors import HeadraceError, Misuse
-from headrace.events.command import hand_over
+from headrace.events.command import fail, hand_over
 from headrace.events.desk import Desk, Letter
 from headrace.events.errors import BadEvent, UnknownEvent
 
@@ -208,4 +208,4 @@ class Handler:
         try:
             self._duty.send(command, waiting)
         except HeadraceError as fault:
-            waiting.set_exception(fault)
+            fail(waiting, fault)
