@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +37,8 @@ from tests.soak.summary import RecordProperty
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 KILLS: Final = 220
-DRIVER_KILLS: Final = 16
-TASK_KILLS: Final = 40
+DRIVER_KILLS: Final = 10
+TASK_KILLS: Final = 30
 SPARK_SECONDS: Final = 600.0
 """How long Spark may take until it runs tasks, also on a busy machine."""
 PIPELINE: Final = f"""
@@ -124,7 +125,8 @@ def kill_at_random(
     broker_kills = KILLS - DRIVER_KILLS - TASK_KILLS
     plan = ["broker"] * broker_kills + ["driver"] * DRIVER_KILLS + ["task"] * TASK_KILLS
     chance.shuffle(plan)
-    for victim in plan:
+    for number, victim in enumerate(plan, 1):
+        print(f"{datetime.now(UTC):%H:%M:%S} kill {number}: {victim}", flush=True)  # -s shows the progress
         time.sleep(chance.uniform(0.3, 2.0))  # the victim runs for this long
         assert [fault for client in clients for fault in client.faults] == []
         pipeline.ensure_running()

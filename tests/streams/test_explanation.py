@@ -61,6 +61,19 @@ def test_a_python_process_of_spark_that_was_killed_is_told_in_sparks_words() -> 
     assert explain(failed(text)) == "Python worker exited unexpectedly (crashed)"
 
 
+def test_an_error_of_java_is_told_without_the_call_that_failed() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: An exception was raised\n"
+        "Traceback (most recent call last):\n"
+        '  File "/x/site-packages/py4j/protocol.py", line 327, in get_return_value\n'
+        "    raise Py4JJavaError(\n"
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o408.count.\n"
+        ": java.net.SocketException: Connection reset\n"
+        "\tat java.base/sun.nio.ch.SocketChannelImpl.read(SocketChannelImpl.java)\n"
+    )
+    assert explain(failed(text)) == "Connection reset"
+
+
 def test_the_innermost_of_nested_tracebacks_counts() -> None:
     text = (
         "[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: Traceback (most recent call last):\n"

@@ -36,6 +36,8 @@ FRAME: Final = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?
 PYTHON_ERROR: Final = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$", re.DOTALL)
 CAUSED_BY: Final = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 LOST_TASK: Final = re.compile(r"most recent failure: Lost task .*?\): (?:[\w.$]+: )?(.+)")
+JAVA_CALL: Final = re.compile(r"^An error occurred while calling [\w.]+\.\n: (?:[\w.$]+: )?")
+"""What Py4J puts in front of the error of Java."""
 SPARKS: Final = ("pyspark.", "py4j.")
 """Whose errors repeat what Spark says in its own form."""
 JAVA_CLASS: Final = re.compile(r"(?:class|interface) (?:\w+\.)*")
@@ -208,7 +210,7 @@ def _spark_message(text: str) -> str:
         if nested is not None:
             text = nested[1]
             break
-    text = CONDITION.sub("", SQL_STATE.sub("", text).strip())
+    text = CONDITION.sub("", SQL_STATE.sub("", JAVA_CALL.sub("", text)).strip())
     return text.partition("\n")[0].strip() or "Spark gave no reason"
 
 
