@@ -105,7 +105,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=180,
+            timeout=600,
             check=False,
         )
         _compare(command, done.stdout.replace(str(self._port), "9092"))

@@ -21,8 +21,11 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
 INSTALLATION = ROOT / "docs/installation.md"
 MARKS = {
-    ROOT / "docs/cluster.md": pytest.mark.cluster,  # its commands start Apache Kafka and a Spark cluster
-    INSTALLATION: pytest.mark.demo,  # its commands build the wheel, and install it from a package index
+    ROOT / "docs/cluster.md": [pytest.mark.cluster],  # its commands start Apache Kafka and a Spark cluster
+    INSTALLATION: [
+        pytest.mark.demo,
+        pytest.mark.timeout(1200),
+    ],  # they install the wheel
 }
 PYTHON = [block for block in BLOCKS if block.language == "python" and not block.file_name]
 SAVED = [block for block in BLOCKS if block.file_name]  # run by the commands of their pages
