@@ -72,11 +72,11 @@ def job_of(task: dict[str, Any]) -> Job:
         task["events"],
         EVENT,
         event_time="at",
-        lateness=f"{work['lateness_ms']} ms",
+        watermark_delay=f"{work['lateness_ms']} ms",
         max_records=task["max_records"],
     )
     late = task["late"] if work["routes_late"] else None
-    decorate = app.job(into=app.topic(task["output"], key="id"), name="work", late=late)
+    decorate = app.job(into=app.topic(task["output"], key="id"), name="work", late_topic=late)
     if work["kind"] == "table":
         table = app.table(task["table"], "id long, name string, city string", key="id")
         return decorate(lambda: events.join(table, on="id", as_of="event", how="left"))
@@ -85,7 +85,7 @@ def job_of(task: dict[str, Any]) -> Job:
             task["payments"],
             "id long, paid double, at timestamp",
             event_time="at",
-            lateness=f"{work['lateness_ms']} ms",
+            watermark_delay=f"{work['lateness_ms']} ms",
             max_records=task["max_records"],
         )
         within = f"{work['within_ms']} ms"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace.sinks.webhook import webhook
     from headrace.streams.app import App
     from headrace.streams.clocks import clock_skew, correct_clock
-    from headrace.streams.correction import correct
     from headrace.streams.rows import Rows
     from headrace.streams.stream import Stream
     from headrace.streams.table import Table
@@ -36,7 +35,6 @@ __all__ = [
     "TableView",
     "TokenGone",
     "clock_skew",
-    "correct",
     "correct_clock",
     "email",
     "hopping",
@@ -61,7 +59,6 @@ _PLACES: Final = {
     "TableView": "streams.table_view",
     "TokenGone": "feeds.errors",
     "clock_skew": "streams.clocks",
-    "correct": "streams.correction",
     "correct_clock": "streams.clocks",
     "email": "sinks.email",
     "hopping": "streams.windows",

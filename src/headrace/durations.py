@@ -1,4 +1,4 @@
-"""Durations as users write them: `10 minutes`, `1 hour 30 minutes`, `500 ms`.
+"""Durations as users write them: a `timedelta`, or text such as "10 minutes", "1 hour 30 minutes" or "30s".
 
 All that takes a duration reads it here, so that every place understands the same words and makes the same
 complaint. Months and years are refused: nobody can say how long they are without a calendar.
@@ -7,9 +7,13 @@ complaint. Months and years are refused: nobody can say how long they are withou
 from __future__ import annotations
 
 import re
-from typing import Final
+from datetime import timedelta
+from typing import Final, TypeAlias
 
 from headrace.errors import Misuse
+
+Duration: TypeAlias = str | timedelta
+"""How users write a duration."""
 
 _UNITS_MS: Final = {
     1: ("ms", "millisecond", "milliseconds"),
@@ -25,12 +29,18 @@ _WHOLE: Final = re.compile(r"\d+\s*[a-z]+(?:[\s,]*\d+\s*[a-z]+)*")
 _LONGEST_MS: Final = 100 * 366 * 86_400_000
 
 
-def milliseconds_of(text: str, what: str = "the duration") -> int:
-    """The milliseconds in a text; `what` names its place in the complaint, such as `lateness`.
+def milliseconds_of(text: Duration, what: str = "the duration") -> int:
+    """The milliseconds in a duration; `what` names its place in the complaint, such as `watermark_delay`.
 
-    >>> milliseconds_of("1 hour 30 minutes"), milliseconds_of("500 ms"), milliseconds_of("0 seconds")
-    (5400000, 500, 0)
+    >>> milliseconds_of("1 hour 30 minutes"), milliseconds_of("500 ms"), milliseconds_of("30s")
+    (5400000, 500, 30000)
+    >>> milliseconds_of(timedelta(minutes=1))
+    60000
     """
+    if isinstance(text, timedelta):
+        if text < timedelta():
+            raise Misuse(f"{what} is {text!r}: a duration is not negative.")
+        text = duration_text(text)
     words = str(text).strip().lower()
     parts = _PART.findall(words) if _WHOLE.fullmatch(words) else []
     if not parts or any(unit not in _MS_OF for _, unit in parts):
@@ -45,7 +55,16 @@ def milliseconds_of(text: str, what: str = "the duration") -> int:
     return total
 
 
-def seconds_of(text: str, what: str = "the duration") -> float:
+def duration_text(duration: Duration) -> str:
+    """The duration as text.
+
+    >>> duration_text(timedelta(seconds=1.5)), duration_text("30s")
+    ('1500 ms', '30s')
+    """
+    return duration if isinstance(duration, str) else f"{duration // timedelta(milliseconds=1)} ms"
+
+
+def seconds_of(text: Duration, what: str = "the duration") -> float:
     """The seconds in a text.
 
     >>> seconds_of("10 minutes")
@@ -54,7 +73,7 @@ def seconds_of(text: str, what: str = "the duration") -> float:
     return milliseconds_of(text, what) / 1000
 
 
-def interval_of(text: str, what: str = "the duration") -> str:
+def interval_of(text: Duration, what: str = "the duration") -> str:
     """The duration as Spark's own functions read it, whatever short form the user chose.
 
     >>> interval_of("1 h 30 min")

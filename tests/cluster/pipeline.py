@@ -10,7 +10,7 @@ orders = app.stream(
     "orders",
     "number long, product string, amount long, at timestamp",
     event_time="at",
-    lateness="10 minutes",
+    watermark_delay="10 minutes",
     max_records=2_000,
 )
 large = app.stream("large_orders", "number long, product string, amount long, at timestamp")

@@ -36,7 +36,7 @@ from pyspark.sql import functions as F
 from headrace import App, session, sliding
 
 app = App("storm")
-TIME = {"event_time": "at", "lateness": "10 seconds", "max_records": 200}
+TIME = {"event_time": "at", "watermark_delay": "10 seconds", "max_records": 200}
 clicks = app.stream("clicks", "n long, user long, at timestamp", partitions=4, **TIME)
 answers = app.stream("answers", "n long, at timestamp", partitions=4, **TIME)
 users = app.table("users", "id long, name string, city long", key="id", partitions=4)

@@ -92,7 +92,7 @@ def test_what_a_parser_would_refuse_is_refused_before_a_task_starts(
 
 
 def test_headers_that_are_named_are_columns_before_the_heartbeat() -> None:
-    named = layout(headerColumns="ce_type, ce_sequence LONG,`content type` binary, n int", idleAfter="1s")
+    named = layout(headerColumns="ce_type, ce_sequence LONG,`content type` binary, n int", idleTimeout="1s")
     assert named.columns[-5:] == ("ce_type", "ce_sequence", "content type", "n", "heartbeat")
     schema = named.schema()
     assert isinstance(schema, StructType)

@@ -138,7 +138,7 @@ def test_a_heartbeat_is_a_row_of_time_alone_and_the_same_when_a_batch_is_repeate
 ) -> None:
     create_topic(bootstrap, "payments")
     hints = Hints(tmp_path)
-    options = {"ticks": "true", "idleAfter": "0ms", "hints": str(tmp_path), "columns": "value,heartbeat"}
+    options = {"ticks": "true", "idleTimeout": "0ms", "hints": str(tmp_path), "columns": "value,heartbeat"}
     reader = open_reader(subscribe="payments", **options)
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()

@@ -31,7 +31,7 @@ class JoinReference:
     how: str
     before: int
     after: int
-    lateness: int
+    watermark_delay: int
 
     def pairs(self, parts: Sequence[Part]) -> list[Pair]:
         """The names of the rows that come out together; None where there is no row."""
@@ -53,7 +53,9 @@ class JoinReference:
         return sorted(result, key=order)
 
     def _progress(self, events: Sequence[Event]) -> int:
-        return max((event.time - self.lateness for event in events if event.time is not None), default=0)
+        return max(
+            (event.time - self.watermark_delay for event in events if event.time is not None), default=0
+        )
 
     def _match(self, one: Event, other: Event) -> bool:
         if None in (one.key, one.time, other.key, other.time) or one.key != other.key:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App, hopping, tumbling
 from headrace.streams.rows import Rows
+from headrace.streams.windowing import Emit
 from tests.streams.workshop import Workshop
 
 pytestmark = pytest.mark.timeout(300)
@@ -19,11 +20,13 @@ def click(number: int, minute: int) -> dict[str, Any]:
     return {"id": number, "at": f"2026-01-01T12:{minute:02}:00Z"}
 
 
-def counting(*more: Column, size: str = "2 minutes", emit: str = "close", **stream: Any) -> App:
+def counting(*more: Column, size: str = "2 minutes", emit: Emit = "on_window_close", **stream: Any) -> App:
     """An application that counts clicks by window."""
     app = App("shop")
-    clicks = app.stream("clicks", "id long, at timestamp", event_time="at", lateness="1 minute", **stream)
-    window = tumbling(size) if emit == "close" else hopping(size, every="1 minute")
+    clicks = app.stream(
+        "clicks", "id long, at timestamp", event_time="at", watermark_delay="1 minute", **stream
+    )
+    window = tumbling(size) if emit == "on_window_close" else hopping(size, every="1 minute")
 
     @app.job(into=app.topic("counts"), name="counts")
     def counts() -> Rows:
@@ -40,21 +43,21 @@ def refusal(workshop: Workshop, app: App) -> str:
 
 def test_a_hopping_window_that_spark_computes_may_not_change_its_size(workshop: Workshop) -> None:
     workshop.write("clicks", click(1, 1), click(2, 2))
-    assert workshop.run_once(counting(emit="change")) == 0
-    said = refusal(workshop, counting(size="3 minutes", emit="change"))
+    assert workshop.run_once(counting(emit="on_window_update")) == 0
+    said = refusal(workshop, counting(size="3 minutes", emit="on_window_update"))
     assert "windows of 120 s every 60 s, and now they are windows of 180 s every 60 s" in said
     assert "headrace job reset counts --to start" in said
-    assert workshop.run_once(counting(size="120 seconds", emit="change")) == 0
+    assert workshop.run_once(counting(size="120 seconds", emit="on_window_update")) == 0
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda: counting(idle_after="10 seconds"),
+        lambda: counting(idle_timeout="10 seconds"),
         lambda: counting(metadata=["partition"]),
         lambda: counting(F.stddev("id").alias("spread")),
     ],
-    ids=["idle_after", "metadata", "stddev"],
+    ids=["idle_timeout", "metadata", "stddev"],
 )
 def test_a_change_of_who_computes_a_window_is_refused_with_the_reason(
     workshop: Workshop, change: Callable[[], App]
@@ -64,13 +67,13 @@ def test_a_change_of_who_computes_a_window_is_refused_with_the_reason(
     said = refusal(workshop, change())
     assert "it kept state of Headrace's own for panes of windows of 2 minutes" in said
     assert "now it would keep Spark's state for windows of 120 s" in said
-    assert "Spark does with idle_after=, metadata=" in said
+    assert "Spark does with idle_timeout=, metadata=" in said
     assert "headrace job reset counts --to start" in said
 
 
 def deduplicating() -> App:
     app = App("shop")
-    clicks = app.stream("clicks", "id long, at timestamp", event_time="at", lateness="1 minute")
+    clicks = app.stream("clicks", "id long, at timestamp", event_time="at", watermark_delay="1 minute")
 
     @app.job(into=app.topic("once"), name="once")
     def once() -> Rows:

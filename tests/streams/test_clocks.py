@@ -61,7 +61,10 @@ def told(rows: list[dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
 
 def test_a_device_40_minutes_behind_occurred_at_9_20_means_10_00(app: App) -> None:
     readings = app.stream(
-        "readings", SCHEMA, event_time=correct_clock("occurred", "sent", "received"), lateness="1 minute"
+        "readings",
+        SCHEMA,
+        event_time=correct_clock("occurred", "sent", "received"),
+        watermark_delay="1 minute",
     )
 
     @app.job(into=app.topic("corrected"))
@@ -74,7 +77,7 @@ def test_a_device_40_minutes_behind_occurred_at_9_20_means_10_00(app: App) -> No
 def test_received_is_the_time_of_the_record_unless_told(app: App) -> None:
     fields = "device string, occurred timestamp, sent timestamp"
     clock = correct_clock("occurred", "sent", ignore="0 seconds", max_offset="1 hour")
-    readings = app.stream("readings", fields, event_time=clock, lateness="1 minute")
+    readings = app.stream("readings", fields, event_time=clock, watermark_delay="1 minute")
 
     @app.job(into=app.topic("by_record"))
     def by_record() -> Rows:
@@ -93,7 +96,7 @@ def test_received_is_the_time_of_the_record_unless_told(app: App) -> None:
 def test_the_skew_of_a_device_is_its_smallest_offset_for_delay_only_adds(app: App) -> None:
     """By windows of the true time."""
     clock = correct_clock("occurred", "sent", "received")
-    readings = app.stream("readings", SCHEMA, event_time=clock, lateness="0 seconds")
+    readings = app.stream("readings", SCHEMA, event_time=clock, watermark_delay="0 seconds")
 
     @app.job(into=app.topic("skews"))
     def skews() -> Rows:
@@ -114,7 +117,7 @@ def test_mistakes_are_refused_with_a_way_out(app: App) -> None:
         correct_clock("occurred", "sent", max_offset="much")
     with pytest.raises(Misuse, match="name the column by received="):
         correct_clock("occurred", "sent").column()
-    plain = app.stream("plain", SCHEMA, event_time="occurred", lateness="1 minute")
+    plain = app.stream("plain", SCHEMA, event_time="occurred", watermark_delay="1 minute")
 
     @app.job(into=app.topic("no_skews"))
     def no_skews() -> Rows:

@@ -30,7 +30,7 @@ Event = tuple[str | None, int | None]
 
 def unique(app: App) -> Job:
     events = app.stream(
-        "events", "id string, n int, at timestamp", event_time="at", lateness=f"{LATENESS} seconds"
+        "events", "id string, n int, at timestamp", event_time="at", watermark_delay=f"{LATENESS} seconds"
     )
 
     @app.job(into=app.topic("unique", partitions=1))
@@ -149,7 +149,7 @@ def test_no_crash_changes_what_passes(
 
 
 def test_what_follows_a_join_is_not_late_for_being_held_back(app: App) -> None:
-    times = {"event_time": "at", "lateness": "1 second"}
+    times = {"event_time": "at", "watermark_delay": "1 second"}
     left = app.stream("left", "id string, at timestamp", **times)  # type: ignore[arg-type]
     right = app.stream("right", "id string, at timestamp", **times)  # type: ignore[arg-type]
 
@@ -161,7 +161,7 @@ def test_what_follows_a_join_is_not_late_for_being_held_back(app: App) -> None:
             lambda joined: joined.filter("right_at is null")
         )
         firsts = alone.deduplicate("id", within="10 seconds")
-        return firsts.join(names, on="id", wait="1 minute")
+        return firsts.join(names, on="id", delay="1 minute")
 
     rows = rows_of([("a", 0), ("a", 5)])
     # At 100 the join has let the rows go, a minute after them; they wait for another minute.
@@ -173,7 +173,7 @@ def test_what_follows_a_join_is_not_late_for_being_held_back(app: App) -> None:
 
 def test_a_mistake_is_explained(spark: SparkSession) -> None:
     frame = spark.readStream.format("rate").load().selectExpr("value", "timestamp as at", "array(1) as list")
-    timed = Rows(frame=frame.withWatermark("at", "1 second"), event_time="at", lateness="1 second")
+    timed = Rows(frame=frame.withWatermark("at", "1 second"), event_time="at", watermark_delay="1 second")
     for rows, columns, within, message in [
         (Rows(frame=frame), ["value"], "1 hour", "deduplicate\\(\\) needs to know when"),
         (timed, [], "1 hour", "needs the columns that tell rows apart"),

@@ -40,7 +40,7 @@ def test_jobs_have_the_names_of_their_functions(app: App) -> None:
         More about it.
         """
 
-    @app.job(into=app.topic("other"), name="renamed", dead="graveyard")
+    @app.job(into=app.topic("other"), name="renamed", dead_letter_topic="graveyard")
     def other() -> None: ...
 
     assert [job.name for job in app.jobs] == ["large", "renamed"]
@@ -66,8 +66,10 @@ MISTAKES: dict[str, Callable[[App], object]] = {
     "use json or raw": lambda app: app.topic("t", format="csv"),  # type: ignore[arg-type]
     "the key is the column `key`": lambda app: app.topic("t", key="a", format="raw"),
     "a job writes into a topic": lambda app: app.job(into="t"),  # type: ignore[arg-type]
-    "use append, update or complete": lambda app: app.job(into=app.topic("t"), name="x", mode="x")(lambda: 1),  # type: ignore[arg-type]
-    "dead_limit is": lambda app: app.job(into=app.topic("t"), name="x", dead_limit=-1)(lambda: 1),
+    "use append, update, complete": lambda app: app.job(into=app.topic("t"), name="x", output_mode="x")(
+        lambda: 1
+    ),  # type: ignore[arg-type]
+    "max_dead_letters is": lambda app: app.job(into=app.topic("t"), name="x", max_dead_letters=-1)(lambda: 1),
     "only inside a job": lambda app: app.stream("t", "a int").df,
 }
 

@@ -72,7 +72,7 @@ def sums(state: State) -> dict[str, tuple[int, Decimal]]:
 
 def assortment_of(changes: DataFrame, price: str = "price") -> DataFrame:
     rows = changes.groupBy("category").agg(
-        F.sum("_sign").alias("products"), F.sum(F.expr(f"_sign * {price}")).alias("value")
+        F.sum("_weight").alias("products"), F.sum(F.expr(f"_weight * {price}")).alias("value")
     )
     return rows.withColumn("_deleted", F.col("products") == 0)
 
@@ -80,8 +80,8 @@ def assortment_of(changes: DataFrame, price: str = "price") -> DataFrame:
 def assortment(app: App, into: Topic | None = None, price: str = "price") -> Job:
     products = app.table("products", SCHEMA, key="id")
     view = into or app.view("assortment", key="category")
-    return app.job(into=view, name="assortment", mode="update")(
-        lambda: assortment_of(products.changes.signed.df, price)
+    return app.job(into=view, name="assortment", output_mode="update")(
+        lambda: assortment_of(products.changes.changelog.df, price)
     )
 
 

@@ -32,7 +32,7 @@ END = order(3600)
 
 
 def orders_of(app: App) -> Stream:
-    return app.stream("orders", SCHEMA, event_time="at", lateness="1 second")
+    return app.stream("orders", SCHEMA, event_time="at", watermark_delay="1 second")
 
 
 def third_part(rows: Any) -> Rows:
@@ -90,7 +90,7 @@ def test_a_record_that_fails_in_an_aggregate_is_a_dead_letter(app: App) -> None:
 
 def joined(app: App) -> Job:
     orders = orders_of(app)
-    payments = app.stream("payments", SCHEMA, event_time="at", lateness="1 second")
+    payments = app.stream("payments", SCHEMA, event_time="at", watermark_delay="1 second")
 
     @app.job(into=app.topic("paid", partitions=1), on_error="dead_letter")
     def paid() -> Rows:

@@ -25,7 +25,10 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def readings(app: App) -> Stream:
     return app.stream(
-        "readings", "device string, celsius double, at timestamp", event_time="at", lateness="10 seconds"
+        "readings",
+        "device string, celsius double, at timestamp",
+        event_time="at",
+        watermark_delay="10 seconds",
     )
 
 
@@ -92,7 +95,7 @@ def test_results_that_do_not_fit_are_refused() -> None:
 def test_a_schema_that_is_none_is_refused_and_time_that_is_left_out_is_gone(spark: SparkSession) -> None:
     frame = spark.readStream.format("rate").load()
     rows = Rows(
-        frame=frame.withWatermark("timestamp", "1 second"), event_time="timestamp", lateness="1 second"
+        frame=frame.withWatermark("timestamp", "1 second"), event_time="timestamp", watermark_delay="1 second"
     )
     with pytest.raises(Misuse, match="'x integr' is not a schema"):
         rows.map_arrow(lambda batch: batch, "x integr")

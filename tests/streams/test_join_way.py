@@ -23,7 +23,7 @@ NATIVE = JoinWay(is_native=True)
 def rows(spark: SparkSession, name: str) -> Rows:
     frame = spark.readStream.format("rate").load().selectExpr("value AS k", "timestamp AS at")
     watched = frame.withColumn(name, F.lit(name)).withColumn("d", F.lit(1.5)).withWatermark("at", "1 minute")
-    return Rows(frame=watched, event_time="at", lateness="1 minute", topic=name)
+    return Rows(frame=watched, event_time="at", watermark_delay="1 minute", topic=name)
 
 
 def counted(made: Rows) -> DataFrame:

@@ -16,8 +16,8 @@ HEAD = """
 from pyspark.sql import functions as F
 from headrace import App, tumbling
 app = App("shop")
-orders = app.stream("orders", "id string, amount double, at timestamp", event_time="at", lateness="1 second")
-payments = app.stream("payments", "id string, at timestamp", event_time="at", lateness="1 second")
+orders = app.stream("orders", "id string, amount double, at timestamp", event_time="at", watermark_delay="1s")
+payments = app.stream("payments", "id string, at timestamp", event_time="at", watermark_delay="1 second")
 products = app.table("products", "id string, name string", key="id")
 ordrs = app.stream("ordrs", "id string")
 unread = app.stream("products", "id strin")

@@ -34,7 +34,7 @@ ALL = [
 
 
 def job_of(app: App, window: Hopping, *columns: str) -> Job:
-    orders = app.stream("orders", SCHEMA, event_time="at", lateness="3 minutes")
+    orders = app.stream("orders", SCHEMA, event_time="at", watermark_delay="3 minutes")
 
     @app.job(into=app.topic("revenue", key=["window_start", "product"]))
     def revenue() -> Rows:
@@ -124,7 +124,7 @@ def aggregates(orders: list[dict[str, Any]]) -> tuple[Any, ...]:
 
 def test_little_overlap_and_other_aggregates_are_left_to_spark(spark: SparkSession) -> None:
     frame = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
-    rows = Rows(frame=frame, event_time="timestamp", lateness="10 seconds")
+    rows = Rows(frame=frame, event_time="timestamp", watermark_delay="10 seconds")
     with Building(spark, "127.0.0.1:1").active():
         assert hop_by_panes(rows, hopping("6 minutes", every="2 minutes"), (), [F.sum("value")]) is None
         assert (

@@ -44,9 +44,9 @@ APP = "from headrace import App\napp = App('shop')\n"
         ("from headrace import App\napp = App('my shop')\n", "cannot be the application's name"),
         (f"{APP}app.stream('t')\n", r"json and csv need a schema.* \(pipeline\.py, line 3, in <module>\)"),
         (
-            f"{APP}app.stream('t', 'a int', latenes='1 s')\n",
-            r"App\.stream\(\) got an unexpected keyword argument 'latenes'\. Did you mean 'lateness'\? "
-            r"\(pipeline\.py, line 3, in <module>\)",
+            f"{APP}app.stream('t', 'a int', watermark_dely='1 s')\n",
+            r"App\.stream\(\) got an unexpected keyword argument 'watermark_dely'\. Did you mean "
+            r"'watermark_delay'\? \(pipeline\.py, line 3, in <module>\)",
         ),
         (f"{APP}app.job('x', into=app.topic('t'))\n", r"app\.job takes its arguments by name, and got 'x'"),
         (

@@ -63,11 +63,11 @@ def test_once_runs_jobs_in_the_order_in_which_they_feed_each_other(workshop: Wor
 
 def test_a_changed_job_is_refused_until_it_is_reset(workshop: Workshop) -> None:
     workshop.write("numbers", {"n": 1, "even": False}, {"n": 2, "even": True})
-    counted = shop(lambda numbers: numbers.groupBy("even").agg(F.sum("n").alias("s")), mode="update")
+    counted = shop(lambda numbers: numbers.groupBy("even").agg(F.sum("n").alias("s")), output_mode="update")
     assert workshop.run_once(counted) == 0
     assert len(workshop.read("sums")) == 2
 
-    changed = shop(lambda numbers: numbers.groupBy("n").agg(F.sum("n").alias("s")), mode="update")
+    changed = shop(lambda numbers: numbers.groupBy("n").agg(F.sum("n").alias("s")), output_mode="update")
     assert workshop.run_once(changed) == 1
     (failure,) = [news for news in workshop.recorder.news if news.state is State.FAILED]
     assert "the keys of its aggregation were even boolean, and now they are n int" in failure.text
@@ -90,9 +90,11 @@ def test_a_reset_to_the_end_leaves_out_what_is_there(workshop: Workshop) -> None
 
 def test_too_many_dead_rows_stop_a_job_before_anything_is_written(workshop: Workshop) -> None:
     workshop.write("numbers", {"n": 1}, b"one", b"two")
-    assert workshop.run_once(shop(lambda numbers: numbers, dead_limit=1)) == 1
+    assert workshop.run_once(shop(lambda numbers: numbers, max_dead_letters=1)) == 1
     (failure,) = [news for news in workshop.recorder.news if news.state is State.FAILED]
-    assert failure.text.startswith("2 of 3 rows were dead letters in this run, more than dead_limit=1 allows")
+    assert failure.text.startswith(
+        "2 of 3 rows were dead letters in this run, more than max_dead_letters=1 allows"
+    )
     assert workshop.read("sums") == workshop.read("sums.dead") == []
 
 

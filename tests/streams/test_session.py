@@ -43,7 +43,7 @@ PARTS = [
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession) -> Rows:
     """All keys are in one run."""
-    job = count_by(App("shop"), GAP_5, lateness="10 minutes", late="counts.late")
+    job = count_by(App("shop"), GAP_5, watermark_delay="10 minutes", late_topic="counts.late")
     return run(job, inputs(*PARTS), spark=spark)
 
 
@@ -68,14 +68,14 @@ def test_a_late_event_is_judged_by_the_session_that_it_would_be_alone(rows: Rows
 
 
 def test_sessions_that_the_source_sums_up_are_the_same_also_after_a_crash(spark: SparkSession) -> None:
-    job = count_by(App("shop"), GAP_5, lateness="10 minutes")
+    job = count_by(App("shop"), GAP_5, watermark_delay="10 minutes")
     expected = sorted(run_reference(GAP_5, PARTS, 10 * MINUTE_MS).results, key=repr)
     assert results(run(job, inputs(*PARTS), spark=spark, crash=("computed", 1))) == expected
 
 
 def test_aggregates_without_parts_are_sparks_own_sessions(spark: SparkSession) -> None:
     app = App("shop")
-    events = app.stream("events", SCHEMA, event_time="at", lateness="10 minutes")
+    events = app.stream("events", SCHEMA, event_time="at", watermark_delay="10 minutes")
 
     @app.job(into=app.topic("sets"))
     def sets() -> StreamRows:

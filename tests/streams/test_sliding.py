@@ -31,11 +31,11 @@ def job_of(
     window: Any,
     *columns: Column | str,
     by: str | Sequence[str] = "user",
-    late: str = "drop",
+    late_topic: str | None = None,
 ) -> Job:
-    clicks = app.stream("clicks", SCHEMA, event_time="at", lateness="10 minutes")
+    clicks = app.stream("clicks", SCHEMA, event_time="at", watermark_delay="10 minutes")
 
-    @app.job(into=app.topic("slides", key="user" if by else ()), late=late)
+    @app.job(into=app.topic("slides", key="user" if by else ()), late_topic=late_topic)
     def slides() -> Rows:
         return clicks.window(window, by=by).agg(*map(as_column, columns))
 
@@ -109,7 +109,7 @@ CRASHES = st.sampled_from([None, ("begun", 1), ("computed", 1), ("marked", 0), (
 
 def check(window: Sliding, parts: list[list[Event]], crash: tuple[str, int] | None) -> int:
     """Run the job and the reference; gives how many events were late."""
-    job = job_of(App("shop"), window, COUNT, F.sum("amount").alias("total"), late="slides.late")
+    job = job_of(App("shop"), window, COUNT, F.sum("amount").alias("total"), late_topic="slides.late")
     parts = [*parts[:-1], [*parts[-1], Event(1000 * MINUTE_MS, "end", 0)]]
     accepted, late, watermark_ms = [], [], 0
     for part in parts:
@@ -175,7 +175,7 @@ def reference(window: Sliding, events: list[Event]) -> list[tuple[Event, int, in
 
 
 def test_results_can_go_into_another_window(app: App) -> None:
-    clicks = app.stream("clicks", SCHEMA, event_time="at", lateness="10 minutes")
+    clicks = app.stream("clicks", SCHEMA, event_time="at", watermark_delay="10 minutes")
 
     @app.job(into=app.topic("peaks"))
     def peaks() -> Rows:
@@ -192,7 +192,7 @@ def visit(minute: int, user: str = "ann") -> dict[str, Any]:
 
 def test_results_come_when_time_moves_on_though_their_own_stream_is_silent(app: App) -> None:
     """Those of sliding windows, and of hopping ones behind them; the clicks come all with the first visit."""
-    options: dict[str, Any] = {"event_time": "at", "lateness": "10 minutes"}
+    options: dict[str, Any] = {"event_time": "at", "watermark_delay": "10 minutes"}
     clicks = app.stream("clicks", SCHEMA, **options)
     visits = app.stream("visits", "user string, at timestamp", max_records=1, **options)
 
@@ -212,10 +212,10 @@ def test_results_come_when_time_moves_on_though_their_own_stream_is_silent(app: 
 
 def test_rows_that_a_join_held_back_are_not_late_for_sliding_and_hopping_windows(app: App) -> None:
     """The click of minute 5 comes out of the join when the watermark has passed it by half an hour."""
-    clicks = app.stream("clicks", SCHEMA, event_time="at", lateness="0 seconds")
-    visits = app.stream("visits", "user string, at timestamp", event_time="at", lateness="0 seconds")
+    clicks = app.stream("clicks", SCHEMA, event_time="at", watermark_delay="0 seconds")
+    visits = app.stream("visits", "user string, at timestamp", event_time="at", watermark_delay="0 seconds")
 
-    @app.job(into=app.topic("hops"), late="hops.late")
+    @app.job(into=app.topic("hops"), late_topic="hops.late")
     def hops() -> Rows:
         joined = clicks.join(visits, on="user", within="30 minutes", how="left")
         slides = joined.window(sliding("6 minutes"), by="user").agg(F.expr(COUNT))
@@ -260,7 +260,7 @@ def test_two_columns_of_one_name_are_refused(app: App) -> None:
 
 
 def test_results_can_be_put_together_with_others_and_into_one_task(app: App) -> None:
-    clicks = app.stream("clicks", SCHEMA, event_time="at", lateness="10 minutes")
+    clicks = app.stream("clicks", SCHEMA, event_time="at", watermark_delay="10 minutes")
 
     @app.job(into=app.topic("doubled", partitions=1))
     def doubled() -> Rows:

@@ -17,7 +17,7 @@ from headrace.testing import run
 pytestmark = pytest.mark.timeout(240)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-TIMES: dict[str, Any] = {"event_time": "at", "lateness": "10 seconds"}
+TIMES: dict[str, Any] = {"event_time": "at", "watermark_delay": "10 seconds"}
 
 
 def order(product: str, amount: float, second: int) -> dict[str, Any]:
@@ -27,7 +27,9 @@ def order(product: str, amount: float, second: int) -> dict[str, Any]:
 @pytest.fixture
 def shop(app: App) -> App:
     app.stream("shop.orders", "product string, amount double, at timestamp", **TIMES)
-    app.stream("prices", "product string, price double, since timestamp", event_time="since", lateness="1 s")
+    app.stream(
+        "prices", "product string, price double, since timestamp", event_time="since", watermark_delay="1 s"
+    )
     app.table("users", "id long, name string", key="id")
     return app
 
@@ -51,7 +53,7 @@ def test_rows_of_sql_keep_their_time_and_rows_can_be_given_names(shop: App) -> N
     @shop.job(into=shop.topic("out"))
     def out() -> Rows:
         large = shop.sql("SELECT product AS name, amount, at FROM `shop.orders` WHERE amount > 1")
-        assert (large.event_time, large.lateness) == ("at", "10000 ms")
+        assert (large.event_time, large.watermark_delay) == ("at", "10000 ms")
         first = large.deduplicate("name", within="1 hour")
         return shop.sql("SELECT upper(name) AS name, amount FROM firsts", firsts=first)
 
@@ -78,7 +80,7 @@ def test_mistakes_are_explained_in_one_line_and_no_view_stays(shop: App, spark: 
             with pytest.raises(Misuse, match=message) as caught:
                 shop.sql(query)
             assert "\n" not in str(caught.value)
-        rows = shop.sql("SELECT * FROM `shop.orders` o WHERE product IN ('tea')", mode="update")
+        rows = shop.sql("SELECT * FROM `shop.orders` o WHERE product IN ('tea')", output_mode="update")
     assert (rows.mode, rows.event_time) == ("update", "at")
     assert [stream.topic for stream in building.streams] == ["shop.orders"]
     assert spark.catalog.listTables() == []

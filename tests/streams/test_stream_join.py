@@ -42,7 +42,7 @@ def payment(order_id: int | None, paid: int, minute: float) -> Row:
 
 
 def streams(app: App) -> tuple[Stream, Stream]:
-    times: Any = {"event_time": "at", "lateness": "2 minutes"}
+    times: Any = {"event_time": "at", "watermark_delay": "2 minutes"}
     orders = app.stream("orders", "order_id long, product string, amount int, at timestamp", **times)
     return orders, app.stream("payments", "order_id long, paid int, at timestamp", **times)
 
@@ -143,9 +143,11 @@ def test_an_inner_join_has_matches_only_and_windows_can_follow_it(app: App) -> N
 
 def test_sides_with_other_names_and_a_stream_with_itself(app: App) -> None:
     clicks = app.stream(
-        "shop.clicks", "user long, page string, at timestamp", event_time="at", lateness="1 minute"
+        "shop.clicks", "user long, page string, at timestamp", event_time="at", watermark_delay="1 minute"
     )
-    users = app.stream("signups", "id int, page string, on timestamp", event_time="on", lateness="1 minute")
+    users = app.stream(
+        "signups", "id int, page string, on timestamp", event_time="on", watermark_delay="1 minute"
+    )
 
     @app.job(into=app.topic("out"))
     def both() -> Rows:
@@ -196,8 +198,8 @@ MISTAKES: dict[str, Callable[[Rows, Rows], object]] = {
 def test_a_mistake_is_explained(app: App, spark: SparkSession, message: str) -> None:
     frame = spark.readStream.format("rate").load().selectExpr("'a' as k", "value as n", "timestamp as at")
     left = Rows(frame=frame.withColumn("x", F.lit(1)).withWatermark("at", "1 minute"), event_time="at",
-                lateness="1 minute")  # fmt: skip
-    right = Rows(frame=frame.withWatermark("at", "1 minute"), event_time="at", lateness="1 minute")
+                watermark_delay="1 minute")  # fmt: skip
+    right = Rows(frame=frame.withWatermark("at", "1 minute"), event_time="at", watermark_delay="1 minute")
     with pytest.raises(Misuse, match=message):
         MISTAKES[message](left, right)
     with pytest.raises(Misuse, match="the right side of a join needs to know when"):
@@ -221,7 +223,7 @@ def trips(first: int) -> list[Row]:
 def test_a_stage_joins_as_spark_does(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several keys of unlike sizes, columns that have parts, and a join of two joins."""
     app = App("shop")
-    times: Any = {"event_time": "at", "lateness": "1 minute"}
+    times: Any = {"event_time": "at", "watermark_delay": "1 minute"}
     left = app.stream("trips", f"k string, n int, at timestamp, {NESTED}", **times)
     right = app.stream("legs", f"k string, m long, at timestamp, {NESTED}", **times)
     on = {"k": "k", "n": "m"}
@@ -271,7 +273,10 @@ def as_rows(events: Any) -> list[Row]:
 
 def check_against_the_reference(how: str, parts: list[Part], crash: tuple[str, int] | None) -> None:
     app = App("shop")
-    schema, times = "k string, n long, at timestamp", {"event_time": "at", "lateness": f"{LATENESS} seconds"}
+    schema, times = (
+        "k string, n long, at timestamp",
+        {"event_time": "at", "watermark_delay": f"{LATENESS} seconds"},
+    )
     left, right = app.stream("left", schema, **times), app.stream("right", schema, **times)  # type: ignore[arg-type]
 
     @app.job(into=app.topic("out", partitions=2))
@@ -281,7 +286,7 @@ def check_against_the_reference(how: str, parts: list[Part], crash: tuple[str, i
     rows = run(joined, [{"left": as_rows(one), "right": as_rows(other)} for one, other in parts], crash=crash)
     base = int(START.timestamp())
     moved = [tuple([_moved(e, base) for e in side] for side in part) for part in parts]
-    reference = JoinReference(how=how, before=BEFORE, after=AFTER, lateness=LATENESS)
+    reference = JoinReference(how=how, before=BEFORE, after=AFTER, watermark_delay=LATENESS)
     found = sorted([(row["n"], row["right_n"]) for row in rows], key=order)
     assert found == reference.pairs(moved)  # type: ignore[arg-type]
 

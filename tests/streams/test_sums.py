@@ -73,7 +73,7 @@ def test_every_record_is_in_one_pane_or_counted_among_the_others(batches) -> Non
 
 
 def test_bad_records_are_dead_letters_and_the_same_stream_may_be_used_twice(app: App) -> None:
-    events = app.stream("events", SCHEMA, event_time="at", lateness="0 seconds")
+    events = app.stream("events", SCHEMA, event_time="at", watermark_delay="0 seconds")
 
     @app.job(into=app.topic("counts"))
     def counts() -> Rows:
@@ -97,7 +97,8 @@ def test_bad_records_are_dead_letters_and_the_same_stream_may_be_used_twice(app:
 
 def test_windows_and_sessions_of_two_streams_can_be_put_together(app: App) -> None:
     one, other = (
-        app.stream(name, SCHEMA, event_time="at", lateness="0 seconds") for name in ("events", "others")
+        app.stream(name, SCHEMA, event_time="at", watermark_delay="0 seconds")
+        for name in ("events", "others")
     )
 
     @app.job(into=app.topic("both"))

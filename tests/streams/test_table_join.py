@@ -46,7 +46,7 @@ def in_order(rows: list[Row]) -> list[Row]:
 
 
 def joined_job(app: App, **options: Any) -> Job:
-    activity = app.stream("activity", ACTIVITY, event_time="at", lateness="1 minute")
+    activity = app.stream("activity", ACTIVITY, event_time="at", watermark_delay="1 minute")
     users = app.table("users", USERS, key="id", valid_from="since")
 
     @app.job(into=app.topic("joined", key="user"))
@@ -58,7 +58,7 @@ def joined_job(app: App, **options: Any) -> Job:
 
 def test_activity_joins_the_profile_of_its_user(app: App) -> None:
     activity = app.stream(
-        "activity", "user long, action string, at timestamp", event_time="at", lateness="1 minute"
+        "activity", "user long, action string, at timestamp", event_time="at", watermark_delay="1 minute"
     )
     profiles = app.table("profiles", "id long, name string, age int", key="id")
 
@@ -101,7 +101,7 @@ def test_alice_moves_and_her_events_join_where_she_lived_then(app: App) -> None:
         {"users": moves(2)[::-1], "activity": events_of(1)},
         {"users": moves(3), "activity": [*events_of(3), END]},
     ]
-    rows = run(joined_job(app, wait="5 minutes"), parts, crash=("computed", 2))
+    rows = run(joined_job(app, delay="5 minutes"), parts, crash=("computed", 2))
     assert len(rows) == 6
     for number in (1, 2, 3):
         found = [(row["at"], row["city"]) for row in rows if row["user"] == number]
@@ -113,13 +113,13 @@ def test_alice_moves_and_her_events_join_where_she_lived_then(app: App) -> None:
 @pytest.mark.parametrize("step", TOPIC_STEPS)
 def test_a_crash_at_any_step_changes_nothing(app: App, step: str) -> None:
     parts = [{"users": moves(1)[:1], "activity": events_of(1)}, {"users": moves(1)[1:], "activity": [END]}]
-    rows = run(joined_job(app, wait="5 minutes"), parts, crash=(step, 2))
+    rows = run(joined_job(app, delay="5 minutes"), parts, crash=(step, 2))
     assert [(row["at"], row["city"]) for row in rows] == [(at(2), "Rome"), (at(4), "Oslo")]
 
 
 def test_without_waiting_an_event_sees_what_is_there_when_it_comes(app: App) -> None:
     """And with the latest it sees the newest row, which an inner join leaves out where there is none."""
-    activity = app.stream("activity", ACTIVITY, event_time="at", lateness="1 hour")
+    activity = app.stream("activity", ACTIVITY, event_time="at", watermark_delay="1 hour")
     users = app.table("users", USERS, key="id", valid_from="since")
 
     @app.job(into=app.topic("joined"))
@@ -208,7 +208,7 @@ def test_keys_can_be_texts_decimals_times_and_several_columns(app: App) -> None:
 
 
 def test_a_window_can_follow_and_a_table_can_be_a_stream_of_the_same_job(app: App) -> None:
-    moves = app.stream("users", USERS, event_time="since", lateness="1 minute")
+    moves = app.stream("users", USERS, event_time="since", watermark_delay="1 minute")
     users = app.table("users", USERS, key="id", valid_from="since")
 
     @app.job(into=app.topic("counts"))
@@ -242,7 +242,7 @@ def check_against_the_reference(
         {"activity": stream[: cuts[0]], "users": table[: cuts[1]]},
         {"activity": [*stream[cuts[0] :], event(9, 300)], "users": table[cuts[1] :]},
     ]
-    rows = run(joined_job(App("shop"), wait="1 hour"), parts, crash=crash)
+    rows = run(joined_job(App("shop"), delay="1 hour"), parts, crash=crash)
     versions = [
         Version(number, at(minute), None if city is None else user(number, city, minute))
         for number, city, minute in moves
@@ -302,7 +302,7 @@ def test_options_that_are_not_known_are_refused(
 
 def test_what_cannot_be_joined_is_explained(app: App, spark: SparkSession) -> None:
     timeless = app.stream("timeless", "id long, name string")
-    timed = app.stream("timed", "id long, at timestamp", event_time="at", lateness="1 minute")
+    timed = app.stream("timed", "id long, at timestamp", event_time="at", watermark_delay="1 minute")
     users = app.table("users", "id long, part long, name string", key=["id", "part"])
     broken = app.table("broken", "id lang", key="id")
     other = app.table("users", "id long, name string", key="id")
@@ -320,7 +320,7 @@ def test_what_cannot_be_joined_is_explained(app: App, spark: SparkSession) -> No
         with pytest.raises(Misuse, match=reason):
             build(spark, job)
     with pytest.raises(Misuse, match="keep of the table of 'users' is 'for ever'"):
-        app.table("users", "id long", key="id", keep="for ever")
+        app.table("users", "id long", key="id", history_retention="for ever")
 
 
 @pytest.mark.parametrize("crash", [None, ("computed", 1)], ids=["whole", "crash"])
@@ -368,13 +368,13 @@ def test_jobs_with_tables_in_one_process_have_connections_of_their_own(workshop:
 
 
 def test_a_window_after_a_join_that_waits_is_refused_with_the_reason(app: App, spark: SparkSession) -> None:
-    activity = app.stream("activity", ACTIVITY, event_time="at", lateness="1 minute")
+    activity = app.stream("activity", ACTIVITY, event_time="at", watermark_delay="1 minute")
     users = app.table("users", USERS, key="id", valid_from="since")
     with Building(spark, "127.0.0.1:1", state="/tmp/nothing").active():
-        joined = activity.join(users, on={"user": "id"}, wait="5 minutes")
+        joined = activity.join(users, on={"user": "id"}, delay="5 minutes")
         with pytest.raises(
-            Misuse, match=r"a window cannot follow join\(…, wait='5 minutes'\): .* behind the"
+            Misuse, match=r"a window cannot follow join\(…, delay='5 minutes'\): .* behind the"
         ):
             joined.window(tumbling("1 minute"))
-        with pytest.raises(Misuse, match=r"cannot follow join\(…, wait='5 minutes'\)"):
+        with pytest.raises(Misuse, match=r"cannot follow join\(…, delay='5 minutes'\)"):
             joined.join(users, on={"user": "id"})

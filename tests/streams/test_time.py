@@ -48,7 +48,7 @@ def order(minute: float, product: str = "tea", amount: float = 1.0) -> dict[str,
 
 
 def orders_of(app: App, **options: Any) -> Stream:
-    return app.stream("orders", SCHEMA, event_time="at", lateness="1 minute", **options)
+    return app.stream("orders", SCHEMA, event_time="at", watermark_delay="1 minute", **options)
 
 
 def counted(rows: DataFrame) -> DataFrame:
@@ -92,7 +92,7 @@ def test_rows_that_a_filter_leaves_out_move_time_on_all_the_same(app: App) -> No
 def test_a_key_that_a_join_cannot_match_moves_time_on_all_the_same(app: App) -> None:
     orders = orders_of(app)
     payments = app.stream(
-        "payments", "product string, paid_at timestamp", event_time="paid_at", lateness="0 seconds"
+        "payments", "product string, paid_at timestamp", event_time="paid_at", watermark_delay="0 seconds"
     )
 
     @app.job(into=app.topic("paid"))
@@ -154,7 +154,7 @@ def test_a_crash_in_the_batch_without_rows_changes_nothing(app: App) -> None:
 
 def test_a_union_does_not_wait_for_a_stream_that_is_idle(app: App) -> None:
     orders = orders_of(app)
-    returns = app.stream("returns", SCHEMA, event_time="at", lateness="1 minute", idle_after="1 ms")
+    returns = app.stream("returns", SCHEMA, event_time="at", watermark_delay="1 minute", idle_timeout="1 ms")
 
     @app.job(into=app.topic("counts"))
     def counts() -> DataFrame:
@@ -165,10 +165,10 @@ def test_a_union_does_not_wait_for_a_stream_that_is_idle(app: App) -> None:
 
 def test_time_can_be_that_of_the_fastest_stream(app: App) -> None:
     orders = orders_of(app)
-    returns = app.stream("returns", SCHEMA, event_time="at", lateness="1 minute")
+    returns = app.stream("returns", SCHEMA, event_time="at", watermark_delay="1 minute")
     parts = [{"orders": [order(0), order(10)], "returns": [order(0)]}, {"returns": [order(5)]}]
 
-    @app.job(into=app.topic("counts"), time="fastest")
+    @app.job(into=app.topic("counts"), watermark_policy="max")
     def fastest() -> DataFrame:
         return counted(orders.df.unionByName(returns.df))
 
@@ -177,7 +177,7 @@ def test_time_can_be_that_of_the_fastest_stream(app: App) -> None:
 
 
 def test_a_quiet_stream_closes_its_windows_by_the_clock(app: App) -> None:
-    orders = app.stream("orders", SCHEMA, event_time="at", lateness="0 seconds", idle_after="1 ms")
+    orders = app.stream("orders", SCHEMA, event_time="at", watermark_delay="0 seconds", idle_timeout="1 ms")
 
     @app.job(into=app.topic("counts"))
     def counts() -> DataFrame:
@@ -232,7 +232,7 @@ def bench(spark: SparkSession, headrace_broker: EmbeddedBroker, tmp_path: Path) 
 @contextmanager
 def catching_up(app: App, name: str, topics: list[str], max_records: int) -> Iterator[Job]:
     streams = [
-        app.stream(topic, SCHEMA, event_time="at", lateness="10 seconds", max_records=max_records)
+        app.stream(topic, SCHEMA, event_time="at", watermark_delay="10 seconds", max_records=max_records)
         for topic in topics
     ]
 
@@ -305,7 +305,7 @@ def test_event_times_stray_when_the_watermark_is_not_near_the_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, watermarks: list[int], streams: int, said: list[str]
 ) -> None:
     """Records are cut at 10, 20, 30 and 40 seconds, and events are waited for by one."""
-    stream = App("shop").stream("orders", SCHEMA, event_time="at", lateness="1 second")
+    stream = App("shop").stream("orders", SCHEMA, event_time="at", watermark_delay="1 second")
     straying = Straying(stream, str(tmp_path), lambda: streams)
     with caplog.at_level(logging.WARNING, "headrace.streams"):
         for batch, watermark_ms in enumerate(watermarks):
@@ -348,12 +348,12 @@ def test_durations_are_read_in_one_way_everywhere() -> None:
     ):
         with pytest.raises(Misuse, match='such as "10 minutes"'):
             milliseconds_of(wrong)
-    with pytest.raises(Misuse, match="lateness is '1 month'"):
-        App("shop").stream("t", "at timestamp", event_time="at", lateness="1 month")
+    with pytest.raises(Misuse, match="watermark_delay is '1 month'"):
+        App("shop").stream("t", "at timestamp", event_time="at", watermark_delay="1 month")
     with pytest.raises(Misuse, match="more than a hundred years"):
         milliseconds_of("99999 weeks")
 
 
 def test_idle_after_is_about_event_time() -> None:
-    with pytest.raises(Misuse, match="declare event_time and lateness too"):
-        App("shop").stream("t", "a int", idle_after="1 minute")
+    with pytest.raises(Misuse, match="declare event_time and watermark_delay too"):
+        App("shop").stream("t", "a int", idle_timeout="1 minute")

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App, hopping, session, sliding, tumbling
 from headrace.errors import Misuse
-from headrace.streams import correction, windows
+from headrace.streams import windows
 from headrace.streams.building import Building
 from headrace.streams.rows import Rows
 from headrace.testing import run
@@ -33,7 +33,9 @@ def test_tumbling_6_puts_every_event_into_exactly_one_window(app: App) -> None:
 
 
 def test_an_hour_is_the_sum_of_its_sixty_minutes_with_steps_of_the_user_between(app: App) -> None:
-    events = app.stream("events", "key string, amount long, at timestamp", event_time="at", lateness="1 s")
+    events = app.stream(
+        "events", "key string, amount long, at timestamp", event_time="at", watermark_delay="1 s"
+    )
 
     @app.job(into=app.topic("hours", key="window_start"))
     def hours() -> Rows:
@@ -58,7 +60,6 @@ MISTAKES: dict[str, Callable[[], object]] = {
     "gap of sessions is at least": lambda: session("0 s"),
     "size of a window is at least": lambda: sliding("0 s"),
     "zone 'Berlin' is not known": lambda: tumbling("1 day", zone="Berlin"),
-    "at least a millisecond.$": lambda: correction.correct("0 s"),
 }
 
 
@@ -81,11 +82,13 @@ WRONG: dict[str, Callable[[Rows], object]] = {
     "has this name. Rename yours": lambda rows: totals(rows, "total").window(
         tumbling("1 hour"), by="window_start"
     ),
-    'emit="close" in the first one': lambda rows: totals(rows, "total", emit="change").window(
-        tumbling("1 hour")
+    'emit="on_window_close" in the first one': lambda rows: totals(
+        rows, "total", emit="on_window_update"
+    ).window(tumbling("1 hour")),
+    "use on_window_close or on_window_update": lambda rows: totals(rows, "total", emit="now and then"),
+    "is not for sessions": lambda rows: rows.window(session("1 s")).agg(
+        F.max("value"), emit="on_window_update"
     ),
-    "is not a duration": lambda rows: totals(rows, "total", emit="now and then"),
-    "is not for sessions": lambda rows: rows.window(session("1 s")).agg(F.max("value"), emit="change"),
 }
 
 
@@ -98,10 +101,10 @@ def test_what_cannot_be_computed_is_refused_with_the_way_out(spark: SparkSession
     building = Building(spark, "127.0.0.1:1")
     frame = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
     with building.active(), pytest.raises(Misuse, match=message):
-        WRONG[message](Rows(frame=frame, event_time="timestamp", lateness="10 seconds"))
+        WRONG[message](Rows(frame=frame, event_time="timestamp", watermark_delay="10 seconds"))
 
 
-@pytest.mark.parametrize("module", [windows, correction])
+@pytest.mark.parametrize("module", [windows])
 def test_the_examples_of_a_module_hold(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0

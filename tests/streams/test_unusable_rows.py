@@ -30,7 +30,7 @@ SCHEMA = "product string, url string, at timestamp"
 
 def counts(app: App, **options: Any) -> Job:
     """Orders by the minute."""
-    orders = app.stream("orders", SCHEMA, event_time="at", lateness="1 minute", **options)
+    orders = app.stream("orders", SCHEMA, event_time="at", watermark_delay="1 minute", **options)
 
     @app.job(into=app.topic("counts", partitions=1))
     def counts() -> Rows:
@@ -81,7 +81,7 @@ def test_a_corrected_time_is_never_far_after_the_record(app: App) -> None:
         "readings",
         "device string, occurred timestamp, sent timestamp",
         event_time=correct_clock("occurred", "sent"),
-        lateness="1 minute",
+        watermark_delay="1 minute",
     )
 
     @app.job(into=app.topic("dated", partitions=1))

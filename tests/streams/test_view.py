@@ -124,7 +124,7 @@ def test_a_view_by_window_is_keyed_by_its_start_whatever_crashes(app: App) -> No
 def test_a_window_that_is_closed_by_a_watermark_comes_into_a_view_once(app: App) -> None:
     at = datetime(2026, 1, 1, 10, tzinfo=UTC)
     orders = [{"product": "tea", "amount": 1.0, "at": at + timedelta(minutes=minute)} for minute in (0, 0, 5)]
-    rows = run(per_minute(app, event_time="at", lateness="1 minute"), {"orders": orders}, batches=3)
+    rows = run(per_minute(app, event_time="at", watermark_delay="1 minute"), {"orders": orders}, batches=3)
     assert [(row["window_start"], row["revenue"]) for row in rows] == [(at, 2.0)]
 
 
@@ -135,7 +135,7 @@ def test_rows_that_are_only_passed_on_are_appended_and_the_user_has_the_last_wor
     def prices() -> DataFrame:
         return orders.df
 
-    @app.job(into=app.view("all_prices", key="product"), mode="complete")
+    @app.job(into=app.view("all_prices", key="product"), output_mode="complete")
     def all_prices() -> DataFrame:
         return orders.df.groupBy("product").agg(F.max("amount").alias("amount"))
 
@@ -146,7 +146,7 @@ def test_rows_that_are_only_passed_on_are_appended_and_the_user_has_the_last_wor
 
 MISTAKES: dict[str, Callable[[App], object]] = {
     "needs a key": lambda app: app.view("v", key=()),
-    "keep of the view 'v'": lambda app: app.view("v", key="a", keep="a while"),
+    "change_retention of the view 'v'": lambda app: app.view("v", key="a", change_retention="a while"),
     "cannot be the topic's name": lambda app: app.view("a b", key="a"),
 }
 

@@ -39,7 +39,7 @@ def check(window: Window, parts: list[list[Event]], beginning_ms: int, crash: tu
     """Run the job and the reference."""
     moved = [[event._replace(at_ms=event.at_ms + beginning_ms) for event in part] for part in parts]
     expected = run_reference(window, moved, 0)
-    job = count_by(App("shop"), window, late="counts.late")
+    job = count_by(App("shop"), window, late_topic="counts.late")
     rows = run(job, inputs(*moved), crash=crash)
     assert results(rows) == sorted(expected.results, key=repr)
     assert missed(rows.late) == sorted(expected.late, key=repr)
@@ -70,9 +70,9 @@ def random_parts(random: Random) -> list[list[Event]]:
 def test_several_windows_at_once_over_disorder_ties_boundaries_and_a_crash(app: App) -> None:
     """One of each kind in one job, whose results and late events are put together."""
     windows = (WINDOWS[1], WINDOWS[3], WINDOWS[4], WINDOWS[5])
-    events = app.stream("events", SCHEMA, event_time="at", lateness="0 seconds", max_ahead=None)
+    events = app.stream("events", SCHEMA, event_time="at", watermark_delay="0 seconds", max_ahead=None)
 
-    @app.job(into=app.topic("counts", key="window_start"), late="counts.late")
+    @app.job(into=app.topic("counts", key="window_start"), late_topic="counts.late")
     def counts() -> DataFrame:
         aggregates = F.count(F.lit(1)).alias("events"), F.sum("amount").alias("total")
         frames = [events.window(window, by="key").agg(*aggregates).df for window in windows]

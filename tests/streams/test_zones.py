@@ -29,9 +29,9 @@ def in_berlin(day: date) -> datetime:
 
 
 def test_a_day_in_berlin_has_23_or_25_hours_twice_a_year(app: App) -> None:
-    sales = app.stream("sales", "amount long, at timestamp", event_time="at", lateness="1 minute")
+    sales = app.stream("sales", "amount long, at timestamp", event_time="at", watermark_delay="1 minute")
 
-    @app.job(into=app.topic("days"), late="days.late")
+    @app.job(into=app.topic("days"), late_topic="days.late")
     def days() -> Rows:
         return sales.window(tumbling("1 day", zone="Europe/Berlin")).agg(F.count("*").alias("hours"))
 

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.streams.job import Job
 from headrace.streams.rows import Rows
+from headrace.streams.windowing import Emit
 from headrace.streams.windows import Window
 from tests.streams.window_reference import Event, Result, Span
 
@@ -25,14 +26,19 @@ def count_by(
     window: Window,
     *,
     by: str | Sequence[str] = "key",
-    emit: str = "close",
-    lateness: str = "0 seconds",
+    emit: Emit = "on_window_close",
+    watermark_delay: str = "0 seconds",
     max_records: int = 1_000,
     **options: Any,
 ) -> Job:
     """A job that counts and sums up events by window and key, and waits for no event unless told to."""
     events = app.stream(
-        "events", SCHEMA, event_time="at", lateness=lateness, max_records=max_records, max_ahead=None
+        "events",
+        SCHEMA,
+        event_time="at",
+        watermark_delay=watermark_delay,
+        max_records=max_records,
+        max_ahead=None,
     )
 
     @app.job(into=app.topic("counts", key="window_start", partitions=1), **options)

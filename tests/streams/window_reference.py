@@ -1,8 +1,9 @@
 """Windows in plain Python: what a job has to give for rows that come in parts, one after the other.
 
 Times are whole milliseconds since 1970. After each part the watermark is the newest time seen, less the
-lateness. A window is closed by a part when the watermark behind it has reached its end; what comes later for
-it is late. Spark begins with a watermark of 0, so nothing is on time whose window ended before 1970.
+watermark delay. A window is closed by a part when the watermark behind it has reached its end; what comes
+later for it is late. Spark begins with a watermark of 0, so nothing is on time whose window ended before
+1970.
 """
 
 from collections import defaultdict

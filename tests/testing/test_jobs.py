@@ -37,7 +37,7 @@ def large(app: App) -> Job:
 @pytest.fixture
 def per_minute(app: App) -> Job:
     orders = app.stream(
-        "orders", "product string, amount double, at timestamp", event_time="at", lateness="10 seconds"
+        "orders", "product string, amount double, at timestamp", event_time="at", watermark_delay="10 seconds"
     )
 
     @app.job(into=app.topic("revenue", key=["start", "product"]))

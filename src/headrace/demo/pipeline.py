@@ -36,12 +36,12 @@ customers = app.table("shop.public.customers", CUSTOMER, key="id", valid_from="s
 products = app.table("shop.public.products", "id long, name string, category long, price long", key="id")
 categories = app.table("shop.public.categories", "id long, title string", key="id")
 ORDER = "order_id string, customer long, email string, product long, amount long, at timestamp"
-orders = app.stream("orders", ORDER, event_time="at", lateness="30 seconds", partitions=4)
+orders = app.stream("orders", ORDER, event_time="at", watermark_delay="30 seconds", partitions=4)
 PAYMENT = "order_id string, paid long, paid_at timestamp"
-payments = app.stream("payments", PAYMENT, event_time="paid_at", lateness="30 seconds", partitions=4)
+payments = app.stream("payments", PAYMENT, event_time="paid_at", watermark_delay="30 seconds", partitions=4)
 CLICK = "click long, customer long, product long, occurred timestamp, sent timestamp, received timestamp"
 clock = correct_clock("occurred", "sent", "received")  # phones do not know what time it is
-clicks = app.stream("clicks", CLICK, event_time=clock, lateness="30 seconds", partitions=4)
+clicks = app.stream("clicks", CLICK, event_time=clock, watermark_delay="30 seconds", partitions=4)
 BY_MINUTE = ("window_start", "product")
 
 
@@ -52,7 +52,7 @@ def revenue() -> Rows:
     return orders.window(tumbling("1 minute"), by="product").agg(*sums)
 
 
-@app.job(into=app.view("hot_products", key=BY_MINUTE), late="hot_products.late")
+@app.job(into=app.view("hot_products", key=BY_MINUTE), late_topic="hot_products.late")
 def hot_products() -> Rows:
     """How often each product was looked at in five minutes, every minute anew."""
     looks = F.count("*").alias("clicks")
@@ -74,7 +74,7 @@ def order_status() -> Rows:
 @app.job(into=app.topic("visits", key="customer"))
 def visits() -> Rows:
     """Every click with the customer's profile of that moment: who moves to Oslo clicked from Rome before."""
-    return clicks.join(customers, on={"customer": "id"}, wait="30 seconds")
+    return clicks.join(customers, on={"customer": "id"}, delay="30 seconds")
 
 
 INDEX = search("products", key="id", text=["name", "title"])

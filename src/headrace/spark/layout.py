@@ -2,8 +2,8 @@
 
 Without more said they are the columns of Spark's Kafka source. With a `valueFormat`, the column `value` is
 typed and a column `error` says of each row what did not parse, beside the bytes that did not. With
-`headerColumns` the headers of these names are columns too. A stream that can be idle (`idleAfter`) has a last
-column `heartbeat`: a time in the rows that carry nothing else.
+`headerColumns` the headers of these names are columns too. A stream that can be idle (`idleTimeout`) has a
+last column `heartbeat`: a time in the rows that carry nothing else.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Layout:
 
 def _columns(options: Options, named: Iterable[str], *, typed: bool) -> tuple[str, ...]:
     with_headers = options.flag("includeHeaders", default=False)
-    absent = {PULSE: options.text("idleAfter") is None}
+    absent = {PULSE: options.text("idleTimeout") is None}
     unasked = {ERROR: not typed, HEADERS: not with_headers}
     left_out = {name for name, is_absent in {**absent, **unasked}.items() if is_absent}
     of_source = (*(name for name in COLUMN_TYPES if name != PULSE), *named, PULSE)

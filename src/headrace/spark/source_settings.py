@@ -39,7 +39,7 @@ STREAMING: Final = (
     "follow",
     "ticks",
     "alignByTime",
-    "idleAfter",
+    "idleTimeout",
     "hints",
     "positionsOnly",
     SUMS,

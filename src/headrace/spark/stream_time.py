@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class StreamTime:
-    """The options `ticks`, `alignByTime`, `idleAfter` and `hints`, and what they come to in each batch."""
+    """The options `ticks`, `alignByTime`, `idleTimeout` and `hints`, and what they come to in each batch."""
 
     def __init__(self, options: Options) -> None:
-        folder, idle_after = options.text("hints"), options.text("idleAfter")
+        folder, idle_timeout = options.text("hints"), options.text("idleTimeout")
         topic = options.text("subscribe") or ""
         hints = None if folder is None else Hints(folder)
         self._ticks = options.flag("ticks", default=False)
@@ -29,11 +29,11 @@ class StreamTime:
         self.alignment: Alignment | None = None
         if options.flag("alignByTime", default=False):
             self.alignment = Alignment(topic, hints)
-        if idle_after is not None:
+        if idle_timeout is not None:
             where = Hints(
-                options.required("hints", "idleAfter needs a folder for what streams tell each other")
+                options.required("hints", "idleTimeout needs a folder for what streams tell each other")
             )
-            self._pulse = Pulse(topic, read_duration_s("idleAfter", idle_after), where)
+            self._pulse = Pulse(topic, read_duration_s("idleTimeout", idle_timeout), where)
 
     def ends_with_what_is_there(self) -> None:
         """Behave as a run does that ends."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias
 
 from headrace.capture.settings import CaptureSettings
+from headrace.durations import duration_text
 from headrace.errors import HeadraceError, Misuse
 from headrace.streams.callers import folder_of_caller, place_of_caller
 from headrace.streams.clocks import CORRECTED, Clock
@@ -18,16 +19,15 @@ from headrace.streams.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import timedelta
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from headrace.durations import Duration
     from headrace.feeds.feed import ChangeFeed
     from headrace.sinks.sink import Sink
-    from headrace.streams.job import OnError, Time
-    from headrace.streams.late import Late
-    from headrace.streams.rows import Mode, Operators, Rows
+    from headrace.streams.job import OnError, WatermarkPolicy
+    from headrace.streams.rows import Operators, OutputMode, Rows
     from headrace.streams.schemas import TimeUnit
     from headrace.streams.stream import Format
 
@@ -79,15 +79,38 @@ class App:
         return tuple(self._captures)
 
     def capture(
-        self, url: str, *, tables: Sequence[str] = (), name: str = "", **more: Any
+        self,
+        url: str,
+        *,
+        tables: Sequence[str] = (),
+        name: str = "",
+        columns: Sequence[str] = (),
+        mask: Sequence[str] = (),
+        hash: Sequence[str] = (),  # noqa: A002  the word of the command line
+        salt: str = "",
+        outbox: str = "",
+        partitions: int = 1,
+        warn_bytes: int = CaptureSettings.warn_bytes,
+        stop_bytes: int = CaptureSettings.stop_bytes,
     ) -> CaptureSettings:
         """Have a database's tables captured while the application runs, as `headrace capture` does.
 
         Each table becomes a topic, `<name>.<schema>.<table>`, that `app.table` reads; the name is that of the
-        database unless another is given. `more` are the other fields of `CaptureSettings`: `columns`, `mask`,
-        `hash`, `outbox`, and so on.
+        database unless another is given. The other arguments are the fields of `CaptureSettings`.
         """
-        settings = CaptureSettings(url=url, tables=tuple(tables), name=name, **more)
+        settings = CaptureSettings(
+            url=url,
+            tables=tuple(tables),
+            name=name,
+            columns=tuple(columns),
+            mask=tuple(mask),
+            hash=tuple(hash),
+            salt=salt,
+            outbox=outbox,
+            partitions=partitions,
+            warn_bytes=warn_bytes,
+            stop_bytes=stop_bytes,
+        )
         if any(other.name == settings.name for other in self._captures):
             raise Misuse(
                 f"the application captures two databases as {settings.name!r}: give one another name=."
@@ -101,23 +124,23 @@ class App:
         schema: str | StructType | None = None,
         *,
         event_time: str | Clock | None = None,
-        lateness: str | None = None,
-        idle_after: str | None = None,
+        watermark_delay: Duration | None = None,
+        idle_timeout: Duration | None = None,
         format: Format = "json",  # noqa: A002  the word that Spark's users know
         metadata: Sequence[str] = (),
         start: Literal["earliest", "latest"] = "earliest",
         max_records: int = MAX_RECORDS,
         partitions: int | None = None,
         time_unit: TimeUnit = "auto",
-        max_ahead: str | timedelta | None = MAX_AHEAD,
+        max_ahead: Duration | None = MAX_AHEAD,
     ) -> Stream:
         """The records of a topic as typed rows, for use in jobs.
 
-        `event_time` names the timestamp column that says when an event happened, and `lateness` how long jobs
-        with windows wait for stragglers. Times of devices whose clocks are wrong are put right by
-        `event_time=correct_clock("occurred", "sent")`. A stream that has had nothing for `idle_after` goes on
-        in time all the same: its windows close, and joins do not wait for it. `metadata` adds columns such as
-        `_key` and `_offset`, and `headers.trace` the header of that name as `_trace`.
+        `event_time` names the timestamp column that says when an event happened, and `watermark_delay` how
+        long windows wait for events that are out of order. `event_time=correct_clock("occurred", "sent")`
+        corrects times of devices whose clocks are wrong. The watermark of a stream that has had no records
+        for `idle_timeout` advances all the same: its windows close, and joins do not wait for it. `metadata`
+        adds columns such as `_key` and `_offset`, and `headers.trace` the header of that name as `_trace`.
 
         The topic has to exist, unless a job of the application writes it or `partitions` says with how many
         partitions to create it.
@@ -131,8 +154,8 @@ class App:
             topic=topic,
             schema=schema if schema is None or isinstance(schema, str) else schema.json(),
             event_time=CORRECTED if isinstance(event_time, Clock) else event_time,
-            lateness=lateness,
-            idle_after=idle_after,
+            watermark_delay=_text(watermark_delay),
+            idle_timeout=_text(idle_timeout),
             clock=clock,
             format=format,
             metadata=tuple(metadata),
@@ -141,7 +164,7 @@ class App:
             partitions=partitions,
             declared_at=place_of_caller(),
             time_unit=time_unit,
-            max_ahead=_duration(max_ahead),
+            max_ahead=None if max_ahead == UNLIMITED else _text(max_ahead),
         )
         self._streams.append(stream)
         return stream
@@ -153,23 +176,23 @@ class App:
         *,
         key: str | Sequence[str],
         valid_from: str | None = None,
-        keep: str = "1 day",
+        history_retention: Duration = "1 day",
         partitions: int | None = None,
         time_unit: TimeUnit = "auto",
     ) -> Table:
         """The newest row of every key of a topic, to join streams with.
 
         `valid_from` names the timestamp column that says since when a row counts (otherwise the record's
-        timestamp does), and `keep` how long a row that was replaced can still be joined. The topic has to
-        exist, unless a job or a capture writes it or `partitions` says with how many partitions to create it.
-        Numbers that are read as timestamps count `time_unit`s since 1970, as in `stream`.
+        timestamp does), and `history_retention` how long a row that was replaced can still be
+        joined. The topic has to exist, unless a job or a capture writes it or `partitions` says with how many
+        partitions to create it. Numbers that are read as timestamps count `time_unit`s since 1970.
         """
         table = Table(
             topic=topic,
             schema=schema if isinstance(schema, str) else schema.json(),
             key=(key,) if isinstance(key, str) else tuple(key),
             valid_from=valid_from,
-            keep=keep,
+            history_retention=duration_text(history_retention),
             partitions=partitions,
             time_unit=time_unit,
             declared_at=place_of_caller(),
@@ -177,7 +200,9 @@ class App:
         self._tables.append(table)
         return table
 
-    def sql(self, query: str, *, mode: Mode | None = None, **rows: Operators | DataFrame) -> Rows:
+    def sql(
+        self, query: str, *, output_mode: OutputMode | None = None, **rows: Operators | DataFrame
+    ) -> Rows:
         """The rows of an SQL query, for use in jobs: `app.sql("SELECT … FROM orders WHERE amount > 100")`.
 
         Streams have the names of their topics; one with dots is written in backticks. `rows` gives names to
@@ -185,7 +210,7 @@ class App:
         """
         from headrace.streams.sql import sql_rows
 
-        return sql_rows(query, streams=self._streams, tables=self._tables, more=rows, mode=mode)
+        return sql_rows(query, streams=self._streams, tables=self._tables, more=rows, output_mode=output_mode)
 
     def topic(
         self,
@@ -206,16 +231,18 @@ class App:
         *,
         key: str | Sequence[str],
         partitions: int | None = None,
-        keep: str = "1 day",
+        change_retention: Duration = "1 day",
         config: Mapping[str, str] | None = None,
     ) -> View:
         """A topic whose rows replace one another by key, for a job to write into; it can be read by anybody.
 
         `app.changes`, `headrace changes` and `headrace query` read it. A row with a column `_deleted` that is
-        true deletes its key. `keep` is how long every change stays, and how old a token may be.
+        true deletes its key. `change_retention` is how long every change stays, and how old a token may be.
         """
         keys = (key,) if isinstance(key, str) else tuple(key)
-        return View.of(name, key=keys, partitions=partitions, keep=keep, config=config)
+        return View.of(
+            name, key=keys, partitions=partitions, change_retention=change_retention, config=config
+        )
 
     def changes(
         self, view: str, *, since: str | None = None, follow: bool = True, broker: str | None = None
@@ -236,22 +263,26 @@ class App:
         *misplaced: Never,
         into: Output | Sequence[Output],
         name: str | None = None,
-        mode: Mode | None = None,
-        every: str | None = None,
-        dead: str = "",
-        dead_limit: float | None = None,
-        late: Late | None = None,
-        time: Time = "slowest",
+        output_mode: OutputMode | None = None,
+        trigger_interval: Duration | None = None,
+        dead_letter_topic: str | None = None,
+        max_dead_letters: int | None = None,
+        max_dead_letter_ratio: float | None = None,
+        late_topic: str | None = None,
+        allowed_lateness: Duration | None = None,
+        watermark_policy: WatermarkPolicy = "min",
         on_error: OnError = "fail",
     ) -> Callable[[Callable[[], Any]], Job]:
         """A decorator that makes a job of a function, under the function's name unless another is given.
 
         `into` is a topic, a view, a sink such as `postgres("revenue", key="product")`, or a list of them.
-        Rows that do not parse go to the topic `dead`, or `<job>.dead`; `dead_limit` is how many of them
-        (below 1: which share) stop the job. Rows that are late for a window are dropped and counted; with
-        `late="a.topic"` they go there, and with `late=correct("1 hour")` they correct the result. Where a
-        job reads several streams, time is that of the `slowest`, for nothing of it is to be late; `fastest`
-        does not wait.
+        Rows that do not parse go to the topic `dead_letter_topic`, or `<job>.dead`; more than
+        `max_dead_letters` of them, or a larger share of the rows than `max_dead_letter_ratio`, stop the job.
+
+        Rows that are late for a window are dropped and counted, or go to `late_topic`. Up to
+        `allowed_lateness` after its result they correct the window instead. Where a job reads several
+        streams, the slowest decides the watermark, so that none of its rows is late; with
+        `watermark_policy="max"` the fastest does. `trigger_interval` is the time between micro-batches.
 
         A row that the job's own code fails on (an expression, a function in Python) ends the job, with an
         error that names the offsets of its batch; with `on_error="dead_letter"` the record is a dead letter
@@ -270,12 +301,14 @@ class App:
                 name=name or function.__name__,
                 function=function,
                 into=outputs,
-                mode=mode,
-                every=every,
-                dead=dead,
-                dead_limit=dead_limit,
-                late=late,
-                time=time,
+                output_mode=output_mode,
+                trigger_interval=_text(trigger_interval),
+                dead_letter_topic=dead_letter_topic,
+                max_dead_letters=max_dead_letters,
+                max_dead_letter_ratio=max_dead_letter_ratio,
+                late_topic=late_topic,
+                allowed_lateness=_text(allowed_lateness),
+                watermark_policy=watermark_policy,
                 on_error=on_error,
             )
             if job.name in self._jobs:
@@ -309,8 +342,5 @@ class App:
             raise SystemExit(code)
 
 
-def _duration(given: str | timedelta | None) -> str | None:
-    """A duration as text; None where there is no limit."""
-    if given is None or given == UNLIMITED:
-        return None
-    return given if isinstance(given, str) else f"{round(given.total_seconds() * 1000)} ms"
+def _text(duration: Duration | None) -> str | None:
+    return None if duration is None else duration_text(duration)

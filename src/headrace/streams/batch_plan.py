@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from headrace.client.topics import NewTopic
     from headrace.spark.transactional_batch import Batch
-    from headrace.streams.late import Late, MetWindow
+    from headrace.streams.late import MetWindow
 
 Made = TypeVar("Made")
 
@@ -25,12 +25,12 @@ class BatchPlan:
         self.outputs: dict[str, NewTopic] = {}
         self.followed: dict[str, None] = {}
         """The topics of tables, in the order of the job's function."""
-        self.late: Late | None = None
-        """What the job wants done with rows that are late for a window."""
-        self.patience_ms = 0
-        """How much longer than they say themselves the streams of the job are waited for."""
+        self.notes_windows = False
+        """Whether the job wants something done with rows that are late for a window."""
+        self.allowed_lateness_ms = 0
+        """For how long after its result late rows correct a window."""
         self.windows: list[MetWindow] = []
-        """The windows of a job that wants something done with late rows, in the order of its function."""
+        """The windows, if they are noted, in the order of the job's function."""
         self.tables: dict[str, Callable[[Batch], pa.Table]] = {}
         """By the topics of the tables that are kept beside the batches: their records that named no row."""
         self.stages: list[str] = []

@@ -91,7 +91,7 @@ class Building:
     @property
     def has_idle_streams(self) -> bool:
         """Whether a stream is to go on in time when it has nothing."""
-        return any(stream.idle_after is not None for stream in self._frames)
+        return any(stream.idle_timeout is not None for stream in self._frames)
 
     @property
     def wants_more(self) -> bool:
@@ -134,7 +134,12 @@ class Building:
 
     @staticmethod
     def _rows_of(stream: Stream, frame: DataFrame) -> Rows:
-        return Rows(frame=frame, event_time=stream.event_time, lateness=stream.lateness, topic=stream.topic)
+        return Rows(
+            frame=frame,
+            event_time=stream.event_time,
+            watermark_delay=stream.watermark_delay,
+            topic=stream.topic,
+        )
 
     def schema(self, stream: Stream) -> StructType:
         """The columns of a stream that was read."""
@@ -145,7 +150,7 @@ class Building:
         for stream, frame in self._frames.items():
             if frame is rows.frame and rows.event_time is not None:
                 is_plain = stream.schema is not None and not (stream.clock or stream.metadata)
-                is_idle = stream.idle_after is not None or self._watches_times
+                is_idle = stream.idle_timeout is not None or self._watches_times
                 return stream if is_plain and not is_idle and stream not in self.by_rows else None
         return None
 
@@ -164,16 +169,16 @@ class Building:
         return timed_sums(self._patient(stream), records.toDF(*sums.columns))
 
     def _patient(self, stream: Stream) -> Stream:
-        """The stream with the lateness that the job wants: it may have to wait for longer."""
-        if stream.lateness is None or not self._held_back_ms:
+        """The stream with the watermark_delay that the job wants: it may have to wait for longer."""
+        if stream.watermark_delay is None or not self._held_back_ms:
             return stream
-        waits_ms = milliseconds_of(stream.lateness, "lateness") + self._held_back_ms
-        return replace(stream, lateness=f"{waits_ms} ms")
+        waits_ms = milliseconds_of(stream.watermark_delay, "watermark_delay") + self._held_back_ms
+        return replace(stream, watermark_delay=f"{waits_ms} ms")
 
     @property
     def _held_back_ms(self) -> int:
         """By how much the watermark is behind what the streams say."""
-        return self.plan.patience_ms + self.join_way.behind_ms
+        return self.plan.allowed_lateness_ms + self.join_way.behind_ms
 
     def _straying(self, stream: Stream) -> Straying:
         return Straying(stream, self.hints, lambda: len(self._frames), held_back_ms=self._held_back_ms)
@@ -204,7 +209,7 @@ class Building:
             .option("subscribe", stream.topic)
             .option("startingOffsets", self._start(stream))
             .option("maxOffsetsPerTrigger", str(stream.max_records))
-            .option("columns", ",".join([*columns_of(stream), *([HEARTBEAT] if stream.idle_after else [])]))
+            .option("columns", ",".join([*columns_of(stream), *([HEARTBEAT] if stream.idle_timeout else [])]))
         )
         # One source journals for all: it is the first.
         return reader.option("follow", ",".join(self._follow)) if self._follow and is_first else reader
@@ -218,8 +223,8 @@ class Building:
         if stream.event_time is None:
             return {}
         options = {"ticks": "true", "alignByTime": "true", "hints": self.hints}
-        if stream.idle_after is not None:
-            options["idleAfter"] = f"{milliseconds_of(stream.idle_after)}ms"
+        if stream.idle_timeout is not None:
+            options["idleTimeout"] = f"{milliseconds_of(stream.idle_timeout)}ms"
         return options
 
 

@@ -24,6 +24,7 @@ from headrace.streams.columns import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+    from headrace.durations import Duration
     from headrace.streams.rows import Operators, Rows
 
 CORRECTED: Final = "event_time"
@@ -112,7 +113,7 @@ def correct_clock(
     )
 
 
-def clock_skew(rows: Operators, *, by: str, every: str = "1 hour") -> Rows:
+def clock_skew(rows: Operators, *, by: str, every: Duration = "1 hour") -> Rows:
     """What the clock of each device is off by, in seconds, hour by hour: the smallest offset that was seen.
 
     Delay on the way only adds to an offset, so the smallest is the nearest to the truth. The rows are those

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.spark.transactional_sink import Batch
-    from headrace.streams.failed_rows import Failed
     from headrace.streams.job import Job
     from headrace.streams.stream import Stream
     from headrace.streams.workplace import Workplace
@@ -50,44 +49,38 @@ class DeadLetters:
         tables: Mapping[str, Callable[[Batch], pa.Table]],
         workplace: Workplace,
         counts: Callable[[], Counts],
-        failed: Callable[[Batch], Failed],
     ) -> None:
         self._job = job
         self._streams = {stream.topic: stream for stream in streams}
         self._tables = tables
         self._workplace = workplace
         self._counts = counts
-        self._failed = failed
         self.rows = 0
         self.dead = 0
 
     def of_batch(self, batch: Batch) -> DataFrame | None:
         """The records to write for a batch whose rows were computed just now; None if all of them parsed."""
-        counts, failed = self._counts(), self._failed(batch)
+        counts = self._counts()
         self.rows += sum(rows for rows, _ in counts.values())
         unread = {topic: find(batch) for topic, find in self._tables.items()}
         self.dead += sum(dead for _, dead in counts.values()) + sum(map(len, unread.values()))
-        self.dead += sum(len(offsets) for topic in failed.values() for offsets in topic.values())
         self._check_limit()
         topics = [topic for topic, (_, dead) in counts.items() if dead and topic in self._streams]
-        if failed:  # then Spark has not counted all of the batch
-            topics = [topic for topic in self._streams if topic in batch.end]
         parts = [self._read(self._streams[topic], batch) for topic in topics]
         parts += [self._letters(topic, table) for topic, table in unread.items() if len(table)]
         return reduce(lambda one, other: one.unionByName(other), parts) if parts else None
 
     def _check_limit(self) -> None:
-        limit = self._job.dead_limit
-        if limit is None or not self.dead:
-            return
-        is_share = 0 < limit < 1
-        if is_share and (self.rows < ENOUGH_ROWS or self.dead <= limit * self.rows):
-            return
-        if not is_share and self.dead <= limit:
+        most, ratio = self._job.max_dead_letters, self._job.max_dead_letter_ratio
+        if most is not None and self.dead > most:
+            limit = f"max_dead_letters={most}"
+        elif ratio is not None and self.rows >= ENOUGH_ROWS and self.dead > ratio * self.rows:
+            limit = f"max_dead_letter_ratio={ratio:g}"
+        else:
             return
         raise DeadLimitReached(
-            f"{self.dead} of {self.rows} rows were dead letters in this run, more than dead_limit={limit:g} "
-            f"allows; the batch was not written. Look at what is in {', '.join(self._streams)}; correct the "
+            f"{self.dead} of {self.rows} rows were dead letters in this run, more than {limit} allows; "
+            f"the batch was not written. Look at what is in {', '.join(self._streams)}; correct the "
             f"schema or the writer, or raise the limit (rows then go to {self._job.dead_topic!r})."
         )
 

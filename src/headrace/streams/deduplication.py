@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from headrace.durations import Duration
     from headrace.streams.rows import Rows
 
 READ_BY: Final = "_headrace_read_by"
@@ -29,7 +30,7 @@ READ_BY: Final = "_headrace_read_by"
 NESTED: Final = ("struct", "array", "map", "variant")
 
 
-def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
+def deduplicate(rows: Rows, columns: Sequence[str], *, within: Duration) -> Rows:
     """The rows of which none with the same `columns` has passed before whose time is at most `within` away.
 
     Before is the order of a partition of the log; among partitions there is none, and which of two rows in
@@ -42,7 +43,7 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: str) -> Rows:
     return current_building("deduplicate()").stateful(make, lambda: [frame])
 
 
-def _deduplicated(rows: Rows, columns: Sequence[str], within: str) -> Rows:
+def _deduplicated(rows: Rows, columns: Sequence[str], within: Duration) -> Rows:
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
     from headrace.columns.first_rows import FirstRowsKernel

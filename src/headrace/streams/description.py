@@ -124,7 +124,7 @@ def _hint(before: Description, after: Description) -> str:
         return ""
     return (
         " Neither can read the other's state. Which of the two computes a window depends on the job: Spark "
-        "does with idle_after=, metadata=, a corrected clock, emit=, and aggregates such as stddev."
+        "does with idle_timeout=, metadata=, a corrected clock, emit=, and aggregates such as stddev."
     )
 
 

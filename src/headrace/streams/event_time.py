@@ -32,14 +32,16 @@ def timed_frame(rows: Rows, what: str) -> DataFrame:
             "where they would all be late. Put it before the join, or let another job read what this one "
             "writes."
         )
-    if rows.event_time is None or rows.lateness is None:
+    if rows.event_time is None or rows.watermark_delay is None:
         raise Misuse(
             f"{what} needs to know when its events happened: declare the stream with event_time= and "
-            "lateness=, and keep that column."
+            "watermark_delay=, and keep that column."
         )
     if marked_time(rows.frame) == rows.event_time:
         return rows.frame
-    return mark_event_time(rows.frame, rows.event_time, milliseconds_of(rows.lateness, "lateness"))
+    return mark_event_time(
+        rows.frame, rows.event_time, milliseconds_of(rows.watermark_delay, "watermark_delay")
+    )
 
 
 def mark_event_time(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
@@ -55,7 +57,7 @@ def keep_event_time(frame: DataFrame, rows: Rows) -> DataFrame:
     assert rows.event_time is not None
     mark = rows.frame.schema[rows.event_time].metadata or {}
     if MARK not in mark:
-        mark = {MARK: milliseconds_of(rows.lateness or "0 ms", "lateness")}
+        mark = {MARK: milliseconds_of(rows.watermark_delay or "0 ms", "watermark_delay")}
     return mark_like(frame, rows.event_time, mark)
 
 
@@ -83,7 +85,7 @@ def marked_time(frame: DataFrame) -> str | None:
     return marked[0] if len(marked) == 1 else None
 
 
-def lateness_of(frame: DataFrame, column: str) -> str:
+def watermark_delay_of(frame: DataFrame, column: str) -> str:
     """How long Spark waits for events by the mark of their time, as a duration."""
     return f"{frame.schema[column].metadata[MARK]} ms"
 

@@ -58,7 +58,7 @@ UNKNOWN_ARGUMENT: Final = re.compile(
 ADVICE: Final = {
     "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION": "Results of an aggregation without a window change with "
     "every row, so they cannot be appended. Write them into a view, into=app.view(…, key=…), or as changes, "
-    'mode="update"; or aggregate by window, stream.window(tumbling("1 minute"), by=…).agg(…).',
+    'output_mode="update"; or aggregate by window, stream.window(tumbling("1 minute"), by=…).agg(…).',
     "NON_TIME_WINDOW_NOT_SUPPORTED_IN_STREAMING": "Use .top(…) for the first rows of each window, or a "
     "window of event time.",
 }

@@ -94,7 +94,6 @@ class FailedRows:
         self._workplace = workplace
         self._tally = tally
         self._is_stateful = bool(building.operators) or keeps_state(rows.frame)
-        self._found: tuple[int, Failed] | None = None
         self._results: list[tuple[str, str]] = []
         self._last = self._last_operator(rows) if job.on_error == "dead_letter" else None
         building.plan.before(self._forget)
@@ -104,10 +103,6 @@ class FailedRows:
     def results(self) -> DataFrame | None:
         """The rows that the streaming query ends with, if the rest of the job is applied to its batches."""
         return None if self._last is None else self._building.operators[self._last].frame
-
-    def of_batch(self, batch: Batch) -> Failed:
-        """The records of a batch that failed; none if it was computed without an error."""
-        return self._found[1] if self._found is not None and self._found[0] == batch.id else {}
 
     def recover(self, batch: Batch, error: Exception) -> None:
         """Have the source leave out the records that the batch failed on.
@@ -136,8 +131,6 @@ class FailedRows:
             log.warning(
                 "job %s: batch %d failed once and not again: %s", self._job.name, batch.id, cause.sentence
             )
-        self._found = (batch.id, failed)
-        self._tally.failed += _count(failed)
         self._publish(failed)
 
     @contextmanager
@@ -334,7 +327,3 @@ def _listed(ranges: Sequence[Range]) -> str:
 
 def _numbered(part: Sequence[range]) -> str:
     return f"{len(part[0])} results"
-
-
-def _count(failed: Failed) -> int:
-    return sum(len(offsets) for partitions in failed.values() for offsets in partitions.values())

@@ -39,7 +39,7 @@ def map_arrow(rows: Rows, function: Callable[[pa.RecordBatch], Any], schema: str
 
     step = ArrowStep.of(rows.frame, stage, struct)
     if rows.event_time is None or not _has_time(struct, rows.event_time):
-        return replace(rows, frame=step.rows, step=step, event_time=None, lateness=None)
+        return replace(rows, frame=step.rows, step=step, event_time=None, watermark_delay=None)
     timed = keep_event_time(step.rows, rows)
     return replace(rows, frame=timed, step=step.giving(timed))
 

@@ -16,7 +16,7 @@ from headrace.streams.workplace import PARTITIONS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.streams.rows import Mode
+    from headrace.streams.rows import OutputMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Into:
             for topic in self.topics
         ]
 
-    def mode_for(self, rows: DataFrame) -> Mode:
+    def mode_for(self, rows: DataFrame) -> OutputMode:
         """How rows are written that do not say it themselves: as changes, where one output wants that."""
-        modes: list[Mode] = [topic.mode_for(rows) for topic in self.topics]
+        modes: list[OutputMode] = [topic.mode_for(rows) for topic in self.topics]
         if self.sinks:
             modes.append(mode_of_replacing_rows(rows))
         return "update" if "update" in modes else "append"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headrace.client.topics import NewTopic
+from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.names import checked_name
-from headrace.streams.rows import Operators, Rows
+from headrace.streams.rows import Operators, OutputMode, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,15 +18,11 @@ if TYPE_CHECKING:
     from headrace.streams.batch_plan import BatchPlan
     from headrace.streams.building import Building
     from headrace.streams.into import Into
-    from headrace.streams.late import Late
-    from headrace.streams.rows import Mode
 
-Time = Literal["slowest", "fastest"]
+WatermarkPolicy = Literal["min", "max"]
 OnError = Literal["fail", "dead_letter"]
 Result = Any
 """What a job's function returns: a DataFrame, rows or a stream. (Any, so that users need not annotate.)"""
-DROP: Final = "drop"
-"""Late rows are dropped, and counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,41 +33,44 @@ class Job:
     name: str
     function: Callable[[], Result]
     into: Into
-    mode: Mode | None = None
-    """How rows are written; otherwise as the rows ask for it, and appended where they do not."""
-    every: str | None = None
+    output_mode: OutputMode | None = None
+    """Spark's output mode; otherwise as the rows ask for it, and `append` where they do not."""
+    trigger_interval: str | None = None
     """The time between micro-batches, such as "10 seconds"; otherwise each follows the one before at once."""
-    dead: str = ""
-    """The topic of rows that do not parse; otherwise `<job>.dead`."""
-    dead_limit: float | None = None
-    """How many of them stop the job: a number of rows, or below 1 a share of the rows."""
-    time: Time = "slowest"
-    """Of several streams, the one whose watermark counts."""
-    late: Late | None = None
-    """What becomes of rows that are late for a window: `drop` (as without it), a topic, or `correct(…)`."""
+    dead_letter_topic: str | None = None
+    """The topic of dead letters; otherwise `<job>.dead`."""
+    max_dead_letters: int | None = None
+    """How many dead letters of a run the job accepts."""
+    max_dead_letter_ratio: float | None = None
+    """Which share of the rows of a run may be dead letters."""
+    watermark_policy: WatermarkPolicy = "min"
+    """Whether the slowest or the fastest of several streams decides the watermark."""
+    late_topic: str | None = None
+    """The topic of rows that are late for a window; otherwise they are dropped and counted."""
+    allowed_lateness: str | None = None
+    """For how long after its result late rows correct a window."""
     on_error: OnError = "fail"
     """Whether a row that the job's own code fails on ends the job, or is a dead letter."""
 
     def __post_init__(self) -> None:
         checked_name(self.name, "job")
-        if self.late_topic is not None:
-            checked_name(self.late_topic, "topic")
-        if self.dead:
-            checked_name(self.dead, "topic")
-        if self.mode not in (None, "append", "update", "complete"):
-            raise Misuse(
-                f"job {self.name!r}: mode {self.mode!r} is not known: use append, update or complete."
-            )
-        if self.time not in get_args(Time):
-            raise Misuse(f"job {self.name!r}: time {self.time!r} is not known: use slowest or fastest.")
-        if self.on_error not in get_args(OnError):
-            raise Misuse(
-                f"job {self.name!r}: on_error {self.on_error!r} is not known: use fail or dead_letter."
-            )
-        if self.dead_limit is not None and self.dead_limit < 0:
-            raise Misuse(
-                f"job {self.name!r}: dead_limit is a number of rows, or a share of them such as 0.01."
-            )
+        for topic in (self.late_topic, self.dead_letter_topic):
+            if topic is not None:
+                checked_name(topic, "topic")
+        choices = {"output_mode": OutputMode, "watermark_policy": WatermarkPolicy, "on_error": OnError}
+        for name, choice in choices.items():
+            if getattr(self, name) not in (*get_args(choice), *([None] if name == "output_mode" else [])):
+                raise Misuse(
+                    f"job {self.name!r}: {name} {getattr(self, name)!r} is not known: use "
+                    f"{', '.join(get_args(choice))}."
+                )
+        if self.max_dead_letters is not None and self.max_dead_letters < 0:
+            raise Misuse(f"job {self.name!r}: max_dead_letters is a number of rows, 0 or more.")
+        if self.max_dead_letter_ratio is not None and not 0 <= self.max_dead_letter_ratio <= 1:
+            raise Misuse(f"job {self.name!r}: max_dead_letter_ratio is a share of the rows, such as 0.01.")
+        for name in ("trigger_interval", "allowed_lateness"):
+            if getattr(self, name) is not None:
+                milliseconds_of(getattr(self, name), f"job {self.name!r}: {name}")
 
     def __call__(self) -> Result:
         """What the function returns."""
@@ -83,14 +83,8 @@ class Job:
 
     @property
     def dead_topic(self) -> str:
-        """Where rows go that do not parse."""
-        return self.dead or f"{self.name}.dead"
-
-    @property
-    def late_topic(self) -> str | None:
-        """Where rows go that are late for a window; None if they are dropped."""
-        topic = self.late if isinstance(self.late, str) or self.late is None else self.late.beyond
-        return None if topic == DROP else topic
+        """Where dead letters go."""
+        return self.dead_letter_topic or f"{self.name}.dead"
 
     @property
     def place(self) -> str:
@@ -109,7 +103,7 @@ class Job:
         """The rows that the function returns."""
         from pyspark.sql import DataFrame
 
-        self._say_what_is_late(building.plan)
+        self._plan_late_rows(building.plan)
         with building.active():
             result = self.function()
             rows = result.rows if isinstance(result, Operators) else result
@@ -125,11 +119,11 @@ class Job:
                 f"job {self.name!r} returned a DataFrame that does not come from a stream: begin with `.df` "
                 "of an `app.stream(…)`."
             )
-        if building.plan.late is not None and not building.plan.windows:
-            raise Misuse(f"job {self.name!r} has late={self.late!r}, but no window that rows are late for.")
+        if building.plan.notes_windows and not building.plan.windows:
+            option = "allowed_lateness" if self.late_topic is None else "late_topic"
+            raise Misuse(f"job {self.name!r} has {option}=, but no window that rows are late for.")
         self._check_key(rows)
-        mode = self.mode or rows.mode or self.into.mode_for(rows.frame)
-        return replace(rows, mode=mode, every=self.every or rows.every)
+        return replace(rows, mode=self.output_mode or rows.mode or self.into.mode_for(rows.frame))
 
     def _check_key(self, rows: Rows) -> None:
         for view in self.into.views:
@@ -139,9 +133,9 @@ class Job:
                     f"{view.name!r} has the key {', '.join(view.key)}: give the view the same key."
                 )
 
-    def _say_what_is_late(self, plan: BatchPlan) -> None:
-        plan.late = None if self.late == DROP else self.late
-        if self.late is not None and not isinstance(self.late, str):
-            plan.patience_ms = self.late.within_ms
+    def _plan_late_rows(self, plan: BatchPlan) -> None:
+        if self.allowed_lateness is not None:
+            plan.allowed_lateness_ms = milliseconds_of(self.allowed_lateness)
+        plan.notes_windows = self.late_topic is not None or plan.allowed_lateness_ms > 0
         if self.late_topic is not None:
             plan.write_to(NewTopic(name=self.late_topic, partitions=1))

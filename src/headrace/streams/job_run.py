@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.topics import NewTopic
+from headrace.durations import interval_of
 from headrace.errors import HeadraceError, Misuse
 from headrace.spark.progress import create_progress_topic, read_mark
 from headrace.spark.shared_folder import check_shared
@@ -206,7 +207,7 @@ class JobRun:
         into_topics = [topic.name for topic in self.job.into.topics]
         failed = FailedRows(self.job, building, rows, self._workplace, self.tally)
         letters = DeadLetters(
-            self.job, building.streams, building.plan.tables, self._workplace, self._observed, failed.of_batch
+            self.job, building.streams, building.plan.tables, self._workplace, self._observed
         )
         building.plan.add_rows(letters.of_batch)
         building.plan.add_rows(lambda batch: self._count_left_out(building.state, batch))
@@ -232,14 +233,14 @@ class JobRun:
             steps=self._step,
         )
         # A query takes the settings of the session when it starts.
-        self._workplace.spark.conf.set(WATERMARK_POLICY, "max" if self.job.time == "fastest" else "min")
+        self._workplace.spark.conf.set(WATERMARK_POLICY, self.job.watermark_policy)
         handover = self._hand_over(rows) if failed.results is None else Handover(frame=failed.results)
         with fitting_batches(handover):
             return self._sink.start(
                 handover.frame,
                 through=handover.through,
                 checkpoint=self._folder.checkpoint,
-                trigger=self._trigger(rows),
+                trigger=self._trigger(),
                 query_name=self.job.full_name,
                 output_mode=rows.mode or "append",
             )
@@ -267,10 +268,11 @@ class JobRun:
             steps=self._step,
         )
 
-    def _trigger(self, rows: Rows) -> dict[str, Any]:
+    def _trigger(self) -> dict[str, Any]:
         if self._once:
             return {"availableNow": True}
-        return {"processingTime": rows.every} if rows.every else {}
+        interval = self.job.trigger_interval
+        return {} if interval is None else {"processingTime": interval_of(interval)}
 
     def _observed(self) -> Counts:
         return observed_counts(self._last_execution())

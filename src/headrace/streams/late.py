@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
 from headrace.spark.keyed_state import late_rows
@@ -29,13 +29,10 @@ if TYPE_CHECKING:
 
     from headrace.spark.transactional_batch import Batch
     from headrace.streams.building import Building
-    from headrace.streams.correction import Correct
     from headrace.streams.job import Job
     from headrace.streams.rows import Rows
     from headrace.streams.windows import Window
 
-Late: TypeAlias = "str | Correct"
-"""What becomes of late rows: the topic that they go to, or the correction of the result."""
 DROPPED: Final = "numRowsDroppedByWatermark"
 """Spark's name for the number of rows, or of sums of rows, that an operator dropped as late."""
 
@@ -49,21 +46,20 @@ class MetWindow:
     can_be_late: bool
 
 
-def note_window(rows: Rows, window: Window) -> Late | None:
-    """What the job that is being made wants done with rows that are late for a window of its."""
+def note_window(rows: Rows, window: Window) -> None:
+    """Note a window of the job that is being built, if it wants something done with late rows."""
     plan = current_building("a window").plan
-    if plan.late is None:
-        return None
+    if not plan.notes_windows:
+        return
     # What an operator that keeps state hands on is never late: Spark holds the watermark back for it.
     can_be_late = not rows.frame.isStreaming or not keeps_state(rows.frame)
     plan.windows.append(MetWindow(rows=rows, window=window, can_be_late=can_be_late))
-    if not can_be_late and not isinstance(plan.late, str):
+    if not can_be_late and plan.allowed_lateness_ms:
         raise Misuse(
-            "late=correct(…) is for windows right behind a stream: what a join, another window or "
+            "allowed_lateness= is for windows right behind a stream: what a join, another window or "
             "deduplicate() gives is never late. Write the result of that step into a topic, and let a job of "
             "its own put it into windows."
         )
-    return plan.late
 
 
 def keeps_state(frame: DataFrame) -> bool:

@@ -135,8 +135,8 @@ class Rebuild:
             self.job,
             name=f"{self.job.name}.{REBUILD}",
             into=Into((replace(self._view, name=self._topic, partitions=self._partitions()),)),
-            dead=f"{self.job.dead_topic}.{REBUILD}",
-            late=f"{late}.{REBUILD}" if late is not None and late == self.job.late else self.job.late,
+            dead_letter_topic=f"{self.job.dead_topic}.{REBUILD}",
+            late_topic=None if late is None else f"{late}.{REBUILD}",
         )
 
     @property
@@ -183,7 +183,7 @@ class Rebuild:
         self._folder.adopt(Path(beside.checkpoint))
         beside.delete()
         self._is_over = True
-        late = {topic for topic in (aside.late_topic,) if topic and topic != self.job.late_topic}
+        late = () if aside.late_topic is None else (aside.late_topic,)
         _delete_topics(self._workplace.bootstrap, {aside.into.name, aside.dead_topic, *late})
 
 

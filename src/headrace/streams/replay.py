@@ -53,7 +53,7 @@ class _Replay(Building):
 
     def __init__(self, building: Building) -> None:
         super().__init__(building.spark, building.bootstrap, job=building.job, state=building.state)
-        self.plan.late = building.plan.late
+        self.plan.notes_windows = building.plan.notes_windows
         self._of = building
 
     def stateful(self, make: Callable[[], Rows], inputs: Callable[[], Sequence[DataFrame]]) -> Rows:  # noqa: ARG002

@@ -54,7 +54,7 @@ class Tally:
     refused: int = 0
     """Rows that a target did not take: they are dead letters too. Another thread counts them."""
     failed: int = 0
-    """Records that the job's own code failed on: they are dead letters too. Another thread counts them."""
+    """Results that the job's own code failed on: they are dead letters too. Another thread counts them."""
     held_up: str = ""
     """Which target the job waits for, and why. Another thread says so."""
     lag: int | None = None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from headrace.durations import Duration
     from headrace.spark.arrow_step import ArrowStep
     from headrace.streams.staged_join import How as StreamHow
     from headrace.streams.stream_join import Within
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.streams.windowing import Windowed
     from headrace.streams.windows import Window
 
-Mode = Literal["append", "update", "complete"]
+OutputMode = Literal["append", "update", "complete"]
 On: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
 """What a join compares: columns with one name on both sides, or names of the left to those of the right."""
 
@@ -70,19 +71,25 @@ class Operators:
 
     @overload
     def join(
-        self, other: Table, on: On, *, as_of: AsOf = "event", how: TableHow = "left", wait: str | None = None
+        self,
+        other: Table,
+        on: On,
+        *,
+        as_of: AsOf = "event",
+        how: TableHow = "left",
+        delay: Duration | None = None,
     ) -> Rows: ...
 
     def join(self, other: Operators | Table, on: On, **options: Any) -> Rows:
         """Each row with the rows of `other` that belong to it, by the columns `on`.
 
-        `other` is a stream or rows (`within=`, `how=`: see `stream_join`), or a table (`as_of=`, `wait=`,
+        `other` is a stream or rows (`within=`, `how=`: see `stream_join`), or a table (`as_of=`, `delay=`,
         `how=`: see `table_join`).
         """
         if isinstance(other, Table):
             from headrace.streams.table_join import join_table
 
-            _check_options(options, ("as_of", "how", "wait"), "a stream with a table")
+            _check_options(options, ("as_of", "how", "delay"), "a stream with a table")
             return join_table(self.rows, other, on, **options)
         from headrace.streams.stream_join import join_streams
 
@@ -94,7 +101,7 @@ class Operators:
             )
         return join_streams(self.rows, other.rows, on, **options)
 
-    def deduplicate(self, *columns: str, within: str) -> Rows:
+    def deduplicate(self, *columns: str, within: Duration) -> Rows:
         """The first row of each value of `columns`; one that comes again within that time is left out."""
         from headrace.streams.deduplication import deduplicate
 
@@ -133,12 +140,10 @@ class Rows(Operators):
     frame: DataFrame
     event_time: str | None = None
     """The column that says when an event happened."""
-    lateness: str | None = None
+    watermark_delay: str | None = None
     """How long jobs wait for events that come late."""
-    mode: Mode | None = None
+    mode: OutputMode | None = None
     """How a job has to write these rows; otherwise it appends them."""
-    every: str | None = None
-    """The time between micro-batches that these rows ask for."""
     topic: str | None = None
     """The topic that the rows are from, as long as they are from one: joins name columns by it."""
     key: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Colu
     from pyspark.sql.types import StructType
 
     assert rows.event_time is not None
-    assert rows.lateness is not None
+    assert rows.watermark_delay is not None
     try:
         aggregates = read_aggregates(rows.frame, by, columns)
     except Uncombinable as reason:
@@ -73,7 +73,7 @@ def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Colu
         behind_ms=rows.behind_ms,
         outline=f"events of the last {window.size} with {frame.drop(rows.event_time).schema.simpleString()}",
     )
-    marked = mark_event_time(step.rows, rows.event_time, milliseconds_of(rows.lateness))
+    marked = mark_event_time(step.rows, rows.event_time, milliseconds_of(rows.watermark_delay))
     return replace(rows, frame=marked, step=step.giving(marked), mode="append")
 
 

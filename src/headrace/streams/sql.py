@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.columns import listed, quoted
-from headrace.streams.event_time import lateness_of, marked_time
+from headrace.streams.event_time import marked_time, watermark_delay_of
 from headrace.streams.explanation import root_cause
 from headrace.streams.rows import Operators, Rows
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.streams.rows import Mode
+    from headrace.streams.rows import OutputMode
     from headrace.streams.stream import Stream
     from headrace.streams.table import Table
 
@@ -39,7 +39,7 @@ def sql_rows(
     streams: Sequence[Stream],
     tables: Sequence[Table] = (),
     more: Mapping[str, Any] | None = None,
-    mode: Mode | None = None,
+    output_mode: OutputMode | None = None,
 ) -> Rows:
     """The rows of a query over streams by their topics, and over `more` by the names given there."""
     spark = current_building("app.sql(…)").spark
@@ -53,7 +53,7 @@ def sql_rows(
                 raise Misuse(_unknown(missing, sources, tables))
             _frame(missing, sources[missing]).createTempView(quoted(missing))
             views.append(missing)
-    return _as_rows(missing, mode)
+    return _as_rows(missing, output_mode)
 
 
 def _sources(streams: Sequence[Stream], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _unknown(name: str, sources: Mapping[str, Any], tables: Sequence[Table]) -> 
     return f"the SQL names {whole!r}, which is no stream of the application: {known}. Declare it first."
 
 
-def _as_rows(frame: DataFrame, mode: Mode | None) -> Rows:
+def _as_rows(frame: DataFrame, mode: OutputMode | None) -> Rows:
     time = marked_time(frame)
-    lateness = None if time is None else lateness_of(frame, time)
-    return Rows(frame=frame, event_time=time, lateness=lateness, mode=mode)
+    watermark_delay = None if time is None else watermark_delay_of(frame, time)
+    return Rows(frame=frame, event_time=time, watermark_delay=watermark_delay, mode=mode)

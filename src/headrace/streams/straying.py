@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.streams")
 
 MESSAGE: Final = (
-    "the stream of %r: event times (%s) are %s the times of their records by more than lateness=%r. While a "
-    "backlog is read, in step with the times of records, events may be late: give the stream more lateness, "
-    "or a max_records that takes the backlog in one piece."
+    "the stream of %r: event times (%s) are %s the times of their records by more than watermark_delay=%r. "
+    "While a backlog is read, in step with the times of records, events may be late: give the stream a "
+    "longer watermark_delay, or a max_records that takes the backlog in one piece."
 )
 
 
@@ -38,7 +38,7 @@ class Straying:
         self._stream = stream
         self._hints = Hints(folder)
         self._streams = streams
-        self._lateness_ms = milliseconds_of(stream.lateness or "0 ms")
+        self._watermark_delay_ms = milliseconds_of(stream.watermark_delay or "0 ms")
         self._held_back_ms = held_back_ms  # what the job waits for beyond that
         self._cuts_ms: tuple[int | None, int | None] = (None, None)
         self._has_spoken = False
@@ -55,14 +55,16 @@ class Straying:
         found = self._strays(batch.watermark_ms, before_ms, end_ms)
         if found is not None:
             self._has_spoken = True
-            log.warning(MESSAGE, self._stream.topic, self._stream.event_time, found, self._stream.lateness)
+            log.warning(
+                MESSAGE, self._stream.topic, self._stream.event_time, found, self._stream.watermark_delay
+            )
 
     def _strays(self, watermark_ms: int, before_ms: int | None, end_ms: int) -> str | None:
         # The watermark is that of the slowest stream, so no stream's newest event is older than this.
-        newest_ms = watermark_ms + self._lateness_ms + self._held_back_ms
-        if newest_ms > end_ms + self._lateness_ms:
+        newest_ms = watermark_ms + self._watermark_delay_ms + self._held_back_ms
+        if newest_ms > end_ms + self._watermark_delay_ms:
             return "ahead of"
         is_alone = self._streams() == 1
-        if is_alone and before_ms is not None and 0 < newest_ms < before_ms - self._lateness_ms:
+        if is_alone and before_ms is not None and 0 < newest_ms < before_ms - self._watermark_delay_ms:
             return "behind"
         return None

@@ -42,7 +42,7 @@ class Stream(Operators):
     schema: str | None
     """The fields of the value, as DDL or as the JSON of a StructType; nothing for text and raw."""
     event_time: str | None = None
-    lateness: str | None = None
+    watermark_delay: str | None = None
     format: Format = "json"
     metadata: tuple[str, ...] = ()
     """Which of `METADATA`, and which headers, become columns: `key` as `_key`, and so on."""
@@ -50,7 +50,7 @@ class Stream(Operators):
     """Where a job without a checkpoint begins."""
     max_records: int = MAX_RECORDS
     """The most that one micro-batch reads: a backlog is worked off in pieces of this size."""
-    idle_after: str | None = None
+    idle_timeout: str | None = None
     """How long a stream may have nothing before its time goes on without it."""
     clock: Clock | None = None
     """How the event time is made of the times of a device whose clock may be wrong."""
@@ -77,20 +77,24 @@ class Stream(Operators):
             problems.append(
                 "json and csv need a schema; text and raw have one column, `value`, and need none."
             )
-        if (self.event_time is None) != (self.lateness is None):
+        if (self.event_time is None) != (self.watermark_delay is None):
             problems.append(
-                "event_time and lateness belong together: the column that says when an event happened, and "
-                'how long to wait for those that come late, such as lateness="2 minutes".'
+                "event_time and watermark_delay belong together: the column that says when an event "
+                'happened, and how long to wait for late ones, such as watermark_delay="2 minutes".'
             )
-        if self.idle_after is not None and self.event_time is None:
-            problems.append("idle_after is about event time: declare event_time and lateness too.")
+        if self.idle_timeout is not None and self.event_time is None:
+            problems.append("idle_timeout is about event time: declare event_time and watermark_delay too.")
         if self.time_unit not in get_args(TimeUnit):
             problems.append(
                 f"time_unit {self.time_unit!r} is not known: use {', '.join(get_args(TimeUnit))}."
             )
         if self.event_time is None and self.max_ahead != MAX_AHEAD:
-            problems.append("max_ahead is about event time: declare event_time and lateness too.")
-        durations = {"lateness": self.lateness, "idle_after": self.idle_after, "max_ahead": self.max_ahead}
+            problems.append("max_ahead is about event time: declare event_time and watermark_delay too.")
+        durations = {
+            "watermark_delay": self.watermark_delay,
+            "idle_timeout": self.idle_timeout,
+            "max_ahead": self.max_ahead,
+        }
         for name, text in durations.items():
             if text is not None:
                 milliseconds_of(text, f"the stream of {self.topic!r}: {name}")

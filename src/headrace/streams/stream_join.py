@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+    from headrace.durations import Duration
     from headrace.spark.arrow_step import ArrowStep
     from headrace.streams.rows import On
 
-Within: TypeAlias = "str | tuple[str, str]"
+Within: TypeAlias = "Duration | tuple[Duration, Duration]"
 """How far apart the times may be; a pair says how far the right one may lie before and after the left one."""
 
 HOW: Final = ("inner", "left", "right", "full")
@@ -71,8 +72,7 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
             frame=frame,
             step=step,
             event_time=time,
-            lateness=None if time is None else (right if how == "right" else left).lateness,
-            every=left.every or right.every,
+            watermark_delay=None if time is None else (right if how == "right" else left).watermark_delay,
             # What Spark takes off the watermark for those that follow.
             behind_ms=plan.behind_ms + max(bounds_ms) + 1,
         )
@@ -108,7 +108,7 @@ def _result_time(left: Rows, right: Rows, how: How, names: Mapping[str, str]) ->
 
 def _bounds_ms(within: Within) -> tuple[int, int]:
     """How long before and how long after the left row the right one may have happened."""
-    before, after = (within, within) if isinstance(within, str) else within
+    before, after = within if isinstance(within, tuple) else (within, within)
     return milliseconds_of(before, "within"), milliseconds_of(after, "within")
 
 

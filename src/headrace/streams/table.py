@@ -32,7 +32,7 @@ class Table:
     """The columns that name a row."""
     valid_from: str | None = None
     """The timestamp column that says since when a row counts; otherwise the record's timestamp does."""
-    keep: str = "1 day"
+    history_retention: str = "1 day"
     """How long a row that was replaced can still be joined, in event time."""
     format: Literal["json"] = "json"
     time_unit: TimeUnit = "auto"
@@ -51,7 +51,7 @@ class Table:
                 f"the table of {self.topic!r}: time_unit {self.time_unit!r} is not known: use "
                 f"{', '.join(get_args(TimeUnit))}."
             )
-        milliseconds_of(self.keep, f"keep of the table of {self.topic!r}")
+        milliseconds_of(self.history_retention, f"history_retention of the table of {self.topic!r}")
         if self.partitions is not None and self.partitions < 1:
             raise Misuse(f"the table of {self.topic!r}: partitions is at least 1.")
 
@@ -67,7 +67,7 @@ class Table:
         """What changes in the table, for a job to hand on.
 
         These are the rows that are new or different, and, with a column `_deleted`, those that are gone.
-        `.signed` has them for sums.
+        `.changelog` has them with weights, for sums.
         """
         from headrace.streams.table_view import TableView
 

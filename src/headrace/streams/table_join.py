@@ -2,7 +2,7 @@
 
 The table's copy holds the versions of every row, each with the time since when it counts. A row of the stream
 finds the newest version that is not newer than itself, so that the answer does not depend on when the row
-comes. What does depend on it is whether the version is there already: `wait` holds rows back for the table.
+comes. What does depend on it is whether the version is there already: `delay` holds rows back for the table.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
+    from headrace.durations import Duration
     from headrace.streams.building import Building
     from headrace.streams.rows import On, Rows
     from headrace.streams.table import Table
@@ -38,14 +39,20 @@ KEY: Final = "_headrace_key_"
 
 
 def join_table(
-    rows: Rows, table: Table, on: On, *, as_of: AsOf = "event", how: How = "left", wait: str | None = None
+    rows: Rows,
+    table: Table,
+    on: On,
+    *,
+    as_of: AsOf = "event",
+    how: How = "left",
+    delay: Duration | None = None,
 ) -> Rows:
     """Each row with the row of the table that has its key.
 
     `as_of="event"` takes the version that counted at the row's event time, `"latest"` the newest one there
     is. The columns are those of the row and then those of the table without its key; where the table has a
     name that is taken, it gets the name of its topic before it: `users_name`. Without a row in the table
-    these are null, or with `how="inner"` there is no row. `wait="5 minutes"` joins a row when the watermark
+    these are null, or with `how="inner"` there is no row. `delay="5 minutes"` joins a row when the watermark
     is that long after it, so that versions that come later than their events are seen; rows that have waited
     are behind the watermark, so a window over them belongs into another job.
 
@@ -60,9 +67,9 @@ def join_table(
 
     _follow(building, table, columns)
     time = rows.event_time
-    if wait is not None:
+    if delay is not None:
         timed = rows
-        rows = building.stateful(lambda: hold_rows(timed, tuple(pairs), wait), lambda: [timed.frame])
+        rows = building.stateful(lambda: hold_rows(timed, tuple(pairs), delay), lambda: [timed.frame])
     stage = TableStage(
         topic=table.topic,
         keys=tuple(f"{KEY}{index}" for index in range(len(table.key))),
@@ -91,7 +98,7 @@ def _check_choices(rows: Rows, as_of: str, how: str) -> None:
     if as_of == "event" and rows.event_time is None:
         raise Misuse(
             "the join needs to know when its events happened: declare the stream with event_time= and "
-            'lateness=, or write as_of="latest" to join what the table holds now.'
+            'watermark_delay=, or write as_of="latest" to join what the table holds now.'
         )
 
 
@@ -125,7 +132,7 @@ def _definition(table: Table, columns: StructType) -> Definition:
         row_type=to_arrow_type(columns, timezone="UTC"),
         key=table.key,
         valid_from=table.valid_from,
-        keep_us=milliseconds_of(table.keep, "keep") * 1000,
+        keep_us=milliseconds_of(table.history_retention, "history_retention") * 1000,
         time_unit=table.time_unit,
     )
 
@@ -195,6 +202,6 @@ def _result_type(rows: StructType, table: Table, columns: StructType) -> StructT
 
 def _timed(joined: DataFrame, rows: Rows) -> DataFrame:
     """The joined rows with the mark of the event time, which a step in Python may have lost."""
-    if rows.event_time is None or rows.lateness is None or marked_time(joined) == rows.event_time:
+    if rows.event_time is None or rows.watermark_delay is None or marked_time(joined) == rows.event_time:
         return joined
     return keep_event_time(joined, rows)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.streams.view_layout import How
     from headrace.tables.view_join import ViewShape
 
-SIGN: Final = "_sign"
+WEIGHT: Final = "_weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,21 +83,21 @@ class TableView(Operators):
         return Rows(frame=step.rows, step=step, key=self.first.key)
 
     @property
-    def signed(self) -> Rows:
-        """The changes for sums: each row that came with `_sign` 1, and each that went with `_sign` -1.
+    def changelog(self) -> Rows:
+        """The changes as a changelog with weights: an inserted row has `_weight` 1, a retracted one -1.
 
-        A row that is different now went as it was, and came as it is. So the sum of `_sign` is the number of
-        rows that there are, and the sum of `_sign * amount` is the sum of their amounts.
+        A row that is updated is retracted as it was and inserted as it is. So the sum of `_weight` is the
+        number of rows that there are, and the sum of `_weight * amount` is the sum of their amounts.
         """
-        return current_building("a view over tables").stateful(self._signed_rows, list)
+        return current_building("a view over tables").stateful(self._changelog_rows, list)
 
-    def _signed_rows(self) -> Rows:
+    def _changelog_rows(self) -> Rows:
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
         layout, stream, folder = self._followed(with_images=True)
         went, came = (
-            self._image(stream, folder, layout, is_after=is_after).withColumn(SIGN, F.lit(sign))
-            for is_after, sign in ((False, -1), (True, 1))
+            self._image(stream, folder, layout, is_after=is_after).withColumn(WEIGHT, F.lit(weight))
+            for is_after, weight in ((False, -1), (True, 1))
         )
         return Rows(frame=went.unionAll(came))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from headrace.columns.documents import RecordForm
-    from headrace.streams.rows import Mode
+    from headrace.streams.rows import OutputMode
 
 TIMESTAMP: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """Spark would cut off microseconds."""
@@ -55,7 +55,7 @@ class Topic:
                 f"topic {self.name!r}: with format raw the key is the column `key`; leave `key=` out."
             )
 
-    def mode_for(self, rows: DataFrame) -> Mode:  # noqa: ARG002  views look at the rows
+    def mode_for(self, rows: DataFrame) -> OutputMode:  # noqa: ARG002  views look at the rows
         """How rows are written that do not say it themselves."""
         return "append"
 

@@ -37,7 +37,7 @@ def typed_rows(stream: Stream, records: DataFrame, *, watched: bool = False) -> 
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
     rows = _parsed(stream, records)
-    if stream.event_time is None or stream.lateness is None:
+    if stream.event_time is None or stream.watermark_delay is None:
         return rows
     rows = _timed(stream, rows)
     _check_event_time(stream, rows)
@@ -46,7 +46,7 @@ def typed_rows(stream: Stream, records: DataFrame, *, watched: bool = False) -> 
     if HEARTBEAT in records.columns:
         at = F.coalesce(_hidden(HEARTBEAT), quoted(stream.event_time))
         rows = rows.withColumn(stream.event_time, at)
-    return _behind_a_barrier(rows.withWatermark(stream.event_time, interval_of(stream.lateness)))
+    return _behind_a_barrier(rows.withWatermark(stream.event_time, interval_of(stream.watermark_delay)))
 
 
 def timed_sums(stream: Stream, records: DataFrame) -> DataFrame:
@@ -54,13 +54,13 @@ def timed_sums(stream: Stream, records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     assert stream.event_time is not None
-    assert stream.lateness is not None
+    assert stream.watermark_delay is not None
     sums = {"rows": RECORDS, "dead": DEAD_RECORDS, "untimed": UNTIMED_RECORDS}
     counts = [F.coalesce(F.sum(quoted(of)), F.lit(0)).alias(name) for name, of in sums.items()]
     panes = records.observe(DEAD + stream.topic, *counts).filter(F.col(quoted(NEWEST)).isNotNull())
     at = F.timestamp_micros(quoted(NEWEST)).alias(TIME)
     kept = [quoted(name) for name in records.columns if name not in (NEWEST, *sums.values())]
-    return _behind_a_barrier(panes.select(at, *kept).withWatermark(TIME, interval_of(stream.lateness)))
+    return _behind_a_barrier(panes.select(at, *kept).withWatermark(TIME, interval_of(stream.watermark_delay)))
 
 
 def _parsed(stream: Stream, records: DataFrame) -> DataFrame:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from headrace.client.cluster import Cluster
     from headrace.columns.documents import RecordForm
-    from headrace.streams.rows import Mode
+    from headrace.durations import Duration
+    from headrace.streams.rows import OutputMode
 
 DAY_MS: Final = 86_400_000
 SEGMENT_BYTES: Final = 64 << 20
@@ -35,7 +36,7 @@ class View(Topic):
     """A compacted topic that a job writes: each row takes the place of the one before it with the same key.
 
     A row whose column `_deleted` is true deletes its key. A change stays in the log for at least the time
-    that the view was made with (`keep`), and so long a change feed can be resumed.
+    that the view was made with (`change_retention`), and so long a change feed can be resumed.
     """
 
     @classmethod
@@ -45,13 +46,13 @@ class View(Topic):
         *,
         key: Sequence[str],
         partitions: int | None = None,
-        keep: str = "1 day",
+        change_retention: Duration = "1 day",
         config: Mapping[str, str] | None = None,
     ) -> Self:
         """The view of that name; its settings count if the topic has to be made."""
         if not key:
             raise Misuse(f'the view {name!r} needs a key: name the columns, for example key="id".')
-        keep_ms = milliseconds_of(keep, f"keep of the view {name!r}")
+        keep_ms = milliseconds_of(change_retention, f"change_retention of the view {name!r}")
         settings = {
             "cleanup.policy": "compact",
             "min.compaction.lag.ms": str(keep_ms),
@@ -77,10 +78,10 @@ class View(Topic):
         deleted = None if self.shown(rows) is rows else DELETED
         return RecordForm(columns=tuple(rows.columns), key=self.key, is_key_whole=True, deleted=deleted)
 
-    def mode_for(self, rows: DataFrame) -> Mode:
+    def mode_for(self, rows: DataFrame) -> OutputMode:
         """Update where a single aggregation makes the rows and never closes a group; otherwise append.
 
-        Windows give a result when they are closed, unless they were told otherwise (`emit="change"`).
+        Windows give a result when they are closed, or `on_window_update`.
         """
         return mode_of_replacing_rows(rows)
 
@@ -116,7 +117,7 @@ class View(Topic):
         return F.coalesce(key, document.cast("binary") if binary else document)
 
 
-def mode_of_replacing_rows(rows: DataFrame) -> Mode:
+def mode_of_replacing_rows(rows: DataFrame) -> OutputMode:
     """How rows are written where the newest of each key counts, if they do not say it themselves."""
     from headrace.streams.plan import groups_by_event_time, stateful_operators
 

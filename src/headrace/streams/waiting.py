@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.durations import milliseconds_of
+from headrace.durations import duration_text, milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.event_time import as_plain_time, timed_frame
@@ -13,11 +13,12 @@ from headrace.streams.event_time import as_plain_time, timed_frame
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from headrace.durations import Duration
     from headrace.streams.rows import Rows
 
 
-def hold_rows(rows: Rows, keys: tuple[str, ...], wait: str) -> Rows:
-    """The same rows, each when the watermark has passed its time by `wait`.
+def hold_rows(rows: Rows, keys: tuple[str, ...], delay: Duration) -> Rows:
+    """The same rows, each when the watermark has passed its time by `delay`.
 
     The watermark of the query is behind them then: they have no event time for the steps that follow.
     """
@@ -28,14 +29,14 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], wait: str) -> Rows:
     marked = timed_frame(rows, "a join that waits for its table")
     frame = marked.select(*(as_plain_time(marked, name, name) for name in marked.columns))
     assert rows.event_time is not None, "a frame with a time has a column for it"
-    building = current_building("wait=")
+    building = current_building("delay=")
     plan = building.plan
     folders = plan.once("folders of rows that wait", list[str])
     folders.append(f"{building.state}/wait-{len(folders)}")
     stage = KeyedStage(
         folder=folders[-1],
         keys=keys,
-        kernel=HoldRows(time=rows.event_time, wait_us=milliseconds_of(wait, "wait") * 1000),
+        kernel=HoldRows(time=rows.event_time, wait_us=milliseconds_of(delay, "delay") * 1000),
         schema=frame.schema,
         outline=_outline(keys, frame.schema),
         behind_ms=rows.behind_ms - building.join_way.behind_ms,
@@ -49,8 +50,10 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], wait: str) -> Rows:
     plan.stages.append(f"rows that wait for a table: {stage.outline}")
     plan.before(lambda batch: stage.prepare(batch, frame))
     step = stage.step(frame)
-    untimed_by = f"join(…, wait={wait!r})"
-    return replace(rows, frame=step.rows, step=step, event_time=None, lateness=None, untimed_by=untimed_by)
+    untimed_by = f"join(…, delay={duration_text(delay)!r})"
+    return replace(
+        rows, frame=step.rows, step=step, event_time=None, watermark_delay=None, untimed_by=untimed_by
+    )
 
 
 def _outline(keys: tuple[str, ...], schema: StructType) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from headrace.durations import interval_of
 from headrace.errors import Misuse
 from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
-from headrace.streams.correction import Correct, aggregate_with_corrections
+from headrace.streams.correction import aggregate_with_corrections
 from headrace.streams.event_time import timed_frame
 from headrace.streams.late import note_window
 from headrace.streams.native_windows import END, START, aggregate_natively
@@ -22,10 +21,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from headrace.streams.late import Late
     from headrace.streams.rows import Rows
 
 
+Emit = Literal["on_window_close", "on_window_update"]
+"""When the result of a window is given."""
 DISTINCT: Final = "(distinct "
 """How Spark writes an aggregate of distinct values in a plan."""
 
@@ -38,33 +38,36 @@ class Windowed:
     window: Window
     by: tuple[str, ...]
 
-    def agg(self, *columns: Column, emit: str = "close") -> Rows:
+    def agg(self, *columns: Column, emit: Emit = "on_window_close") -> Rows:
         """The aggregates of each window and key: window_start, window_end, the keys, the aggregates.
 
-        `emit` says when a result is given: `close`, once, when no more events are expected; `change`, after
-        each micro-batch that changed it; or a time such as `10 seconds`: what changed, as often as that. A
-        result that is given again replaces the one before: write it to a topic that is keyed by
-        `window_start` and the keys.
+        `emit` says when a result is given: `on_window_close`, once, when the watermark reaches the end of the
+        window; `on_window_update`, after each micro-batch that changed it (the job's `trigger_interval` says
+        how often that is). A result that is given again replaces the one before: write it to a topic that is
+        keyed by `window_start` and the keys.
         """
         self._check(columns, emit)
-        late = note_window(self.of, self.window)
+        note_window(self.of, self.window)
         return current_building("a window").stateful(
-            lambda: self._results(columns, emit, late),
+            lambda: self._results(columns, emit),
             # All that can fail is evaluated; which window a row is in does not matter.
             lambda: [self._aggregated(columns)],
         )
 
-    def _results(self, columns: Sequence[Column], emit: str, late: Late | None) -> Rows:
-        if isinstance(late, Correct) and emit == "close":
-            _check_can_change(self.window, "late=correct(…)")
-            return aggregate_with_corrections(self.of, self.window, self.by, columns, late)
-        if emit == "close":
+    def _results(self, columns: Sequence[Column], emit: Emit) -> Rows:
+        allowed_ms = current_building("a window").plan.allowed_lateness_ms
+        if allowed_ms and emit == "on_window_close":
+            _check_can_change(self.window, "allowed_lateness=")
+            return aggregate_with_corrections(
+                self.of, self.window, self.by, columns, allowed_lateness_ms=allowed_ms
+            )
+        if emit == "on_window_close":
             closed = _aggregate(self.of, self.window, self.by, columns)
             return replace(closed, windowed=closed.frame if isinstance(self.window, Hopping) else None)
         rows = aggregate_natively(self.of, self.window, self.by, columns)
-        return replace(rows, mode="update", every=None if emit == "change" else interval_of(emit))
+        return replace(rows, mode="update")
 
-    def _check(self, columns: Sequence[Column], emit: str) -> None:
+    def _check(self, columns: Sequence[Column], emit: Emit) -> None:
         if not columns:
             raise Misuse(
                 "agg() needs to know what to compute of each window: for example "
@@ -78,10 +81,10 @@ class Windowed:
                 "F.approx_count_distinct(…), or F.size(F.collect_set(…)), which is exact and keeps every "
                 "value in the state."
             )
-        if emit == "close":
+        if emit not in get_args(Emit):
+            raise Misuse(f"emit={emit!r} is not known: use {' or '.join(get_args(Emit))}.")
+        if emit == "on_window_close":
             return
-        if emit != "change":
-            interval_of(emit, "emit (close, change, or a duration)")
         _check_can_change(self.window, f"emit={emit!r}")
 
     def _aggregated(self, columns: Sequence[Column]) -> DataFrame:
@@ -118,7 +121,7 @@ def _problems(rows: Rows, keys: tuple[str, ...]) -> list[str]:
     if rows.mode not in (None, "append"):
         return [
             "the rows come from a window that gives its results again when they change, and a window after "
-            'it would count them again: take emit="close" in the first one.'
+            'it would count them again: take emit="on_window_close" in the first one.'
         ]
     columns = ", ".join(rows.frame.columns)
     problems = [
@@ -160,7 +163,9 @@ def _check_can_change(window: Window, wanted: str) -> None:
     if isinstance(window, Session):
         raise Misuse(
             f"{wanted} is not for sessions: one that grows changes its start or end, and nothing would take "
-            'back the row before. Take emit="close".'
+            'back the row before. Take emit="on_window_close".'
         )
     if isinstance(window, Sliding):
-        raise Misuse(f'{wanted} is not for sliding(size): each event has its own result. Take emit="close".')
+        raise Misuse(
+            f'{wanted} is not for sliding(size): each event has its own result. Take emit="on_window_close".'
+        )

@@ -16,10 +16,14 @@ gap 5             1  3          8        10         15
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from headrace.durations import milliseconds_of
+from headrace.durations import duration_text, milliseconds_of
 from headrace.errors import Misuse
+
+if TYPE_CHECKING:
+    from headrace.durations import Duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +111,7 @@ class Session(Window):
         return milliseconds_of(self.gap, "the gap of sessions")
 
 
-def tumbling(size: str, *, offset: str = "0 seconds", zone: str | None = None) -> Hopping:
+def tumbling(size: Duration, *, offset: Duration = "0 seconds", zone: str | None = None) -> Hopping:
     """Windows of one size, each beginning where the one before ends.
 
     Windows of a day, or of hours, can be those of a time zone: `tumbling("1 day", zone="Europe/Berlin")`.
@@ -115,34 +119,35 @@ def tumbling(size: str, *, offset: str = "0 seconds", zone: str | None = None) -
     >>> tumbling("1 minute").size_ms
     60000
     """
-    return Hopping(size=size, every=size, offset=offset, zone=zone)
+    text = duration_text(size)
+    return Hopping(size=text, every=text, offset=duration_text(offset), zone=zone)
 
 
-def hopping(size: str, every: str, *, offset: str = "0 seconds") -> Hopping:
+def hopping(size: Duration, every: Duration, *, offset: Duration = "0 seconds") -> Hopping:
     """Windows of one size, one of which begins every so often: they overlap, or leave gaps.
 
     >>> hopping("6 minutes", every="10 minutes").has_gaps
     True
     """
-    return Hopping(size=size, every=every, offset=offset)
+    return Hopping(size=duration_text(size), every=duration_text(every), offset=duration_text(offset))
 
 
-def sliding(size: str, every: str | None = None) -> Hopping | Sliding:
+def sliding(size: Duration, every: Duration | None = None) -> Hopping | Sliding:
     """For each event the time (t - size, t] that ends with it; with `every` the same as `hopping`.
 
     >>> sliding("6 minutes", every="2 minutes") == hopping("6 minutes", every="2 minutes")
     True
     """
-    return Sliding(size=size) if every is None else hopping(size, every)
+    return Sliding(size=duration_text(size)) if every is None else hopping(size, every)
 
 
-def session(gap: str) -> Session:
+def session(gap: Duration) -> Session:
     """Events of a key that follow each other within less than `gap`, or after exactly that.
 
     >>> session("5 minutes").gap_ms
     300000
     """
-    return Session(gap=gap)
+    return Session(gap=duration_text(gap))
 
 
 def _check_zone(zone: str) -> None:

@@ -16,14 +16,14 @@ orders = app.stream(
     "orders",
     "order_id string, product string, amount double, at timestamp",
     event_time="at",
-    lateness="2 seconds",
+    watermark_delay="2 seconds",
     partitions=1,
 )
 payments = app.stream(
     "payments",
     "order_id string, paid double, paid_at timestamp",
     event_time="paid_at",
-    lateness="2 seconds",
+    watermark_delay="2 seconds",
     partitions=1,
 )
 products = app.table("products", "product string, category string", key="product", partitions=1)
@@ -36,7 +36,7 @@ def order_status() -> Rows:
     return orders.join(payments, on="order_id", within="10 seconds", how="left")
 
 
-@app.job(into=app.view("revenue", key=["window_start", "category"]), late="revenue.late")
+@app.job(into=app.view("revenue", key=["window_start", "category"]), late_topic="revenue.late")
 def revenue() -> Rows:
     """Revenue of each category of products, every 10 seconds; `headrace changes revenue` shows it."""
     sold = orders.join(products, on="product", as_of="latest")
