@@ -9,31 +9,57 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from headrace.errors import HeadraceError
+    from headrace.capture.settings import CaptureSettings
+    from headrace.durations import Duration
+    from headrace.errors import HeadraceError, Misuse
     from headrace.feeds.errors import TokenGone
+    from headrace.feeds.feed import Change, ChangeFeed
     from headrace.queues.queue import queue
     from headrace.sinks.email import email
     from headrace.sinks.postgres import postgres
     from headrace.sinks.redis import redis
     from headrace.sinks.search import search, search_index
+    from headrace.sinks.sink import Sink
     from headrace.sinks.sqlite import sqlite
     from headrace.sinks.webhook import webhook
     from headrace.streams.app import App
-    from headrace.streams.clocks import clock_skew, correct_clock
-    from headrace.streams.rows import Rows
+    from headrace.streams.clocks import Clock, clock_skew, correct_clock
+    from headrace.streams.job import Job, OnError, WatermarkPolicy
+    from headrace.streams.rows import OutputMode, Rows
+    from headrace.streams.schemas import TimeUnit
     from headrace.streams.stream import Stream
     from headrace.streams.table import Table
     from headrace.streams.table_view import TableView
-    from headrace.streams.windows import hopping, session, sliding, tumbling
+    from headrace.streams.topic import Topic
+    from headrace.streams.view import View
+    from headrace.streams.windowing import Emit, Windowed
+    from headrace.streams.windows import Window, hopping, session, sliding, tumbling
 
 __all__ = [
     "App",
+    "CaptureSettings",
+    "Change",
+    "ChangeFeed",
+    "Clock",
+    "Duration",
+    "Emit",
     "HeadraceError",
+    "Job",
+    "Misuse",
+    "OnError",
+    "OutputMode",
     "Rows",
+    "Sink",
     "Stream",
     "Table",
     "TableView",
+    "TimeUnit",
     "TokenGone",
+    "Topic",
+    "View",
+    "WatermarkPolicy",
+    "Window",
+    "Windowed",
     "clock_skew",
     "correct_clock",
     "email",
@@ -52,12 +78,29 @@ __all__ = [
 
 _PLACES: Final = {
     "App": "streams.app",
+    "CaptureSettings": "capture.settings",
+    "Change": "feeds.feed",
+    "ChangeFeed": "feeds.feed",
+    "Clock": "streams.clocks",
+    "Duration": "durations",
+    "Emit": "streams.windowing",
     "HeadraceError": "errors",
+    "Job": "streams.job",
+    "Misuse": "errors",
+    "OnError": "streams.job",
+    "OutputMode": "streams.rows",
     "Rows": "streams.rows",
+    "Sink": "sinks.sink",
     "Stream": "streams.stream",
     "Table": "streams.table",
     "TableView": "streams.table_view",
+    "TimeUnit": "streams.schemas",
     "TokenGone": "feeds.errors",
+    "Topic": "streams.topic",
+    "View": "streams.view",
+    "WatermarkPolicy": "streams.job",
+    "Window": "streams.windows",
+    "Windowed": "streams.windowing",
     "clock_skew": "streams.clocks",
     "correct_clock": "streams.clocks",
     "email": "sinks.email",
@@ -76,11 +119,13 @@ _PLACES: Final = {
 """The modules that users' names come from."""
 
 
-def __getattr__(name: str) -> Any:
-    """What users import from here, brought when it is asked for: the broker starts without it."""
-    if name in _PLACES:
-        return getattr(import_module(f"headrace.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+if not TYPE_CHECKING:  # otherwise every name would be one for type checkers
+
+    def __getattr__(name: str) -> Any:
+        """What users import from here, brought when it is asked for: the broker starts without it."""
+        if name in _PLACES:
+            return getattr(import_module(f"headrace.{_PLACES[name]}"), name)
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

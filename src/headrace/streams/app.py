@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, overload
 
 from headrace.capture.settings import CaptureSettings
 from headrace.durations import duration_text
@@ -120,7 +120,7 @@ class App:
 
     def stream(
         self,
-        topic: str,
+        topic: str | View,
         schema: str | StructType | None = None,
         *,
         event_time: str | Clock | None = None,
@@ -143,15 +143,18 @@ class App:
         adds columns such as `_key` and `_offset`, and `headers.trace` the header of that name as `_trace`.
 
         The topic has to exist, unless a job of the application writes it or `partitions` says with how many
-        partitions to create it.
+        partitions to create it. A view is read back without a schema: `app.stream(revenue)`.
 
         Numbers that are read as timestamps count `time_unit`s since 1970: "s", "ms", "us" or "ns", or "auto",
         by which their size decides. An event time before 1970, or more than `max_ahead` after the timestamp
         of its record, is a dead letter and does not move the watermark; `max_ahead=None` takes any time.
         """
         clock = event_time if isinstance(event_time, Clock) else None
+        view = topic if isinstance(topic, View) else None
         stream = Stream(
-            topic=topic,
+            topic=_name(topic),
+            view=view,
+            writer=lambda: self._writer(view),
             schema=schema if schema is None or isinstance(schema, str) else schema.json(),
             event_time=CORRECTED if isinstance(event_time, Clock) else event_time,
             watermark_delay=_text(watermark_delay),
@@ -169,12 +172,35 @@ class App:
         self._streams.append(stream)
         return stream
 
+    @overload
+    def table(
+        self,
+        topic: View,
+        *,
+        valid_from: str | None = None,
+        history_retention: Duration = "1 day",
+        time_unit: TimeUnit = "auto",
+    ) -> Table: ...
+
+    @overload
     def table(
         self,
         topic: str,
         schema: str | StructType,
         *,
         key: str | Sequence[str],
+        valid_from: str | None = None,
+        history_retention: Duration = "1 day",
+        partitions: int | None = None,
+        time_unit: TimeUnit = "auto",
+    ) -> Table: ...
+
+    def table(
+        self,
+        topic: str | View,
+        schema: str | StructType | None = None,
+        *,
+        key: str | Sequence[str] = (),
         valid_from: str | None = None,
         history_retention: Duration = "1 day",
         partitions: int | None = None,
@@ -186,11 +212,17 @@ class App:
         timestamp does), and `history_retention` how long a row that was replaced can still be
         joined. The topic has to exist, unless a job or a capture writes it or `partitions` says with how many
         partitions to create it. Numbers that are read as timestamps count `time_unit`s since 1970.
+
+        A view is read back without a schema and a key: `app.table(revenue)`.
         """
+        view = topic if isinstance(topic, View) else None
+        keys = (key,) if isinstance(key, str) else tuple(key)
         table = Table(
-            topic=topic,
-            schema=schema if isinstance(schema, str) else schema.json(),
-            key=(key,) if isinstance(key, str) else tuple(key),
+            topic=_name(topic),
+            view=view,
+            writer=lambda: self._writer(view),
+            schema=schema if schema is None or isinstance(schema, str) else schema.json(),
+            key=keys if view is None else view.key,
             valid_from=valid_from,
             history_retention=duration_text(history_retention),
             partitions=partitions,
@@ -199,6 +231,11 @@ class App:
         )
         self._tables.append(table)
         return table
+
+    def _writer(self, view: View | None) -> Job | None:
+        """The job that writes a view."""
+        writers = (job for job in self.jobs if view is not None and view in job.into.views)
+        return next(writers, None)
 
     def sql(
         self, query: str, *, output_mode: OutputMode | None = None, **rows: Operators | DataFrame
@@ -340,6 +377,10 @@ class App:
             raise SystemExit(f"error: {error}") from None
         if code:
             raise SystemExit(code)
+
+
+def _name(topic: str | View) -> str:
+    return topic.name if isinstance(topic, View) else topic
 
 
 def _text(duration: Duration | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from headrace.durations import milliseconds_of
@@ -14,8 +14,12 @@ from headrace.streams.rows import Operators
 from headrace.streams.schemas import TimeUnit, read_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.streams.clocks import Clock
+    from headrace.streams.job import Job
     from headrace.streams.rows import Rows
+    from headrace.streams.view import View
 
 Format = Literal["json", "csv", "text", "raw"]
 
@@ -56,6 +60,10 @@ class Stream(Operators):
     """How the event time is made of the times of a device whose clock may be wrong."""
     partitions: int | None = None
     """With how many partitions the topic is created if it does not exist; without it, it has to exist."""
+    view: View | None = None
+    """The view that the stream reads, if its columns are those of the view."""
+    writer: Callable[[], Job | None] = field(default=lambda: None, compare=False, repr=False)
+    """The job of the application that writes the view, if there is one."""
     declared_at: str = field(default="", compare=False, repr=False)
     """The line of the user's code that declares it."""
     time_unit: TimeUnit = "auto"
@@ -70,13 +78,7 @@ class Stream(Operators):
 
     def _problems(self) -> list[str]:
         """What is wrong with the definition, each as the rest of a sentence."""
-        problems = []
-        if self.format not in (*STRUCTURED, "text", "raw"):
-            problems.append(f"format {self.format!r} is not known: use json, csv, text or raw.")
-        if (self.format in STRUCTURED) != (self.schema is not None):
-            problems.append(
-                "json and csv need a schema; text and raw have one column, `value`, and need none."
-            )
+        problems = self._format_problems()
         if (self.event_time is None) != (self.watermark_delay is None):
             problems.append(
                 "event_time and watermark_delay belong together: the column that says when an event "
@@ -111,6 +113,18 @@ class Stream(Operators):
             problems.append("partitions is at least 1.")
         return problems
 
+    def _format_problems(self) -> list[str]:
+        problems = []
+        if self.format not in (*STRUCTURED, "text", "raw"):
+            problems.append(f"format {self.format!r} is not known: use json, csv, text or raw.")
+        if self.view is not None and (self.format != "json" or self.schema is not None):
+            problems.append("a view has its own schema, and its rows are JSON: leave schema and format out.")
+        if (self.format in STRUCTURED) != (self.schema is not None or self.view is not None):
+            problems.append(
+                "json and csv need a schema; text and raw have one column, `value`, and need none."
+            )
+        return problems
+
     @property
     def headers(self) -> tuple[str, ...]:
         """The headers that are columns of their own."""
@@ -142,6 +156,10 @@ class Stream(Operators):
     def rows(self) -> Rows:
         """The rows, with the columns of the schema and of the metadata asked for."""
         building = current_building(f"the rows of {self.topic!r}")
+        if self.view is not None:
+            from headrace.streams.view_schema import view_schema
+
+            return replace(self, schema=view_schema(self.view, self.writer()), view=None).rows
         if self.schema is not None:
             read_schema(self.schema, f"the stream of {self.topic!r}", self.declared_at)
         return building.rows(self)

@@ -11,10 +11,14 @@ from headrace.streams.names import checked_name
 from headrace.streams.schemas import TimeUnit, read_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql.types import StructType
 
+    from headrace.streams.job import Job
     from headrace.streams.rows import On
     from headrace.streams.table_view import TableView
+    from headrace.streams.view import View
     from headrace.streams.view_layout import How
 
 
@@ -26,8 +30,8 @@ class Table:
     """
 
     topic: str
-    schema: str
-    """The fields of the value, as DDL or as the JSON of a StructType."""
+    schema: str | None
+    """The fields of the value, as DDL or as the JSON of a StructType; None for those of `view`."""
     key: tuple[str, ...]
     """The columns that name a row."""
     valid_from: str | None = None
@@ -39,11 +43,20 @@ class Table:
     """What numbers count that are read as timestamps; `auto` goes by their size."""
     partitions: int | None = None
     """With how many partitions the topic is created if it does not exist; without it, it has to exist."""
+    view: View | None = None
+    """The view that the table reads, if its columns are those of the view."""
+    writer: Callable[[], Job | None] = field(default=lambda: None, compare=False, repr=False)
+    """The job of the application that writes the view, if there is one."""
     declared_at: str = field(default="", compare=False, repr=False)
     """The line of the user's code that declares it."""
 
     def __post_init__(self) -> None:
         checked_name(self.topic, "topic")
+        if (self.schema is None) == (self.view is None):
+            raise Misuse(
+                f"the table of {self.topic!r} needs a schema: name the fields of its values, or give "
+                "app.table the view that it reads."
+            )
         if not self.key:
             raise Misuse(f'the table of {self.topic!r} needs a key: name the columns, for example key="id".')
         if self.time_unit not in get_args(TimeUnit):
@@ -59,7 +72,13 @@ class Table:
         """The columns of a row, as Spark reads the schema; each of them may be missing in a value."""
         from pyspark.sql.types import StructField, StructType
 
-        declared = read_schema(self.schema, f"the table of {self.topic!r}", self.declared_at)
+        schema = self.schema
+        if self.view is not None:
+            from headrace.streams.view_schema import view_schema
+
+            schema = view_schema(self.view, self.writer())
+        assert schema is not None, "a table has a schema or a view"
+        declared = read_schema(schema, f"the table of {self.topic!r}", self.declared_at)
         return StructType([StructField(column.name, column.dataType) for column in declared])
 
     @property
