@@ -6,7 +6,7 @@ import re
 import pytest
 
 from headrace.settings import SETTINGS
-from tests.docs.pages import ROOT
+from tests.docs.pages import PAGES, ROOT
 from tools.configuration_page import PAGE, page
 
 API = (ROOT / "docs/reference/api.md").read_text()
@@ -30,6 +30,12 @@ def test_every_public_name_is_in_the_api_reference(module: str) -> None:
     members = importlib.import_module(module)
     missing = [name for name in members.__all__ if getattr(members, name) not in described]
     assert not missing
+
+
+def test_files_that_the_documentation_names_exist() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"`((?:tests|tools|src|bench|docs)/\w[\w/-]*(?:\.\w+)?)`", text))
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
 def _find(path: str) -> object:
