@@ -1,4 +1,4 @@
-"""Share groups: the worked example of a queue, and what clients rely on, with librdkafka's share consumer."""
+"""Share groups with librdkafka's share consumer."""
 
 import subprocess
 import time
@@ -19,7 +19,7 @@ NewWorker = Callable[..., Worker]
 
 @pytest.fixture
 def group(broker: str, new_name: NewName) -> str:
-    """A share group that begins with what is there, and gives up after three deliveries."""
+    """A share group that starts at the earliest offset with a delivery limit of three."""
     name = new_name("share")
     set_group(broker, name, {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": "3"})
     return name
@@ -27,7 +27,7 @@ def group(broker: str, new_name: NewName) -> str:
 
 @pytest.fixture
 def new_worker(broker: str, group: str) -> Iterator[NewWorker]:
-    """A function that makes workers of the group, which are closed at the end."""
+    """A function that creates workers of the group, which are closed at the end."""
     made: list[Worker] = []
 
     def make(*topics: str, **options: int) -> Worker:
@@ -46,7 +46,7 @@ def send(client: Client, topic: str, *values: bytes) -> None:
 
 
 def test_a_queue(client: Client, new_topic: NewTopic, new_worker: NewWorker) -> None:
-    """A, B, C share one partition; m1 comes back when A releases it, and holds up nothing behind it."""
+    """A, B and C share one partition; m1 is delivered again after A releases it, and blocks no other."""
     topic = new_topic()
     send(client, topic, b"m1", b"m2", b"m3")
     a, b, c = (new_worker(topic, at_once=1) for _ in range(3))
@@ -63,7 +63,7 @@ def test_a_queue(client: Client, new_topic: NewTopic, new_worker: NewWorker) -> 
     assert [worker.take_quietly() for worker in (a, b, c)] == [[], [], []]
 
 
-def test_what_a_worker_held_goes_to_another_when_it_leaves(
+def test_records_of_a_member_that_leaves_are_delivered_to_another(
     client: Client, new_topic: NewTopic, new_worker: NewWorker
 ) -> None:
     topic = new_topic()
@@ -79,7 +79,7 @@ def test_what_a_worker_held_goes_to_another_when_it_leaves(
     other.say([message])
 
 
-def test_a_message_is_delivered_as_often_as_the_group_allows(
+def test_a_message_is_delivered_up_to_the_delivery_limit(
     client: Client, new_topic: NewTopic, new_worker: NewWorker
 ) -> None:
     topic = new_topic()
@@ -94,7 +94,7 @@ def test_a_message_is_delivered_as_often_as_the_group_allows(
     assert worker.take_quietly() == []
 
 
-def test_a_rejected_message_does_not_come_back(
+def test_a_rejected_message_is_not_delivered_again(
     client: Client, new_topic: NewTopic, new_worker: NewWorker
 ) -> None:
     topic = new_topic()
@@ -126,7 +126,7 @@ def test_more_workers_than_partitions_share_all_messages(
     assert sorted(got) == sorted(sent)
 
 
-def test_groups_do_not_take_from_one_another(
+def test_each_group_receives_all_messages(
     client: Client, broker: str, new_topic: NewTopic, new_worker: NewWorker, new_name: NewName
 ) -> None:
     topic, other_group = new_topic(), new_name("other")

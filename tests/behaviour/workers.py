@@ -1,4 +1,4 @@
-"""Workers of a queue: librdkafka's share consumer, made easy to poll until something is there."""
+"""Workers of a queue with librdkafka's share consumer."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, Ackno
 
 
 class Worker:
-    """One member of a share group that says of every message what becomes of it."""
+    """One member of a share group with explicit acknowledgments."""
 
     def __init__(self, bootstrap: str, group: str, *topics: str, at_once: int = 500) -> None:
         self._consumer = ShareConsumer(
@@ -28,7 +28,7 @@ class Worker:
         self._consumer.subscribe(list(topics))
 
     def take(self, count: int = 1) -> list[Message]:
-        """That many messages; those that came are in its hands."""
+        """Acquire that many messages."""
         taken: list[Message] = []
         deadline = time.monotonic() + DEADLINE_S
         while len(taken) < count:
@@ -37,7 +37,7 @@ class Worker:
         return taken
 
     def take_quietly(self) -> list[Message]:
-        """What comes within a short time: for showing that nothing does."""
+        """The messages that arrive within a short time, to show that there are none."""
         taken: list[Message] = []
         end = time.monotonic() + QUIET_S
         while time.monotonic() < end:
@@ -45,25 +45,25 @@ class Worker:
         return taken
 
     def poll(self) -> list[Message]:
-        """What is there, or comes within a moment."""
+        """The messages that are available now or within a moment."""
         messages = list(self._consumer.poll(TURN_S))
         assert all(message.error() is None for message in messages)
         return messages
 
     def say(self, messages: list[Message], kind: AcknowledgeType = ACCEPT) -> None:
-        """Acknowledge messages, and return when the broker has heard it."""
+        """Acknowledge messages, and wait for the response."""
         for message in messages:
             self._consumer.acknowledge(message, kind)
         for fault in self._consumer.commit_sync(DEADLINE_S).values():
             assert fault is None, fault
 
     def close(self) -> None:
-        """Leave; what is in its hands goes to others."""
+        """Leave the group; acquired messages are released."""
         self._consumer.close()
 
 
 def set_group(bootstrap: str, group: str, settings: Mapping[str, str]) -> None:
-    """Give settings to a group."""
+    """Set settings of a group."""
     changes = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in settings.items()

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.broker.processes import BrokerProcess
-from tests.broker.test_share_model import Model
+from tests.broker.shares.test_model import Model
 from tests.soak.queue_storm import QueueStorm, ride_out
 from tests.soak.summary import RecordProperty
 

@@ -21,7 +21,7 @@ from headrace.broker.offsets import Offsets
 from headrace.broker.overflow.overflow import Overflow
 from headrace.broker.server import Server, listen, log_file_limit
 from headrace.broker.sessions import FetchSessions
-from headrace.broker.shares import Shares
+from headrace.broker.shares import ShareGroupCoordinator
 from headrace.broker.statelog import PartitionStateLog
 from headrace.broker.topics import OFFSETS, SHARES, TOPICS, TRANSACTIONS, Topics
 from headrace.broker.transactions import TransactionCoordinator
@@ -95,7 +95,7 @@ class Broker:
         self.transactions = TransactionCoordinator(
             transactions, self.clock, partitions, self.config.transactions
         )
-        self.shares = Shares(
+        self.shares = ShareGroupCoordinator(
             shares,
             self.topics,
             self.flusher,
@@ -175,7 +175,7 @@ class Broker:
         self.topics.wake_readers()
         self.overflow.drain()
         self.groups.drain()
-        self.shares.send_away()
+        self.shares.complete_waiting()
         if self._server is not None:
             await self._server.close()
         if self._flush_timer is not None:

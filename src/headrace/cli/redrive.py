@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.shares.dead_letters import NAMES, PARTITION, dead_letter_topic
-from headrace.broker.shares.wishes import DELAY_MS, DELIVER_AT, ONLY_GROUP
+from headrace.broker.shares.reader import DELAY_MS, DELIVER_AT, ONLY_GROUP
 from headrace.cli.queue_admin import REDRIVER, read_dead
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ adds the renewal of locks, and a strict limit of records. A release may carry a 
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.protocol.wire import INT8, INT32, INT64, Cursor, pack_count, pack_string, pack_unsigned_varint
@@ -34,6 +35,16 @@ _DELAY_TAG: Final = pack_unsigned_varint(1) + pack_unsigned_varint(20_000) + pac
 """One tagged field of a range of acknowledgements, with a number that Apache Kafka does not use: the delay of
 a release, as an int64 of milliseconds. Brokers that do not know a tagged field pass over it."""
 MAX_DELAY_MS: Final = 366 * 24 * 3600 * 1000
+
+
+class AcknowledgeType(IntEnum):
+    """How a member acknowledges a record, with Kafka's numbers."""
+
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
 
 
 class AcknowledgedRange(NamedTuple):

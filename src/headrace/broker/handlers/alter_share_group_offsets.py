@@ -44,10 +44,10 @@ def _alter_topic(broker: Broker, group_id: str, asked: Any) -> Generator[None, N
 def _alter(broker: Broker, group_id: str, topic: Topic | None, item: Any) -> Mapping[str, Any]:
     if topic is None:
         return _answer(item, ErrorCode.unknown_topic_or_partition, "there is no such topic")
-    if (error := broker.shares.check_idle(group_id)) is not ErrorCode.none:
+    if (error := broker.shares.check_empty(group_id)) is not ErrorCode.none:
         return _answer(item, error, "the group has members: stop them first")
     try:
-        error = broker.shares.move(group_id, topic.id, item.partition_index, item.start_offset)
+        error = broker.shares.alter_start_offset(group_id, topic.id, item.partition_index, item.start_offset)
     except StorageError as fault:
         return _answer(item, error_code(fault), str(fault))
     return _answer(item, error, "there is no such partition" if error else None)

@@ -29,9 +29,9 @@ def _delete(broker: Broker, group_id: str, asked: Any) -> Generator[None, None, 
     code, message = ErrorCode.none, None
     if topic is None:
         code, message = ErrorCode.unknown_topic_or_partition, "there is no such topic"
-    elif (code := broker.shares.check_idle(group_id)) is ErrorCode.none:
+    elif (code := broker.shares.check_empty(group_id)) is ErrorCode.none:
         try:
-            broker.shares.forget(group_id, topic.id)
+            broker.shares.delete_offsets(group_id, topic.id)
         except StorageError as fault:
             code, message = error_code(fault), str(fault)
     yield

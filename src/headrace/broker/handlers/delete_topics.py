@@ -49,7 +49,7 @@ async def _delete(
     try:
         # The offsets first: those of a topic that is gone would be taken for those of its successor.
         broker.offsets.forget_topic(topic.name)
-        broker.shares.forget_topic(topic.id)
+        broker.shares.remove_topic(topic.id)
         await context.turn.run(broker.topics.delete_steps(topic.name))
     except HeadraceError as fault:
         return _answer(topic.name, topic.id, error_code(fault), str(fault))

@@ -61,7 +61,7 @@ def _topic(broker: Broker, group_id: str, name: str, indexes: list[int]) -> Mapp
             partitions.append(_partition(index, NOT_BEGUN, -1, code, message))
             continue
         share = broker.shares.get(group_id, topic.id, index)
-        start, lag = (NOT_BEGUN, -1) if share is None else (share.state.start, share.lag)
+        start, lag = (NOT_BEGUN, -1) if share is None else (share.state.start_offset, share.lag)
         partitions.append(_partition(index, start, lag, ErrorCode.none, None))
     return {
         "topic_name": name,

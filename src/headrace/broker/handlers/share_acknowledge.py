@@ -10,18 +10,27 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.shares.sessions import FINAL, OPEN
-from headrace.broker.shares.states import Acknowledgement
-from headrace.protocol.share import VERSIONS, ShareResult, pack_share_acknowledge, read_share_acknowledge
+from headrace.broker.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH
+from headrace.protocol.share import (
+    VERSIONS,
+    AcknowledgeType,
+    ShareResult,
+    pack_share_acknowledge,
+    read_share_acknowledge,
+)
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from headrace.broker.broker import Broker
-    from headrace.broker.shares.share import Share
+    from headrace.broker.shares.partitions import SharePartition
     from headrace.protocol.messages import RequestHeader
-    from headrace.protocol.share import AcknowledgedRange, ShareAcknowledgeRequest, SharePartitionRequest
+    from headrace.protocol.share import (
+        AcknowledgedRange,
+        ShareAcknowledgeRequest,
+        SharePartitionRequest,
+    )
 
 __all__ = ["VERSIONS", "acknowledge", "handle"]
 
@@ -48,13 +57,13 @@ def _decide(
     broker: Broker, request: ShareAcknowledgeRequest, peer: object
 ) -> tuple[ErrorCode, list[ShareResult]]:
     key = (request.group, request.member)
-    if request.epoch == OPEN:
+    if request.epoch == INITIAL_EPOCH:
         return ErrorCode.invalid_share_session_epoch, []
-    session = broker.shares.sessions.go_on(key, request.epoch, peer)
+    session = broker.shares.sessions.resume(key, request.epoch, peer)
     if isinstance(session, ErrorCode):
         return session, []
     results = acknowledge(broker, key, request.partitions, renews=request.renews)
-    if request.epoch == FINAL:
+    if request.epoch == FINAL_EPOCH:
         broker.shares.close_session(key)
     return ErrorCode.none, results
 
@@ -65,21 +74,21 @@ def acknowledge(
     """Do what a member says of its records, partition by partition, and store it."""
     group, member = key
     now_ms = broker.clock.now_ms()
-    changed: list[Share] = []
+    changed: list[SharePartition] = []
     results = []
     for asked in partitions:
-        share = broker.shares.get(group, asked.topic, asked.partition)
+        share_partition = broker.shares.get(group, asked.topic, asked.partition)
         error = _unknown(broker, asked)
-        if share is not None:
-            error = _check_renewal(share, asked.acknowledged, renews=renews)
+        if share_partition is not None:
+            error = _check_renewal(share_partition, asked.acknowledged, renews=renews)
             if error is ErrorCode.none:
                 # Overdue records are nobody's any more, also when the clock has not rung yet.
-                share.state.expire(now_ms)
-                error = share.state.acknowledge(member, asked.acknowledged, now_ms)
-                changed.append(share)
+                share_partition.state.expire(now_ms)
+                error = share_partition.state.acknowledge(member, asked.acknowledged, now_ms)
+                changed.append(share_partition)
         results.append(ShareResult(asked.topic, asked.partition, acknowledge_error=error))
     try:
-        broker.shares.settle(changed)
+        broker.shares.store(changed)
     except StorageError:
         return [result._replace(acknowledge_error=ErrorCode.kafka_storage_error) for result in results]
     return results
@@ -91,10 +100,12 @@ def _unknown(broker: Broker, asked: SharePartitionRequest) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition
 
 
-def _check_renewal(share: Share, ranges: Sequence[AcknowledgedRange], *, renews: bool) -> ErrorCode:
-    if renews and share.state.config.can_renew:
+def _check_renewal(
+    share_partition: SharePartition, ranges: Sequence[AcknowledgedRange], *, renews: bool
+) -> ErrorCode:
+    if renews and share_partition.state.config.can_renew:
         return ErrorCode.none
-    wants_it = any(Acknowledgement.RENEW in each.types for each in ranges)
+    wants_it = any(AcknowledgeType.RENEW in each.types for each in ranges)
     return ErrorCode.invalid_request if wants_it else ErrorCode.none
 
 

@@ -1,9 +1,9 @@
 """ShareFetch (key 78), versions 1–2: a member takes records, and says what it is done with.
 
-MaxRecords is a strict limit here in both modes, and of the records that may be locked a member takes no more
-at once than its share, so that each of many has work; Apache Kafka goes beyond MaxRecords to give out whole
-batches. Records that cannot be delivered (ends of transactions, aborted records) are passed over on
-this side. A member that finds nothing waits in line, and is served in its turn.
+MaxRecords is a strict limit in both modes, and a member acquires at most its part of the record locks at
+once, so that all members get records; Apache Kafka exceeds MaxRecords to return whole batches. Records that
+cannot be delivered (transaction markers, aborted records) are skipped by the broker. Fetches without
+records wait in line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.handlers.share_acknowledge import acknowledge
-from headrace.broker.shares.sessions import FINAL, OPEN
+from headrace.broker.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH
 from headrace.broker.waiting import WaitingRequest
 from headrace.protocol.share import VERSIONS, ShareResult, pack_share_fetch, read_share_fetch
 from headrace.storage.errors import StorageError
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
     from headrace.broker.broker import Broker
-    from headrace.broker.shares.sessions import Place, ShareSession
-    from headrace.broker.shares.share import Share
+    from headrace.broker.shares.partitions import SharePartition
+    from headrace.broker.shares.sessions import ShareSession, TopicIdPartition
     from headrace.broker.waiting import Answer
     from headrace.protocol.messages import RequestHeader
     from headrace.protocol.share import ShareFetchRequest
@@ -45,9 +45,9 @@ def handle(
     session = _session(broker, request, peer)
     if isinstance(session, ErrorCode):
         return fetch.refuse(session)
-    if request.partitions and request.epoch != OPEN:
+    if request.partitions and request.epoch != INITIAL_EPOCH:
         fetch.acknowledge()
-    if request.epoch == FINAL:
+    if request.epoch == FINAL_EPOCH:
         broker.shares.close_session((request.group, request.member))
         return fetch.finish_waiting()
     fetch.session = session
@@ -65,17 +65,19 @@ def _session(broker: Broker, request: ShareFetchRequest, peer: object) -> ShareS
     shares, key = broker.shares, (request.group, request.member)
     if request.group not in shares:
         return ErrorCode.group_id_not_found
-    if request.epoch == OPEN:
+    if request.epoch == INITIAL_EPOCH:
         if any(asked.acknowledged for asked in request.partitions):
             return ErrorCode.invalid_request
         shares.close_session(key)
-        places = ((asked.topic, asked.partition) for asked in request.partitions)
-        return shares.sessions.open(key, places, peer)
-    session = shares.sessions.go_on(key, request.epoch, peer)
+        partitions = ((asked.topic, asked.partition) for asked in request.partitions)
+        return shares.sessions.open(key, partitions, peer)
+    session = shares.sessions.resume(key, request.epoch, peer)
     if not isinstance(session, ErrorCode):
-        session.places.update(dict.fromkeys((asked.topic, asked.partition) for asked in request.partitions))
-        for place in request.forgotten:
-            session.places.pop(place, None)
+        session.partitions.update(
+            dict.fromkeys((asked.topic, asked.partition) for asked in request.partitions)
+        )
+        for partition in request.forgotten:
+            session.partitions.pop(partition, None)
     return session
 
 
@@ -98,11 +100,11 @@ class ShareFetch:
         self._request = request
         self._header = header
         self.session: ShareSession | None = None
-        self._acknowledged: dict[Place, ShareResult] = {}
+        self._acknowledged: dict[TopicIdPartition, ShareResult] = {}
         self._unseen = 0
         """How many partitions this round has not looked at yet."""
         self._waiting: WaitingRequest | None = None
-        self._watched: set[Place] = set()
+        self._watched: set[TopicIdPartition] = set()
 
     def acknowledge(self) -> None:
         """Do what the member says of its records, before it gets others."""
@@ -119,16 +121,17 @@ class ShareFetch:
         """The answer, if there is one; on the last call whatever there is."""
         results = dict(self._acknowledged)
         size = 0
-        for place, result in self._take():
-            known = results.get(place)
-            results[place] = result if known is None else _merged(known, result)
+        for partition, result in self._take():
+            known = results.get(partition)
+            results[partition] = result if known is None else _merged(known, result)
             size += sum(map(len, result.batches))
         request = self._request
         wants_none = request.renews or min(request.max_wait_ms, request.max_records, request.max_bytes) <= 0
         is_last = is_last or wants_none or self._broker.is_stopping
         has_fault = any(result.error or result.acknowledge_error for result in results.values())
         # Whoever has been acknowledged something waits as well: the answer to that is on the disk already.
-        if is_last or has_fault or size or self._acknowledged or not self.session or not self.session.places:
+        has_none = not self.session or not self.session.partitions
+        if is_last or has_fault or size or self._acknowledged or has_none:
             return self._pack(results)
         self._look_at_the_rest()
         return None
@@ -137,63 +140,63 @@ class ShareFetch:
         """The answer without any records."""
         return self._pack(self._acknowledged)
 
-    def _take(self) -> Iterator[tuple[Place, ShareResult]]:
+    def _take(self) -> Iterator[tuple[TopicIdPartition, ShareResult]]:
         request, session = self._request, self.session
         if session is None or request.renews:
             return
         records, size = request.max_records, request.max_bytes
-        fair_share = self._broker.shares.fair_share(request.group)
-        for place in self._next_places(session):
-            share = self._broker.shares.open(request.group, *place)
-            if share is None:
+        max_acquired = self._broker.shares.max_acquired_per_fetch(request.group)
+        for partition in self._next_partitions(session):
+            share_partition = self._broker.shares.open(request.group, *partition)
+            if share_partition is None:
                 continue  # its start offset is being searched
-            if isinstance(share, ErrorCode):
-                yield place, ShareResult(*place, error=share)
+            if isinstance(share_partition, ErrorCode):
+                yield partition, ShareResult(*partition, error=share_partition)
                 continue
-            self._watch(place, share)
+            self._watch(partition, share_partition)
             if records <= 0 or size <= 0:
                 return
             try:
-                taken = share.acquire(request.member, min(records, fair_share), size)
+                taken = share_partition.acquire(request.member, min(records, max_acquired), size)
             except StorageError:
-                yield place, ShareResult(*place, error=ErrorCode.kafka_storage_error)
+                yield partition, ShareResult(*partition, error=ErrorCode.kafka_storage_error)
                 continue
             if taken.delivered:
-                session.turn(place)
+                session.move_to_end(partition)
                 records -= sum(last - first + 1 for first, last, _ in taken.delivered)
                 size -= taken.size
-                yield place, ShareResult(*place, batches=taken.batches, acquired=taken.delivered)
+                yield partition, ShareResult(*partition, batches=taken.batches, acquired=taken.delivered)
 
-    def _next_places(self, session: ShareSession) -> tuple[Place, ...]:
+    def _next_partitions(self, session: ShareSession) -> tuple[TopicIdPartition, ...]:
         """The partitions to look at now; of many, those that were not looked at for longest."""
-        places = tuple(islice(session.places, min(self._unseen or len(session.places), LOOK_AT)))
-        self._unseen = (self._unseen or len(session.places)) - len(places)
-        if len(session.places) > LOOK_AT:
-            for place in places:
-                session.turn(place)
-        return places
+        partitions = tuple(islice(session.partitions, min(self._unseen or len(session.partitions), LOOK_AT)))
+        self._unseen = (self._unseen or len(session.partitions)) - len(partitions)
+        if len(session.partitions) > LOOK_AT:
+            for partition in partitions:
+                session.move_to_end(partition)
+        return partitions
 
     def wait(self) -> asyncio.Future[Answer]:
         """A future of the answer: complete when there is something to take, or the time is over."""
         self._waiting = WaitingRequest(self._broker, self.poll, self._request.max_wait_ms)
         assert self.session is not None
-        for place in self.session.places:
-            share = self._broker.shares.get(self._request.group, *place)
-            if share is not None:
-                self._watch(place, share)
+        for partition in self.session.partitions:
+            share_partition = self._broker.shares.get(self._request.group, *partition)
+            if share_partition is not None:
+                self._watch(partition, share_partition)
         self._look_at_the_rest()
         return self._waiting.future
 
-    def _watch(self, place: Place, share: Share) -> None:
-        if self._waiting is not None and place not in self._watched:
-            self._watched.add(place)
-            self._waiting.watch(share, self._waiting.look)
+    def _watch(self, partition: TopicIdPartition, share_partition: SharePartition) -> None:
+        if self._waiting is not None and partition not in self._watched:
+            self._watched.add(partition)
+            self._waiting.watch(share_partition, self._waiting.look)
 
     def _look_at_the_rest(self) -> None:
         if self._unseen and self._waiting is not None:
             self._waiting.wake()
 
-    def _pack(self, results: dict[Place, ShareResult]) -> Answer:
+    def _pack(self, results: dict[TopicIdPartition, ShareResult]) -> Answer:
         lock_ms = self._broker.shares.config(self._request.group).lock_duration_ms
         return pack_share_fetch(self._header.correlation_id, 0, None, lock_ms, results.values())
 

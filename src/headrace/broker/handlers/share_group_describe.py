@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.broker.shares.membership import ShareGroup, ShareMember
+    from headrace.broker.shares.groups import ShareGroup, ShareGroupMember
 
 VERSIONS: Final = (1, 1)
 
@@ -64,7 +64,7 @@ def _present(broker: Broker, group: ShareGroup) -> dict[str, Any]:
     }
 
 
-def _member(broker: Broker, member: ShareMember) -> dict[str, Any]:
+def _member(broker: Broker, member: ShareGroupMember) -> dict[str, Any]:
     topics = [(broker.topics.by_id(topic), partitions) for topic, partitions in member.assignment]
     return {
         "member_id": member.id,

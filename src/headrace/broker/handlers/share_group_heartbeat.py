@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.record_fields import fits_string
-from headrace.broker.shares.membership import Beat, Reply
+from headrace.broker.shares.groups import ShareHeartbeat, ShareHeartbeatResponse
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ VERSIONS: Final = (1, 1)
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """The member's epoch and, when it is news, what it may read."""
-    reply = _check(broker, request)
-    if reply is None:
+    response = _check(broker, request)
+    if response is None:
         names = request.subscribed_topic_names
-        beat = Beat(
+        heartbeat = ShareHeartbeat(
             member_id=request.member_id,
             epoch=request.member_epoch,
             subscription=None if names is None else tuple(names),
@@ -37,31 +37,35 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             client_host=context.client_host,
         )
         try:
-            reply = broker.shares.beat(request.group_id, beat)
+            response = broker.shares.heartbeat(request.group_id, heartbeat)
             await broker.shares.started(request.group_id)
             await broker.shares.durable()
         except StorageError as fault:
-            reply = Reply(error=ErrorCode.coordinator_not_available, message=str(fault))
-    assignment = reply.assignment
+            response = ShareHeartbeatResponse(error=ErrorCode.coordinator_not_available, message=str(fault))
+    assignment = response.assignment
     return {
-        "error_code": reply.error,
-        "error_message": reply.message,
+        "error_code": response.error,
+        "error_message": response.message,
         "member_id": request.member_id,
-        "member_epoch": reply.epoch,
+        "member_epoch": response.epoch,
         "heartbeat_interval": broker.shares.config(request.group_id).heartbeat_interval_ms,
         "assignment": None if assignment is None else {"topic_partitions": _topics(assignment)},
     }
 
 
-def _check(broker: Broker, request: Any) -> Reply | None:
+def _check(broker: Broker, request: Any) -> ShareHeartbeatResponse | None:
     if not request.group_id or not request.member_id:
-        return Reply(error=ErrorCode.invalid_request, message="a group and a member have names")
+        return ShareHeartbeatResponse(
+            error=ErrorCode.invalid_request, message="a group and a member have names"
+        )
     if not fits_string(request.group_id):
-        return Reply(error=ErrorCode.invalid_group_id, message="the name of the group is too long")
+        return ShareHeartbeatResponse(
+            error=ErrorCode.invalid_group_id, message="the name of the group is too long"
+        )
     if request.member_epoch < -1:
-        return Reply(error=ErrorCode.invalid_request, message="an epoch is -1 or more")
+        return ShareHeartbeatResponse(error=ErrorCode.invalid_request, message="an epoch is -1 or more")
     if request.group_id not in broker.shares and broker.groups.describe(request.group_id) is not None:
-        return Reply(
+        return ShareHeartbeatResponse(
             error=ErrorCode.group_id_not_found, message=f"Group {request.group_id} is not a share group."
         )
     return None

@@ -24,7 +24,7 @@ async def change_offsets(
 
     `change` yields wherever other requests may be served; a member may join the group meanwhile.
     """
-    error = broker.shares.check_idle(request.group_id)
+    error = broker.shares.check_empty(request.group_id)
     if creates and error is ErrorCode.group_id_not_found and _may_create(broker, request.group_id):
         error = broker.shares.create(request.group_id)
     responses = []

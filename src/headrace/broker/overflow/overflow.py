@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from headrace.broker.groups.records import OffsetKey
     from headrace.broker.offsets import Offsets
     from headrace.broker.partition import Partition
-    from headrace.broker.shares import Shares
-    from headrace.broker.shares.share import Share
+    from headrace.broker.shares import ShareGroupCoordinator
+    from headrace.broker.shares.partitions import SharePartition
     from headrace.broker.topics import Topic, Topics
 
 HELD_BYTES: Final = 128 * 2**20
@@ -38,7 +38,7 @@ Answer = asyncio.Future[PartitionResult]
 class Overflow:
     """What happens at the bounds of topics."""
 
-    def __init__(self, topics: Topics, offsets: Offsets, shares: Shares, clock: Clock) -> None:
+    def __init__(self, topics: Topics, offsets: Offsets, shares: ShareGroupCoordinator, clock: Clock) -> None:
         self._topics = topics
         self._clock = clock
         self._positions = GroupPositions(offsets, shares, topics)
@@ -75,7 +75,7 @@ class Overflow:
         if partition is not None:
             self._moved(partition, key.group_id)
 
-    def _shared(self, share: Share) -> None:
+    def _shared(self, share: SharePartition) -> None:
         self.made_room(share.partition)  # what all share groups of a queue are done with is gone
         self._moved(share.partition, share.key.group)
 

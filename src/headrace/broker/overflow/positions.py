@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from headrace.broker.offsets import Offsets
-    from headrace.broker.shares import Shares
+    from headrace.broker.shares import ShareGroupCoordinator
     from headrace.broker.topics import Topics
 
 
@@ -26,7 +26,7 @@ class GroupPositions:
     not yet or no longer, holds nothing.
     """
 
-    def __init__(self, offsets: Offsets, shares: Shares, topics: Topics) -> None:
+    def __init__(self, offsets: Offsets, shares: ShareGroupCoordinator, topics: Topics) -> None:
         self._offsets = offsets
         self._shares = shares
         self._topics = topics
@@ -38,4 +38,4 @@ class GroupPositions:
             return committed.offset
         found = self._topics.get(topic)
         share = None if found is None else self._shares.get(group_id, found.id, partition)
-        return None if share is None else share.state.start
+        return None if share is None else share.state.start_offset

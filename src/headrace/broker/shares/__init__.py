@@ -1,11 +1,11 @@
-"""Share groups (KIP-932): a topic as a queue, where each record goes to one member, and is gone when done.
+"""Share groups (KIP-932): a topic as a queue, in which each record is delivered to one member.
 
-A record that waits is taken by whoever asks first, is locked for a while, and ends by an acknowledgement:
-accepted, or rejected, which makes it a dead letter. Released or forgotten, it waits again, until it has been
-delivered as often as the group allows.
+An available record is acquired by the member that fetches first, with a lock of limited duration. An
+acknowledgment accepts it, or rejects it, which makes it a dead letter. A record that is released, or whose
+lock expires, is available again until it has reached the delivery limit of the group.
 """
 
-from headrace.broker.shares.coordinator import Shares
+from headrace.broker.shares.coordinator import ShareGroupCoordinator
 from headrace.broker.shares.settings import ShareSettings
 
-__all__ = ["ShareSettings", "Shares"]
+__all__ = ["ShareGroupCoordinator", "ShareSettings"]

@@ -1,10 +1,10 @@
-"""Batches that share groups are working on, opened: decompressed once, and with the records found so far.
+"""A cache of open batches: decompressed once, with the positions of the records that were parsed so far.
 
-Many fetches take a few records each of one large batch, and so do the groups that share it. The cache is
-bounded, and what was not used for a few seconds is dropped: a queue at rest costs no memory.
+Many fetches read a few records each of one large batch, also for several groups. The cache is bounded, and
+batches that were not used for a few seconds are dropped: an idle queue needs no memory.
 
-How much a compressed batch holds is not known before it is opened. What may take longer than a millisecond or
-two is decompressed in a thread: whoever wants it is called when it is there.
+The size of a compressed batch is not known before it is decompressed. A batch that may take longer than some
+milliseconds is decompressed in a thread, and a callback receives it.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from headrace.storage.log import Log
 
 CACHE_BYTES: Final = 32 << 20
-"""The most that all opened batches take together, unless a single one is larger."""
-CACHED_BYTES: Final = 4096
-"""A smaller batch is opened again rather than kept."""
+"""The maximum size of all open batches together, unless a single one is larger."""
+MIN_CACHED_BYTES: Final = 4096
+"""A smaller batch is not cached."""
 IDLE_MS: Final = 5_000
 INLINE_BYTES: Final = 128 * 1024
-"""A compressed batch of this size is decompressed in the thread, and so is one that turns out to hold more
-than eight times as much."""
+"""A compressed batch of this size is decompressed in a thread, and so is one that is more than eight times as
+large when decompressed."""
 
 Key = tuple["Log", int]
-"""A log, and the base offset of a batch in it."""
+"""A log and the base offset of a batch."""
 
 
 class BatchCache:
-    """The opened batches of all share groups of a broker."""
+    """The open batches of all share groups of a broker."""
 
     def __init__(self, clock: Clock, opener: Executor) -> None:
         self._clock = clock
         self._opener = opener
         self._size = 0
         self._batches: OrderedDict[Key, tuple[OpenBatch, int]] = OrderedDict()
-        """With the time of the last use; the one that was not used for longest is first."""
+        """With the time of the last use; the least recently used is first."""
         self._opening: dict[Key, list[Callable[[OpenBatch], None]]] = {}
         self._held: dict[object, tuple[OpenBatch, int]] = {}
-        """Batches that take several turns to open: not dropped before their reader has used them."""
+        """Batches that take several turns to parse: not evicted before their reader has used them."""
         self._has_timer = False
 
     def __len__(self) -> int:
         return len(self._batches) + len(self._held)
 
     def get(self, log: Log, base_offset: int) -> OpenBatch | None:
-        """The batch that begins at an offset, if it is here."""
+        """The batch with a base offset, if it is cached."""
         known = self._batches.get((log, base_offset))
         if known is None:
             return None
@@ -65,9 +65,9 @@ class BatchCache:
         return known[0]
 
     def open(self, log: Log, data: bytes, on_open: Callable[[OpenBatch], None]) -> OpenBatch | None:
-        """The batch in `data`; None when that takes longer, and then `on_open` is called with it.
+        """The open batch; None if a thread decompresses it, which calls `on_open`.
 
-        A batch that cannot be decompressed has no records, and a fault that says why.
+        A batch that cannot be decompressed has no records and a `fault`.
         """
         header = read_header(data)
         key = (log, header.base_offset)
@@ -80,7 +80,7 @@ class BatchCache:
             try:
                 section = open_section(data, header, 8 * INLINE_BYTES)
             except CorruptBatch:
-                pass  # or it holds more: the thread finds out
+                pass  # or it is larger: the thread decides
             else:
                 return self._keep(key, OpenBatch(data, section=bytes(section)))
         if key not in self._opening:
@@ -91,17 +91,17 @@ class BatchCache:
         return None
 
     def hold(self, reader: object, opened: OpenBatch) -> None:
-        """Keep a batch for a reader that comes back for it in another turn; one for each."""
+        """Keep a batch for a reader that continues with it in the next turn; one per reader."""
         self._held[reader] = opened, self._clock.now_ms()
-        self._watch()
+        self._start_timer()
 
     def held(self, reader: object) -> OpenBatch | None:
-        """The batch that is kept for a reader."""
+        """The batch that is held for a reader."""
         kept = self._held.get(reader)
         return None if kept is None else kept[0]
 
-    def let_go(self, reader: object) -> None:
-        """Keep nothing for a reader any more."""
+    def drop_held(self, reader: object) -> None:
+        """Hold no batch for a reader any more."""
         self._held.pop(reader, None)
 
     def _opened(self, key: Key, done: asyncio.Future[OpenBatch]) -> None:
@@ -113,26 +113,26 @@ class BatchCache:
             on_open(opened)
 
     async def wait_open(self, log: Log, data: bytes) -> OpenBatch:
-        """The batch in `data`, when it is open."""
+        """The open batch, decompressed in a thread if necessary."""
         future: asyncio.Future[OpenBatch] = asyncio.get_running_loop().create_future()
         opened = self.open(log, data, lambda found: None if future.done() else future.set_result(found))
         return await future if opened is None else opened
 
     def _keep(self, key: Key, opened: OpenBatch) -> OpenBatch:
-        if opened.size < CACHED_BYTES:
+        if opened.size < MIN_CACHED_BYTES:
             return opened
         self._batches[key] = opened, self._clock.now_ms()
         self._size += opened.size
         while self._size > CACHE_BYTES and len(self._batches) > 1:
-            self._drop_oldest()
-        self._watch()
+            self._evict()
+        self._start_timer()
         return opened
 
-    def _drop_oldest(self) -> None:
+    def _evict(self) -> None:
         _, (opened, _) = self._batches.popitem(last=False)
         self._size -= opened.size
 
-    def _watch(self) -> None:
+    def _start_timer(self) -> None:
         if (self._batches or self._held) and not self._has_timer:
             self._has_timer = True
             self._clock.call_later(IDLE_MS, self._drop_idle)
@@ -141,10 +141,10 @@ class BatchCache:
         self._has_timer = False
         latest_ms = self._clock.now_ms() - IDLE_MS
         while self._batches and next(iter(self._batches.values()))[1] <= latest_ms:
-            self._drop_oldest()
+            self._evict()
         for reader in [reader for reader, (_, used_ms) in self._held.items() if used_ms <= latest_ms]:
             del self._held[reader]
-        self._watch()
+        self._start_timer()
 
 
 def _open(data: bytes) -> OpenBatch:
@@ -153,5 +153,5 @@ def _open(data: bytes) -> OpenBatch:
         section = open_section(data, header)
     except CorruptBatch as fault:
         return OpenBatch(data, section=b"", fault=str(fault))
-    # No copy as bytes: it may be large.
+    # Not copied to bytes: it may be large.
     return OpenBatch(data, section=section if isinstance(section, bytearray) else bytes(section))

@@ -1,4 +1,4 @@
-"""All that the broker knows of share groups: who is in them, what they have taken, and members' sessions."""
+"""The coordinator of share groups: groups and members, share partitions, and share sessions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.shares.batch_cache import BatchCache
 from headrace.broker.shares.groups import ShareGroups
-from headrace.broker.shares.open_shares import OpenShares
-from headrace.broker.shares.records import ShareKey
+from headrace.broker.shares.partition_state import SharePartitionState
+from headrace.broker.shares.partitions import SharePartition, SharePartitionManager
+from headrace.broker.shares.records import SharePartitionKey, ShareStateLog
 from headrace.broker.shares.sessions import ShareSessions
-from headrace.broker.shares.share import Share
-from headrace.broker.shares.share_partition import SharePartition
-from headrace.broker.shares.store import ShareStore
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.broker.clock import Clock
     from headrace.broker.flusher import Flusher
     from headrace.broker.partition import Partition
-    from headrace.broker.shares.membership import Assignment, Beat, Reply, ShareGroup
+    from headrace.broker.shares.groups import Assignment, ShareGroup, ShareHeartbeat, ShareHeartbeatResponse
     from headrace.broker.shares.sessions import SessionKey
     from headrace.broker.shares.settings import ShareGroupConfig, ShareSettings
     from headrace.broker.statelog import StateLog
@@ -37,8 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Shares:
-    """The coordinator of share groups, and the keeper of what they have taken."""
+class ShareGroupCoordinator:
+    """All share groups of a broker."""
 
     def __init__(
         self,
@@ -51,64 +49,65 @@ class Shares:
         run_search: Callable[[Search], Awaitable[TimedOffset | None]],
     ) -> None:
         self._clock = clock
-        self._store = ShareStore(state)
+        self._state = ShareStateLog(state)
         self._topics = topics
+        self._run_search = run_search
+        self._searches: dict[SharePartitionKey, asyncio.Task[None]] = {}
+        """The share partitions whose start offset is being searched by time."""
         self.sessions = ShareSessions()
         self._groups = ShareGroups(
-            self._store,
+            self._state,
             clock,
             settings,
             assign=self._assign,
-            on_silence=lambda group, member: self.close_session((group, member)),
+            on_member_expired=lambda group, member: self.close_session((group, member)),
         )
-        self._run_search = run_search
-        self._searches: dict[ShareKey, asyncio.Task[None]] = {}
-        """The share partitions whose start offset is being searched by time."""
-        self._open = OpenShares(self._store, topics, flusher, clock, settings, BatchCache(clock, opener))
+        cache = BatchCache(clock, opener)
+        self._partitions = SharePartitionManager(self._state, topics, flusher, clock, settings, cache)
 
-    def watch(self, on_settled: Callable[[Share], None]) -> None:
-        """Have a function called whenever a share partition may have moved on."""
-        self._open.watch(on_settled)
+    def watch(self, on_change: Callable[[SharePartition], None]) -> None:
+        """Have `on_change` called when a share partition may have advanced."""
+        self._partitions.watch(on_change)
 
-    # Life
+    # Lifecycle
 
     def load(self) -> None:
-        """Come to the state that the log describes; what belongs to deleted topics is forgotten."""
-        stored = self._store.load()
+        """Restore the state from the log; the state of deleted topics is removed."""
+        stored = self._state.load()
         self._groups.load(stored.groups, stored.configs)
-        lost: dict[ShareKey, Iterable[int]] = {}
-        for key, start in stored.starts.items():
+        deleted: dict[SharePartitionKey, Iterable[int]] = {}
+        for key, start_offset in stored.start_offsets.items():
             partition = self._partition(key.topic, key.partition)
             chunks = stored.chunks.get(key, {})
             if partition is None or key.group not in self._groups:
-                lost[key] = chunks
+                deleted[key] = chunks
                 continue
-            state = SharePartition(start, self.config(key.group), is_stored=True)
-            for chunk, runs in chunks.items():
-                state.progress.restore(chunk, runs)
-            self._open.recover(self._open.add(key, partition, state))
-        self._store.forget(lost)
+            state = SharePartitionState(start_offset, self.config(key.group), is_stored=True)
+            for chunk, ranges in chunks.items():
+                state.progress.restore(chunk, ranges)
+            self._partitions.recover(self._partitions.add(key, partition, state))
+        self._state.delete(deleted)
 
     def start(self) -> None:
-        """Go on with what was under way when the broker ended: dead letters, and space to be freed."""
-        for share in self._open:
-            self.settle([share])
+        """Continue work that a stop interrupted: dead letters, and the deletion of acknowledged records."""
+        for share_partition in self._partitions:
+            self.store([share_partition])
 
-    def send_away(self) -> None:
-        """Have everybody who waits for records look for the last time."""
-        for share in self._open:
-            share.serve_all()
+    def complete_waiting(self) -> None:
+        """Let all waiting fetches complete."""
+        for share_partition in self._partitions:
+            share_partition.call_all_waiting()
 
     def close(self) -> None:
-        """Stop all clocks; a burial under way is ended by the next start."""
+        """Stop all timers; the next start writes dead letters that are missing."""
         for search in self._searches.values():
             search.cancel()
         self._groups.close()
-        self._open.close()
+        self._partitions.close()
 
     async def durable(self) -> None:
-        """Return when all that was decided is as safe as the broker promises."""
-        await self._store.durable()
+        """Return when all changes are as durable as the flush setting promises."""
+        await self._state.durable()
 
     # Groups
 
@@ -116,62 +115,62 @@ class Shares:
         return group in self._groups
 
     def groups(self) -> list[ShareGroup]:
-        """All share groups by name."""
+        """All share groups, sorted by id."""
         return self._groups.all()
 
     def group(self, group_id: str) -> ShareGroup | None:
-        """The group of that name."""
+        """The group with that id."""
         return self._groups.get(group_id)
 
     def config(self, group_id: str) -> ShareGroupConfig:
-        """The settings of a group; one that is not there yet can have some."""
+        """The settings of a group, which need not exist yet."""
         return self._groups.config(group_id)
 
     def configured(self) -> list[str]:
-        """The groups that have settings of their own."""
+        """The ids of groups with settings that are not defaults."""
         return self._groups.configured()
 
     def configure(self, group_id: str, configs: Mapping[str, str]) -> None:
         """Replace the settings of a group."""
         config = self._groups.configure(group_id, configs)
-        for share in self.of_group(group_id):
-            share.configure(config)
+        for share_partition in self.of_group(group_id):
+            share_partition.configure(config)
 
-    def fair_share(self, group_id: str) -> int:
-        """How many records of a partition a member takes at once: there are to be some for each of them."""
+    def max_acquired_per_fetch(self, group_id: str) -> int:
+        """The records of a partition that one fetch may acquire, so that all members get some."""
         group = self._groups.get(group_id)
         members = len(group.members) if group is not None else 1
         return max(self.config(group_id).max_record_locks // max(members, 1), 1)
 
-    def check_idle(self, group_id: str) -> ErrorCode:
-        """Whether what a group has done may be changed: it must be there, and have no members."""
-        return self._groups.check_idle(group_id)
+    def check_empty(self, group_id: str) -> ErrorCode:
+        """Whether the group exists and has no members, so that its offsets may be changed."""
+        return self._groups.check_empty(group_id)
 
     def create(self, group_id: str) -> ErrorCode:
-        """Create a group without members, so that it can be placed before its first member comes."""
+        """Create a group without members, whose start offsets can be set before its first member joins."""
         return ErrorCode.none if self._groups.create(group_id) else ErrorCode.group_max_size_reached
 
     def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group without members, and all that it has done."""
-        error = self.check_idle(group_id)
+        """Delete a group without members, and its share partitions."""
+        error = self.check_empty(group_id)
         if error is ErrorCode.none:
-            self._open.remove(self.of_group(group_id))
+            self._partitions.remove(self.of_group(group_id))
             self._groups.remove(group_id)
         return error
 
-    def beat(self, group_id: str, beat: Beat) -> Reply:
-        """Let a member join, go on, or leave; what it is assigned begins now."""
-        reply = self._groups.beat(group_id, beat)
-        begun = (
+    def heartbeat(self, group_id: str, heartbeat: ShareHeartbeat) -> ShareHeartbeatResponse:
+        """Let a member join, continue or leave; new share partitions of its assignment are created."""
+        response = self._groups.heartbeat(group_id, heartbeat)
+        opened = (
             self.open(group_id, topic, index)
-            for topic, partitions in reply.assignment or ()
+            for topic, partitions in response.assignment or ()
             for index in partitions
         )
-        self._store.save([share for share in begun if isinstance(share, Share)])
-        return reply
+        self._state.save([each for each in opened if isinstance(each, SharePartition)])
+        return response
 
     async def started(self, group_id: str) -> None:
-        """Return when the start offsets of all partitions that the group reads are known."""
+        """Return when the start offsets of all share partitions of the group are known."""
         searches = [search for key, search in self._searches.items() if key.group == group_id]
         if searches:
             await asyncio.wait(searches)
@@ -184,29 +183,29 @@ class Shares:
             if topic is not None and not topic.is_internal
         )
 
-    # Partitions
+    # Share partitions
 
-    def open(self, group_id: str, topic: UUID, index: int) -> Share | ErrorCode | None:
-        """The group's share partition, created if it does not exist; None while its start is searched."""
-        key = ShareKey(group_id, topic, index)
-        share = self._open.get(key)
-        if share is not None:
-            return share
+    def open(self, group_id: str, topic: UUID, index: int) -> SharePartition | ErrorCode | None:
+        """The share partition, created if it does not exist; None while its start offset is searched."""
+        key = SharePartitionKey(group_id, topic, index)
+        share_partition = self._partitions.get(key)
+        if share_partition is not None:
+            return share_partition
         if group_id not in self._groups:
             return ErrorCode.group_id_not_found
         partition = self._partition(topic, index)
         if partition is None:
-            known = self._topics.by_id(topic) is not None
-            return ErrorCode.unknown_topic_or_partition if known else ErrorCode.unknown_topic_id
+            is_known = self._topics.by_id(topic) is not None
+            return ErrorCode.unknown_topic_or_partition if is_known else ErrorCode.unknown_topic_id
         config = self.config(group_id)
         reset = config.auto_offset_reset
         if isinstance(reset, timedelta):
             self._search_start(key, partition, reset)
             return None
-        start = partition.log.start_offset if reset == "earliest" else partition.log.high_watermark
-        return self._open.add(key, partition, SharePartition(start, config))
+        start_offset = partition.log.start_offset if reset == "earliest" else partition.log.high_watermark
+        return self._partitions.add(key, partition, SharePartitionState(start_offset, config))
 
-    def _search_start(self, key: ShareKey, partition: Partition, age: timedelta) -> None:
+    def _search_start(self, key: SharePartitionKey, partition: Partition, age: timedelta) -> None:
         if key in self._searches:
             return
         timestamp = max(self._clock.now_ms() - age // timedelta(milliseconds=1), 0)
@@ -214,59 +213,60 @@ class Shares:
         self._searches[key] = search
         search.add_done_callback(lambda _: self._searches.pop(key))
 
-    async def _start_at(self, key: ShareKey, partition: Partition, timestamp: int) -> None:
+    async def _start_at(self, key: SharePartitionKey, partition: Partition, timestamp: int) -> None:
         """Create a share partition at the first record that is not older than `timestamp`."""
-        log_ = partition.log
         try:
-            found = await self._run_search(log_.search_time(timestamp))
+            found = await self._run_search(partition.log.search_time(timestamp))
         except OSError as fault:
             # Retention deleted a file during the search: the next fetch starts another search.
-            log.info("no start offset for %s yet: %s", key, fault)
+            log.info("The start offset of %s could not be found yet: %s", key, fault)
             return
-        if key.group not in self._groups or self._open.get(key) is not None or log_.is_deleted:
+        is_obsolete = key.group not in self._groups or partition.log.is_deleted
+        if is_obsolete or self._partitions.get(key) is not None:
             return
-        end = log_.high_watermark
-        start = end if found is None else min(found.offset, end)
-        share = self._open.add(key, partition, SharePartition(start, self.config(key.group)))
+        end_offset = partition.log.high_watermark
+        start_offset = end_offset if found is None else min(found.offset, end_offset)
+        state = SharePartitionState(start_offset, self.config(key.group))
+        share_partition = self._partitions.add(key, partition, state)
         try:
-            self._store.save([share])
+            self._state.save([share_partition])
         except StorageError:
-            log.exception("the start offset of %s could not be stored", key)
+            log.exception("The start offset of %s could not be stored", key)
 
-    def get(self, group_id: str, topic: UUID, index: int) -> Share | None:
-        """The group's share partition, if it has been begun."""
-        return self._open.get(ShareKey(group_id, topic, index))
+    def get(self, group_id: str, topic: UUID, index: int) -> SharePartition | None:
+        """The share partition, if it exists."""
+        return self._partitions.get(SharePartitionKey(group_id, topic, index))
 
-    def of_group(self, group_id: str) -> list[Share]:
+    def of_group(self, group_id: str) -> list[SharePartition]:
         """All share partitions of a group."""
-        return [share for share in self._open if share.key.group == group_id]
+        return [each for each in self._partitions if each.key.group == group_id]
 
-    def move(self, group_id: str, topic: UUID, index: int, start: int) -> ErrorCode:
+    def alter_start_offset(self, group_id: str, topic: UUID, index: int, start_offset: int) -> ErrorCode:
         """Set the start offset of a group without members, within the bounds of the log."""
-        key, partition = ShareKey(group_id, topic, index), self._partition(topic, index)
+        key, partition = SharePartitionKey(group_id, topic, index), self._partition(topic, index)
         if partition is None:
             return ErrorCode.unknown_topic_or_partition
-        known = self._open.get(key)
+        known = self._partitions.get(key)
         if known is not None:
-            self._open.remove([known])
-        start = min(max(start, partition.log.start_offset), partition.log.high_watermark)
-        state = SharePartition(start, self.config(group_id))
-        self._store.save([self._open.add(key, partition, state)])
+            self._partitions.remove([known])
+        start_offset = min(max(start_offset, partition.log.start_offset), partition.log.high_watermark)
+        state = SharePartitionState(start_offset, self.config(group_id))
+        self._state.save([self._partitions.add(key, partition, state)])
         return ErrorCode.none
 
-    def forget(self, group_id: str, topic: UUID) -> bool:
-        """Forget what a group has done with a topic; False when that is nothing."""
-        shares = [share for share in self.of_group(group_id) if share.key.topic == topic]
-        self._open.remove(shares)
-        return bool(shares)
+    def delete_offsets(self, group_id: str, topic: UUID) -> bool:
+        """Delete a group's share partitions of a topic; False if there are none."""
+        found = [each for each in self.of_group(group_id) if each.key.topic == topic]
+        self._partitions.remove(found)
+        return bool(found)
 
-    def forget_topic(self, topic: UUID) -> None:
-        """Forget what all groups have done with a topic that goes."""
-        self._open.remove([share for share in self._open if share.key.topic == topic])
+    def remove_topic(self, topic: UUID) -> None:
+        """Delete the share partitions of a topic that is deleted."""
+        self._partitions.remove([each for each in self._partitions if each.key.topic == topic])
 
-    def settle(self, shares: Iterable[Share]) -> None:
-        """Store what has changed, and do what follows from it."""
-        self._open.settle(shares)
+    def store(self, share_partitions: Iterable[SharePartition]) -> None:
+        """Store changes of share partitions, and carry out what follows from them."""
+        self._partitions.store(share_partitions)
 
     def _partition(self, topic: UUID, index: int) -> Partition | None:
         found = self._topics.by_id(topic)
@@ -275,22 +275,22 @@ class Shares:
     # Sessions
 
     def close_session(self, key: SessionKey) -> None:
-        """Give back what a member holds, and forget its session."""
+        """Release the records that a member has acquired, and remove its session."""
         self.sessions.close(key)
         group, member = key
         released = list(self._release(group, member))
         try:
-            self.settle(released)
+            self.store(released)
         except StorageError:
-            log.exception("what %s of %s has given back could not be stored", member, group)
+            log.exception("Records released by member %s of group %s could not be stored", member, group)
 
-    def _release(self, group: str, member: str) -> Iterator[Share]:
-        for share in self.of_group(group):
-            if any(hold.member == member for hold in share.state.held.values()):
-                share.state.release_member(member)
-                yield share
+    def _release(self, group: str, member: str) -> Iterator[SharePartition]:
+        for share_partition in self.of_group(group):
+            if any(lock.member == member for lock in share_partition.state.acquired.values()):
+                share_partition.state.release_member(member)
+                yield share_partition
 
-    def disconnected(self, peer: object) -> None:
-        """A connection has ended: what its members held may go to others at once."""
-        for key in self.sessions.of_peer(peer):
+    def disconnected(self, connection: object) -> None:
+        """Close the sessions of a connection that has ended."""
+        for key in self.sessions.of_connection(connection):
             self.close_session(key)

@@ -1,7 +1,7 @@
-"""Share sessions: a member names its partitions once, and numbers its requests.
+"""Share sessions: a member sends its partitions once, and numbers its requests.
 
-Epoch 0 opens a session, each request counts on from there, and −1 ends it. Whoever ends it, or loses its
-connection, gives back what it holds: another member need not wait for the locks to run out.
+Epoch 0 opens a session, each request increases the epoch, and −1 closes it. When a session is closed, or its
+connection ends, the records that the member acquired are released at once.
 """
 
 from __future__ import annotations
@@ -14,78 +14,80 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-OPEN: Final = 0
-FINAL: Final = -1
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
 MAX_EPOCH: Final = 2**31 - 1
 
 SessionKey = tuple[str, str]
 """Group and member."""
-Place = tuple["UUID", int]
+TopicIdPartition = tuple["UUID", int]
 
 
 class ShareSession:
-    """The partitions of one member."""
+    """The share session of one member."""
 
-    __slots__ = ("epoch", "key", "peer", "places")
+    __slots__ = ("connection", "epoch", "key", "partitions")
 
-    def __init__(self, key: SessionKey, peer: object) -> None:
+    def __init__(self, key: SessionKey, connection: object) -> None:
         self.key = key
-        self.peer = peer
+        self.connection = connection
         self.epoch = 1
-        self.places: dict[Place, None] = {}
+        self.partitions: dict[TopicIdPartition, None] = {}
 
-    def turn(self, place: Place) -> None:
-        """Put a partition that had records to the back: the next answer begins with the others."""
-        if len(self.places) > 1 and place in self.places:
-            del self.places[place]
-            self.places[place] = None
+    def move_to_end(self, partition: TopicIdPartition) -> None:
+        """Move a partition that returned records to the end: the next response begins with the others."""
+        if len(self.partitions) > 1 and partition in self.partitions:
+            del self.partitions[partition]
+            self.partitions[partition] = None
 
 
 class ShareSessions:
-    """The sessions of all members, with the connection that each came by."""
+    """The share sessions of all members, each with its connection."""
 
     def __init__(self, limit: int = 10_000) -> None:
         self._limit = limit
         self._sessions: dict[SessionKey, ShareSession] = {}
-        self._by_peer: dict[object, set[SessionKey]] = {}
+        self._by_connection: dict[object, set[SessionKey]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, key: SessionKey, places: Iterable[Place], peer: object) -> ShareSession | ErrorCode:
-        """A new session; whoever calls has closed the old one."""
+    def open(
+        self, key: SessionKey, partitions: Iterable[TopicIdPartition], connection: object
+    ) -> ShareSession | ErrorCode:
+        """A new session; the caller has closed the previous one."""
         if len(self._sessions) >= self._limit:
             return ErrorCode.share_session_limit_reached
-        session = ShareSession(key, peer)
-        session.places = dict.fromkeys(places)
+        session = ShareSession(key, connection)
+        session.partitions = dict.fromkeys(partitions)
         self._sessions[key] = session
-        self._by_peer.setdefault(peer, set()).add(key)
+        self._by_connection.setdefault(connection, set()).add(key)
         return session
 
-    def go_on(self, key: SessionKey, epoch: int, peer: object) -> ShareSession | ErrorCode:
-        """The session of a request with this epoch; the next request has the next one.
+    def resume(self, key: SessionKey, epoch: int, connection: object) -> ShareSession | ErrorCode:
+        """The session of a request with this epoch; the next request must have the next epoch.
 
-        It must come by the connection that opened the session: to any other it does not exist.
+        Only the connection that opened a session can use it: for any other it does not exist.
         """
         session = self._sessions.get(key)
-        if session is None or session.peer is not peer:
+        if session is None or session.connection is not connection:
             return ErrorCode.share_session_not_found
-        if epoch != FINAL:
+        if epoch != FINAL_EPOCH:
             if epoch != session.epoch:
                 return ErrorCode.invalid_share_session_epoch
             session.epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         return session
 
     def close(self, key: SessionKey) -> ShareSession | None:
-        """Forget a session."""
+        """Remove a session."""
         session = self._sessions.pop(key, None)
         if session is not None:
-            keys = self._by_peer[session.peer]
+            keys = self._by_connection[session.connection]
             keys.discard(key)
             if not keys:
-                del self._by_peer[session.peer]
+                del self._by_connection[session.connection]
         return session
 
-    def of_peer(self, peer: object) -> tuple[SessionKey, ...]:
-        """The sessions that came by a connection."""
-        return tuple(self._by_peer.get(peer, ()))
+    def of_connection(self, connection: object) -> tuple[SessionKey, ...]:
+        """The sessions of a connection."""
+        return tuple(self._by_connection.get(connection, ()))

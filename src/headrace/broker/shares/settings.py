@@ -1,4 +1,4 @@
-"""The settings of share groups, under Kafka's names: those of the broker, and those of each group."""
+"""Settings of share groups with Kafka's names: those of the broker, and those of each group."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSettings:
-    """What all share groups of a broker have in common."""
+    """Settings for all share groups of a broker."""
 
     max_groups: int = 10_000
-    """Share groups that a broker keeps at most."""
+    """`group.share.max.groups`: the largest number of share groups."""
     max_members: int = 1_000
-    """`group.share.max.size`: members of one group."""
-    burial_retry_ms: int = 5_000
-    """After this time a dead letter that could not be written is tried again."""
-    max_behind: int = 10_000
-    """Records of one partition that may wait behind others of their key before no more are looked at."""
+    """`group.share.max.size`: the largest number of members of a group."""
+    dead_letter_retry_ms: int = 5_000
+    """A dead letter that could not be written is retried after this time."""
+    max_blocked: int = 10_000
+    """Records of a partition that may wait for others of their key before no more are read."""
 
 
 BY_DURATION: Final = "by_duration:"
@@ -78,35 +78,35 @@ GROUP_OPTIONS: Final[Mapping[str, Option]] = {
             "int",
             30_000,
             integer(1),
-            "How long a member may take for a record before it goes to another.",
+            "How long a record is locked for the member that acquired it.",
         ),
         option(
             "share.delivery.count.limit",
             "int",
             5,
             integer(1, 32_767),
-            "How often a record is delivered before it is a dead letter.",
+            "How often a record is delivered before it becomes a dead letter.",
         ),
         option(
             "share.partition.max.record.locks",
             "int",
             2_000,
             integer(1),
-            "Records of a partition that members hold at most.",
+            "The largest number of acquired records of a partition.",
         ),
         option(
             "share.isolation.level",
             "string",
             "read_uncommitted",
             one_of("read_committed", "read_uncommitted"),
-            "Whether records of a transaction are delivered before it is committed.",
+            "Whether records of open transactions are delivered.",
         ),
         option(
             "share.session.timeout.ms",
             "int",
             45_000,
             integer(1),
-            "After this time without a heartbeat a member is gone.",
+            "A member without a heartbeat for this time is removed.",
         ),
         option(
             "share.heartbeat.interval.ms",
@@ -120,7 +120,7 @@ GROUP_OPTIONS: Final[Mapping[str, Option]] = {
             "int",
             1_000,
             integer(0, 15_000),
-            "Accepted; members are assigned partitions as soon as something changes.",
+            "Accepted; assignments are updated immediately.",
         ),
         option(
             "share.renew.acknowledge.enable",
@@ -134,14 +134,14 @@ GROUP_OPTIONS: Final[Mapping[str, Option]] = {
             "boolean",
             "true",
             boolean,
-            "Whether rejected records, and those delivered too often, go to a topic of dead letters.",
+            "Whether rejected records, and those at the delivery limit, go to a dead-letter topic.",
         ),
         option(
             "headrace.key.order",
             "boolean",
             "false",
             boolean,
-            "Whether a record waits until the one before it with the same key is done.",
+            "Whether a record waits until the previous one with its key is acknowledged.",
         ),
         *UNSERVED_OPTIONS.values(),
     )
@@ -163,7 +163,7 @@ _ATTRIBUTES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupConfig:
-    """The settings of one group, typed; those not named have their defaults."""
+    """The typed settings of one group."""
 
     auto_offset_reset: str | timedelta = "latest"
     lock_duration_ms: int = 30_000
@@ -176,11 +176,11 @@ class ShareGroupConfig:
     dead_letters: bool = True
     key_order: bool = False
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """The settings that were given, as text: what is stored and described."""
+    """The settings that are not defaults, as text, as they are stored and described."""
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> ShareGroupConfig:
-        """Typed settings from names and texts, or `InvalidConfig` that says what is wrong."""
+        """Parse names and texts; raises `InvalidConfig` for an unknown name or an invalid value."""
         typed = {name: _parse(name, text) for name, text in overrides.items()}
         known = {_ATTRIBUTES[name]: value for name, value in typed.items() if name in _ATTRIBUTES}
         return cls(**known, overrides=dict(overrides))
@@ -188,7 +188,7 @@ class ShareGroupConfig:
 
 def _parse(name: str, text: str) -> Any:
     if name not in GROUP_OPTIONS:
-        raise InvalidConfig(f"unknown group setting {name!r}; known are {', '.join(GROUP_OPTIONS)}")
+        raise InvalidConfig(f"unknown group setting {name!r}; the settings are {', '.join(GROUP_OPTIONS)}")
     try:
         return GROUP_OPTIONS[name].parse(text)
     except ValueError as fault:

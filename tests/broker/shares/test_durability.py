@@ -1,4 +1,4 @@
-"""kill −9: what was accepted never comes back, what was not always does, and a dead letter is there once."""
+"""After kill -9 only unaccepted messages are delivered again, and each dead letter is written once."""
 
 import random
 import time
@@ -25,7 +25,7 @@ def left_over(broker: BrokerProcess, group: str) -> int:
         return sum(part.lag for part in share_progress(cluster, group))
 
 
-def test_a_share_group_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_share_group_continues_after_a_crash(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         with WireClient(broker.address) as client:
             client.create_topic("orders")
@@ -49,7 +49,7 @@ def test_a_share_group_goes_on_where_it_was(tmp_path: Path) -> None:
         assert [value for value, _ in dead] == [b"4"]
 
 
-def test_the_delay_of_a_release_survives(tmp_path: Path) -> None:
+def test_the_delay_of_a_release_survives_a_crash(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         with WireClient(broker.address) as client:
             client.create_topic("orders")
@@ -67,7 +67,7 @@ def test_the_delay_of_a_release_survives(tmp_path: Path) -> None:
         assert values(broker, "orders", "g") == []
 
 
-def test_settings_of_a_group_survive(tmp_path: Path) -> None:
+def test_settings_of_a_group_survive_a_crash(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         with WireClient(broker.address) as client:
             client.create_topic("orders")
@@ -81,7 +81,9 @@ def test_settings_of_a_group_survive(tmp_path: Path) -> None:
         assert len(values(broker, dead_letter_topic("orders", "g"), "undertaker")) == 1
 
 
-def test_under_kills_every_message_is_done_and_every_letter_there_once(tmp_path: Path) -> None:
+def test_under_crashes_every_message_is_processed_and_every_dead_letter_is_written_once(
+    tmp_path: Path,
+) -> None:
     storm = QueueStorm(messages=200, kills=2, seed=random.randrange(2**32))
     with BrokerProcess(tmp_path / "data") as broker:
         ride_out(storm, broker)

@@ -1,4 +1,4 @@
-"""Record batches with a true checksum around nonsense, and a broker that must serve everybody in between."""
+"""Record batches with a valid checksum and corrupt records, sent among valid ones."""
 
 import random
 import time
@@ -28,11 +28,11 @@ NUMBERS = (
     b"\x7f",
     b"\x00",
 )
-"""Varints that lengths are replaced by: huge, negative, without an end, null."""
+"""Varints that replace lengths: huge, negative, unterminated, null."""
 
 
 def mutate(chance: random.Random, section: bytes) -> bytes:
-    """A records section that is nearly right."""
+    """An almost valid records section."""
     data = bytearray(section)
     for _ in range(chance.choice([1, 1, 2, 8])):
         if not data:
@@ -53,7 +53,7 @@ def mutate(chance: random.Random, section: bytes) -> bytes:
 
 
 def hostile_batch(chance: random.Random) -> bytes:
-    """A batch that a broker may store or refuse; its records are anything."""
+    """A batch with arbitrary records, which a broker may store or reject."""
     records = [
         NewRecord(
             chance.choice([None, b"", b"key"]),
@@ -79,7 +79,7 @@ def hostile_batch(chance: random.Random) -> bytes:
 
 
 def besiege(broker: BrokerProcess, *, rounds: int, seed: int) -> None:
-    """Send hostile batches among good ones; each good one is delivered, each stored bad one is done with."""
+    """Send corrupt batches among valid ones; valid ones are delivered, corrupt ones archived."""
     chance = random.Random(seed)
     topic, sent = f"siege-{seed}", list[bytes]()
     with WireClient(broker.address) as client:
@@ -120,5 +120,5 @@ def take_all(worker: Iterable[Message], sent: Sequence[bytes]) -> list[bytes]:
 
 
 def missing(sent: Sequence[bytes], taken: Sequence[bytes]) -> list[bytes]:
-    """What was sent and did not come, or came twice."""
+    """The messages that were lost or delivered twice."""
     return [value for value in sent if taken.count(value) != 1]

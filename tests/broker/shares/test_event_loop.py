@@ -1,4 +1,4 @@
-"""How much of the event loop share groups take at a time, and what they keep in memory when they rest."""
+"""Share groups do not block the event loop, and need no memory when they are idle."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from headrace.broker.shares.batch_cache import CACHE_BYTES, IDLE_MS, INLINE_BYTES, BatchCache
-from headrace.broker.shares.burials import LETTERS
-from headrace.broker.shares.reading import FIND_RECORDS
+from headrace.broker.shares.dead_letters import MAX_DEAD_LETTERS
+from headrace.broker.shares.reader import MAX_PARSED_RECORDS
 from headrace.protocol.batch import place_batch
 from headrace.protocol.compression import ZSTD
 from headrace.protocol.records import NewRecord, encode_batch
 from headrace.protocol.slices import OpenBatch
 from headrace.testing.embedded import EmbeddedBroker
-from tests.broker.test_share_handlers import EARLIEST, Member, configure
+from tests.broker.shares.test_handlers import EARLIEST, Member, configure
 from tests.broker.virtual_clock import VirtualClock
 from tests.broker.wire_client import METADATA, WireClient
 
@@ -41,14 +41,14 @@ def join(client: WireClient) -> Member:
     asked = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
     (topic,) = client.ask(METADATA, 12, topics=topics, **asked).topics
     member = Member(client, topic.topic_id)
-    member.beat(0, "many")
+    member.heartbeat(0, "many")
     return member
 
 
-def test_no_turn_finds_or_buries_more_than_its_share_of_records(
+def test_each_turn_parses_and_archives_a_bounded_number_of_records(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps over records between two turns of the loop, while 2,000 of a large batch are rejected."""
+    """2,000 records of a large batch are rejected."""
     found: list[int] = []
     find = OpenBatch.find
 
@@ -65,11 +65,11 @@ def test_no_turn_finds_or_buries_more_than_its_share_of_records(
     letters = set[int]()
     while not letters or max(letters) < last - first + 1:
         letters.add(member.client.end_offset("many.mailer.dead"))
-    assert max(found) <= FIND_RECORDS
+    assert max(found) <= MAX_PARSED_RECORDS
     assert sum(found) < 2 * MANY  # opened once for the members, and not again for each letter
     # Another client saw letters come in parts: it was answered between them.
     assert len(letters) > 2
-    assert all(count % LETTERS == 0 for count in letters)
+    assert all(count % MAX_DEAD_LETTERS == 0 for count in letters)
 
 
 def batch_at(offset: int, size: int) -> bytes:
@@ -78,7 +78,7 @@ def batch_at(offset: int, size: int) -> bytes:
     return bytes(batch)
 
 
-def test_opened_batches_are_bounded_and_dropped_when_idle() -> None:
+def test_the_cache_of_open_batches_is_bounded_and_emptied_when_idle() -> None:
     clock, log = VirtualClock(), cast("Log", object())
     with ThreadPoolExecutor(1) as opener:
         cache = BatchCache(clock, opener)
@@ -91,7 +91,7 @@ def test_opened_batches_are_bounded_and_dropped_when_idle() -> None:
         assert len(cache) == 0
 
 
-async def test_what_may_hold_much_is_decompressed_in_a_thread() -> None:
+async def test_batches_that_may_be_large_are_decompressed_in_a_thread() -> None:
     clock, log = VirtualClock(), cast("Log", object())
     small = bytes(encode_batch([NewRecord(None, b"v", 0)], codec=ZSTD))
     bomb = bytearray(encode_batch([NewRecord(None, bytes(10 * INLINE_BYTES), 0)], codec=ZSTD))

@@ -1,4 +1,4 @@
-"""Batches that lie, in queues: the nonsense alone becomes a dead letter, and nobody waits for it."""
+"""Corrupt batches in share groups: only the unreadable records become a dead letter."""
 
 import random
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from headrace.broker.shares.dead_letters import OFFSET, PARTITION, REASON, TOPIC
 from headrace.protocol.batch import build_batch
 from headrace.protocol.compression import GZIP, NONE, ZSTD, compress
 from headrace.protocol.records import NewRecord, encode_batch, encode_records, encode_varint
-from tests.broker.hostile_batches import MEGABYTE, TIMESTAMP, besiege
 from tests.broker.processes import BrokerProcess, wait_until
+from tests.broker.shares.hostile_batches import MEGABYTE, TIMESTAMP, besiege
 from tests.broker.wire_client import WireClient, batch_of
 
 IDLE_S = 0.8
@@ -96,8 +96,8 @@ def test_a_dead_letter_of_a_batch_is_written_once_across_restarts(tmp_path: Path
             assert client.end_offset("jobs.g.dead") == 1
 
 
-def test_lengths_that_lead_back_into_a_batch_cost_no_memory(kafka: BrokerProcess, client: WireClient) -> None:
-    """1.6 KB of zstd took a broker that believed them from 36 to 624 MB."""
+def test_negative_record_lengths_cost_no_memory(kafka: BrokerProcess, client: WireClient) -> None:
+    """1.6 KB of zstd made a broker that trusted these lengths grow from 36 to 624 MB."""
     client.create_topic("amplified", retention_ms="-1")
     kafka.reset_peak()
     before = kafka.resident_bytes
@@ -109,7 +109,7 @@ def test_lengths_that_lead_back_into_a_batch_cost_no_memory(kafka: BrokerProcess
     assert kafka.peak_bytes - before < 100 * MEGABYTE
 
 
-def test_a_million_records_that_are_claimed_in_a_kilobyte_are_one_dead_letter(
+def test_a_kilobyte_that_claims_a_million_records_is_one_dead_letter(
     kafka: BrokerProcess, client: WireClient
 ) -> None:
     client.create_topic("bomb", retention_ms="-1")
@@ -121,7 +121,7 @@ def test_a_million_records_that_are_claimed_in_a_kilobyte_are_one_dead_letter(
     assert client.end_offset("bomb.g.dead") == 1
 
 
-def test_thousands_of_rejected_records_become_dead_letters_once_each(
+def test_each_of_thousands_of_rejected_records_becomes_one_dead_letter(
     kafka: BrokerProcess, client: WireClient
 ) -> None:
     client.create_topic("rejected", retention_ms="-1")
@@ -134,5 +134,5 @@ def test_thousands_of_rejected_records_become_dead_letters_once_each(
     assert sorted(int(letter.header(OFFSET) or b"") for letter in letters) == list(range(2_000))
 
 
-def test_hostile_batches_stop_no_queue(kafka: BrokerProcess) -> None:
+def test_hostile_batches_do_not_stop_a_queue(kafka: BrokerProcess) -> None:
     besiege(kafka, rounds=60, seed=random.randrange(2**32))

@@ -1,4 +1,4 @@
-"""The APIs of share groups, one by one: what they answer to clients that do what they should, and others."""
+"""The APIs of share groups, with valid and invalid requests."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ Run = tuple[int, int, int]
 
 
 def runs_of(answer: Any) -> list[Run]:
-    """What a member got."""
+    """The acquired ranges in a response."""
     return [
         (run.first_offset, run.last_offset, run.delivery_count)
         for topic in answer.responses
@@ -32,7 +32,7 @@ def runs_of(answer: Any) -> list[Run]:
 
 
 class Member:
-    """A member of a share group, down to its requests."""
+    """A member of a share group with full control over its requests."""
 
     def __init__(self, client: WireClient, topic: UUID, name: str = "m", group: str = "mailer") -> None:
         self.client = client
@@ -41,7 +41,7 @@ class Member:
         self.group = group
         self.epoch = 0
 
-    def beat(self, epoch: int, *topics: str) -> Any:
+    def heartbeat(self, epoch: int, *topics: str) -> Any:
         return self.client.ask(
             HEARTBEAT,
             1,
@@ -88,7 +88,7 @@ class Member:
         return runs_of(self.fetch(limit=limit))
 
     def wait_for_records(self) -> None:
-        """Ask for records, and go away; `received` gives the answer."""
+        """Send a fetch without waiting; `received` returns the response."""
         limits = {
             "max_wait": 20_000,
             "min_bytes": 1,
@@ -103,9 +103,9 @@ class Member:
         return runs_of(self.client.receive())
 
     def colleague(self, client: WireClient) -> "Member":
-        """Another member of the group, that has joined."""
+        """Another member that has joined the group."""
         other = Member(client, self.topic, "other")
-        other.beat(0, TOPIC)
+        other.heartbeat(0, TOPIC)
         return other
 
     def acknowledge(self, acks: Mapping[tuple[int, int], int], *, epoch: int | None = None) -> Any:
@@ -135,7 +135,7 @@ def member(client: WireClient) -> Member:
         include_topic_authorized_operations=False,
     ).topics
     member = Member(client, topic.topic_id)
-    assert member.beat(0, TOPIC).error_code is ErrorCode.none
+    assert member.heartbeat(0, TOPIC).error_code is ErrorCode.none
     return member
 
 
@@ -147,23 +147,23 @@ def configure(client: WireClient, **settings: str) -> ErrorCode:
 
 
 def progress(client: WireClient) -> tuple[int, int]:
-    """Where the group starts, and how much is left."""
+    """Start offset and lag of the group."""
     answer = client.ask(DESCRIBE_OFFSETS, 1, groups=[{"group_id": "mailer", "topics": None}])
     (partition,) = answer.groups[0].topics[0].partitions
     return partition.start_offset, partition.lag
 
 
-def test_a_member_is_told_its_assignment_once(member: Member) -> None:
-    joined = member.beat(0, TOPIC)
+def test_a_member_receives_its_assignment_once(member: Member) -> None:
+    joined = member.heartbeat(0, TOPIC)
     assert [tuple(part.partitions) for part in joined.assignment.topic_partitions] == [(0,)]
-    again = member.beat(joined.member_epoch)
+    again = member.heartbeat(joined.member_epoch)
     assert (again.error_code, again.assignment) == (ErrorCode.none, None)
 
 
-def test_a_topic_that_comes_later_is_assigned_then(member: Member) -> None:
-    joined = member.beat(0, TOPIC, "later")
+def test_a_topic_that_is_created_later_is_assigned(member: Member) -> None:
+    joined = member.heartbeat(0, TOPIC, "later")
     member.client.create_topic("later", partitions=2)
-    told = member.beat(joined.member_epoch)
+    told = member.heartbeat(joined.member_epoch)
     assert sorted(len(part.partitions) for part in told.assignment.topic_partitions) == [1, 2]
     assert told.member_epoch > joined.member_epoch
 
@@ -178,14 +178,12 @@ def test_a_topic_that_comes_later_is_assigned_then(member: Member) -> None:
         ("stranger", 0, ErrorCode.invalid_request),  # it does not say what it reads
     ],
 )
-def test_heartbeats_that_do_not_fit_are_refused(
-    member: Member, name: str, epoch: int, error: ErrorCode
-) -> None:
+def test_invalid_heartbeats_are_rejected(member: Member, name: str, epoch: int, error: ErrorCode) -> None:
     member.name = name
-    assert member.beat(epoch).error_code is error
+    assert member.heartbeat(epoch).error_code is error
 
 
-def test_requests_are_numbered(member: Member) -> None:
+def test_requests_must_have_the_next_session_epoch(member: Member) -> None:
     assert member.take(1) == [(0, 0, 1)]
     assert member.fetch(epoch=7).error_code is ErrorCode.invalid_share_session_epoch
     assert member.acknowledge({(0, 0): 1}, epoch=0).error_code is ErrorCode.invalid_share_session_epoch
@@ -193,11 +191,11 @@ def test_requests_are_numbered(member: Member) -> None:
     assert member.fetch(epoch=1).error_code is ErrorCode.share_session_not_found
 
 
-def test_acknowledgements_do_not_open_a_session(member: Member) -> None:
+def test_acknowledgments_do_not_open_a_session(member: Member) -> None:
     assert member.fetch({(0, 0): 1}, epoch=0).error_code is ErrorCode.invalid_request
 
 
-def test_all_of_a_partitions_acknowledgements_count_or_none(member: Member) -> None:
+def test_the_acknowledgments_of_a_partition_are_atomic(member: Member) -> None:
     assert member.take(3) == [(0, 2, 1)]
     assert member.outcome({(0, 2): 1, (3, 3): 1}) is ErrorCode.invalid_record_state
     assert progress(member.client) == (0, 6)
@@ -209,14 +207,12 @@ def test_all_of_a_partitions_acknowledgements_count_or_none(member: Member) -> N
 
 
 @pytest.mark.parametrize("kinds", [{(2, 1): 1}, {(0, 0): 9}])
-def test_acknowledgements_that_make_no_sense_are_refused(
-    member: Member, kinds: Mapping[tuple[int, int], int]
-) -> None:
+def test_invalid_acknowledgments_are_rejected(member: Member, kinds: Mapping[tuple[int, int], int]) -> None:
     member.take()
     assert member.outcome(kinds) is ErrorCode.invalid_request
 
 
-def test_what_is_fetched_with_an_acknowledgement_comes_in_one_answer(member: Member) -> None:
+def test_a_fetch_with_acknowledgments_returns_records_and_results(member: Member) -> None:
     member.take(1)
     answer = member.fetch({(0, 0): 1}, limit=1)
     (partition,) = answer.responses[0].partitions
@@ -224,18 +220,18 @@ def test_what_is_fetched_with_an_acknowledgement_comes_in_one_answer(member: Mem
     assert [run.first_offset for run in partition.acquired_records] == [1]
 
 
-def test_the_last_request_gives_back_what_is_held(member: Member) -> None:
+def test_the_final_epoch_releases_acquired_records(member: Member) -> None:
     member.take(2)
     assert member.acknowledge({(0, 0): 1}, epoch=-1).error_code is ErrorCode.none
     other = Member(member.client, member.topic, "other")
-    other.beat(0, TOPIC)
+    other.heartbeat(0, TOPIC)
     assert other.take(2) == [(1, 1, 2), (2, 2, 1)]
 
 
-def test_a_lost_connection_gives_back_what_is_held(member: Member, headrace_broker: EmbeddedBroker) -> None:
+def test_a_lost_connection_releases_acquired_records(member: Member, headrace_broker: EmbeddedBroker) -> None:
     with WireClient(headrace_broker.bootstrap) as short_lived:
         gone = Member(short_lived, member.topic, "gone")
-        gone.beat(0, TOPIC)
+        gone.heartbeat(0, TOPIC)
         assert gone.take(6) == [(0, 5, 1)]
     taken: list[tuple[int, int, int]] = []
     while not taken:
@@ -243,7 +239,7 @@ def test_a_lost_connection_gives_back_what_is_held(member: Member, headrace_brok
     assert taken == [(0, 5, 2)]
 
 
-def test_few_records_of_a_large_batch_are_cut_out_of_it(member: Member) -> None:
+def test_few_records_of_a_large_batch_are_returned_as_a_slice(member: Member) -> None:
     member.client.produce(TOPIC, batch_of(*(b"x" * 100 for _ in range(100))))
     member.take(6)
     answer = member.fetch({(0, 5): 1}, limit=2)
@@ -252,7 +248,9 @@ def test_few_records_of_a_large_batch_are_cut_out_of_it(member: Member) -> None:
     assert len(partition.records or b"") < 400
 
 
-def test_a_waiting_member_gets_what_another_releases(member: Member, headrace_broker: EmbeddedBroker) -> None:
+def test_a_waiting_fetch_gets_records_that_another_member_releases(
+    member: Member, headrace_broker: EmbeddedBroker
+) -> None:
     member.take(6)
     with WireClient(headrace_broker.bootstrap) as client:
         other = member.colleague(client)
@@ -262,7 +260,7 @@ def test_a_waiting_member_gets_what_another_releases(member: Member, headrace_br
         assert other.received() == [(3, 3, 2)]
 
 
-def test_a_waiting_member_gets_the_lock_that_another_needs_no_more(
+def test_a_waiting_fetch_gets_a_lock_that_another_member_frees(
     member: Member, headrace_broker: EmbeddedBroker
 ) -> None:
     configure(member.client, **EARLIEST, **{"share.partition.max.record.locks": "2"})
@@ -275,13 +273,13 @@ def test_a_waiting_member_gets_the_lock_that_another_needs_no_more(
         assert other.received() == [(2, 2, 1)]
 
 
-def test_a_member_takes_no_more_at_once_than_its_share_of_the_locks(member: Member) -> None:
+def test_a_fetch_acquires_at_most_its_part_of_the_locks(member: Member) -> None:
     configure(member.client, **EARLIEST, **{"share.partition.max.record.locks": "4"})
     other = member.colleague(member.client)
     assert (member.take(), other.take(), member.take()) == ([(0, 1, 1)], [(2, 3, 1)], [])
 
 
-def test_share_groups_are_listed_and_described_as_such(member: Member) -> None:
+def test_share_groups_are_listed_and_described(member: Member) -> None:
     (group,) = member.client.ask(LIST_GROUPS, 5, states_filter=[], types_filter=["share"]).groups
     assert (group.group_id, group.group_state, group.group_type) == ("mailer", "Stable", "share")
     asked = {"group_ids": ["mailer", "nobody"], "include_authorized_operations": False}
@@ -290,13 +288,13 @@ def test_share_groups_are_listed_and_described_as_such(member: Member) -> None:
     assert [(m.member_id, tuple(m.subscribed_topic_names)) for m in found.members] == [("m", (TOPIC,))]
 
 
-def test_a_group_without_members_can_be_moved_emptied_and_deleted(member: Member) -> None:
+def test_offsets_of_an_empty_group_can_be_altered_and_deleted(member: Member) -> None:
     client = member.client
     topics = [{"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 4}]}]
     assert (
         client.ask(ALTER_OFFSETS, 0, group_id="mailer", topics=topics).error_code is ErrorCode.non_empty_group
     )
-    assert member.beat(-1).error_code is ErrorCode.none
+    assert member.heartbeat(-1).error_code is ErrorCode.none
     assert client.ask(ALTER_OFFSETS, 0, group_id="mailer", topics=topics).error_code is ErrorCode.none
     assert progress(client) == (4, 2)
     forgotten = [{"topic_name": TOPIC}]
@@ -311,7 +309,7 @@ def test_a_group_without_members_can_be_moved_emptied_and_deleted(member: Member
     )
 
 
-def test_a_group_can_be_placed_before_its_first_member(client: WireClient) -> None:
+def test_start_offsets_can_be_set_before_the_first_member_joins(client: WireClient) -> None:
     topics = [{"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 4}]}]
     assert client.ask(ALTER_OFFSETS, 0, group_id="mailer", topics=topics).error_code is ErrorCode.none
     assert progress(client) == (4, 2)
@@ -320,13 +318,15 @@ def test_a_group_can_be_placed_before_its_first_member(client: WireClient) -> No
     assert client.ask(ALTER_OFFSETS, 0, group_id="", topics=topics).error_code is ErrorCode.group_id_not_found
 
 
-def test_settings_that_cannot_be_meant_are_refused(client: WireClient) -> None:
+def test_invalid_settings_are_rejected(client: WireClient) -> None:
     assert configure(client, **{"share.delivery.count.limit": "0"}) is ErrorCode.invalid_config
     assert configure(client, **{"share.nonsense": "1"}) is ErrorCode.invalid_config
 
 
 @pytest.mark.parametrize("duration", ["PT1H", "P1D", "p1dt2h3m4.5s", "PT0S", "+PT1H", "PT-1H+90M", "PT1,5S"])
-def test_a_start_by_duration_takes_what_java_reads_as_a_duration(client: WireClient, duration: str) -> None:
+def test_a_start_by_duration_accepts_every_duration_that_java_parses(
+    client: WireClient, duration: str
+) -> None:
     reset = {"share.auto.offset.reset": f"by_duration:{duration}"}
     assert configure(client, **reset) is ErrorCode.none
 
@@ -335,11 +335,11 @@ NO_DURATIONS = ("", "P", "PT", "P1DT", "-PT1H", "PT-1H", "1h", "P1M", "P99999999
 
 
 @pytest.mark.parametrize("reset", ["none", "by_duration", *(f"by_duration:{text}" for text in NO_DURATIONS)])
-def test_any_other_start_is_refused(client: WireClient, reset: str) -> None:
+def test_any_other_start_is_rejected(client: WireClient, reset: str) -> None:
     assert configure(client, **{"share.auto.offset.reset": reset}) is ErrorCode.invalid_config
 
 
-def test_a_deleted_topic_takes_its_share_partitions_with_it(member: Member) -> None:
+def test_the_share_partitions_of_a_deleted_topic_are_removed(member: Member) -> None:
     client = member.client
     member.take(2)
     client.ask(20, 5, topic_names=[TOPIC], timeout=1000)

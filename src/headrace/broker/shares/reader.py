@@ -1,0 +1,304 @@
+"""Reads the log for a share partition: finds the next records, and reads acquired ones.
+
+Each turn of the event loop parses a bounded number of records, independent of the size of a batch and of its
+header. A batch, or the rest of one, that cannot be parsed becomes one dead letter.
+
+Headers of a record control its delivery:
+
+| header | meaning |
+|---|---|
+| `headrace-deliver-at` | not before this time, in milliseconds since 1970 |
+| `headrace-delay-ms` | not before this many milliseconds after the record's timestamp |
+| `headrace-group` | only for this share group: used when a dead letter is redriven |
+
+A value that is not a number is ignored.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.protocol.batch import read_header, split_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.broker.shares.batch_cache import BatchCache
+    from headrace.broker.shares.partition_state import SharePartitionState
+    from headrace.protocol.batch import BatchHeader
+    from headrace.protocol.records import Record
+    from headrace.protocol.slices import OpenBatch
+    from headrace.storage.log import Log
+
+DELIVER_AT: Final = "headrace-deliver-at"
+DELAY_MS: Final = "headrace-delay-ms"
+ONLY_GROUP: Final = "headrace-group"
+HEADER_PREFIX: Final = b"headrace-"
+"""The common prefix of the header names: records without these bytes need not be decoded."""
+
+READ_BYTES: Final = 64 * 1024
+"""How much of the log is read at once; a larger batch is read as a whole."""
+MAX_READS: Final = 16
+"""How many reads are done before other requests are served."""
+MAX_PARSED_RECORDS: Final = 2_000
+"""Records that are parsed or decoded before other requests are served: some milliseconds."""
+MIN_SLICED_BYTES: Final = 1024
+"""A batch of this size is sliced if less than half of its records are acquired."""
+
+
+class DeliveryHeaders(NamedTuple):
+    """Key and delivery headers of a record."""
+
+    offset: int
+    key: bytes | None
+    due_ms: int
+    is_for_group: bool
+
+
+def read_delivery_headers(record: Record, group: str) -> DeliveryHeaders:
+    """The delivery headers of a record for a group."""
+    due_ms, is_for_group = 0, True
+    for name, value in record.headers:
+        if name == DELIVER_AT:
+            due_ms = max(due_ms, _number(value))
+        elif name == DELAY_MS:
+            due_ms = max(due_ms, record.timestamp + _number(value))
+        elif name == ONLY_GROUP:
+            is_for_group = value == group.encode()
+    return DeliveryHeaders(record.offset, record.key, due_ms, is_for_group)
+
+
+def _number(value: bytes | None) -> int:
+    return int(value) if value is not None and value.isdigit() and len(value) < 19 else 0
+
+
+class AcquiredBatches(NamedTuple):
+    """Batches with acquired records; offsets that they contain, that the log lacks, and that are left."""
+
+    batches: list[bytes]
+    size: int
+    included: list[int]
+    missing: list[int]
+    left: list[int]
+
+
+class SharePartitionReader:
+    """Reads one log for one share partition."""
+
+    def __init__(
+        self, log: Log, group: str, max_blocked: int, cache: BatchCache, on_open: Callable[[], None]
+    ) -> None:
+        self.log = log
+        self.is_opening = False
+        """Whether a batch is being decompressed in a thread: no records can be read until then."""
+        self._group = group
+        self._max_blocked = max_blocked
+        self._cache = cache
+        self._on_open = on_open
+        self._base_offset = -1
+        self._recent: list[OpenBatch] = []
+        """The batches of the current acquisition, by offset."""
+        self._recent_offsets: list[int] = []
+        self._budget = 0
+
+    def end_offset(self, state: SharePartitionState) -> int:
+        """The end of the records that the group may read."""
+        committed = state.config.isolation_level == "read_committed"
+        return self.log.last_stable_offset if committed else self.log.high_watermark
+
+    def begin(self) -> None:
+        """Begin an acquisition with a new budget of records."""
+        self._budget = MAX_PARSED_RECORDS
+
+    def finish(self) -> None:
+        """End an acquisition; batches that may be needed again are in the cache."""
+        self._recent.clear()
+        self._recent_offsets.clear()
+
+    def has_more(self, state: SharePartitionState) -> bool:
+        """Whether there are records that have not been read and may be read now."""
+        is_behind = state.next_offset < self.end_offset(state)
+        return not self.is_opening and is_behind and state.blocked < self._max_blocked
+
+    # ---------------------------------------------------------------- new records
+
+    def read_new(self, state: SharePartitionState, wanted: int, now_ms: int) -> None:
+        """Read records until `wanted` are available, there are no more, or the budget is used."""
+        state.advance_to(self.log.start_offset)
+        for _ in range(MAX_READS):
+            state.skip_acknowledged()
+            if state.available >= wanted or not self.has_more(state):
+                return
+            if not self._read_once(state, wanted, now_ms):
+                return
+
+    def _read_once(self, state: SharePartitionState, wanted: int, now_ms: int) -> bool:
+        """Read one part of the log; False if reading stops for now."""
+        known = self._find_open(state.next_offset)
+        if known is not None:
+            return self._add_batch(state, known, wanted, now_ms)
+        end_offset = self.end_offset(state)
+        found = self.log.read(state.next_offset, READ_BYTES, end_offset, at_least_one=True)
+        if found is None:
+            state.skip(end_offset - 1)
+            return False
+        for view in split_batches(memoryview(found.read())):
+            header = read_header(view)
+            if state.available >= wanted:
+                break
+            if header.is_control or self._is_aborted(state, header):
+                state.skip(header.last_offset)
+                continue
+            opened = self._open(bytes(view))
+            if opened is None or not self._add_batch(state, opened, wanted, now_ms):
+                return False
+        return True
+
+    def _add_batch(self, state: SharePartitionState, opened: OpenBatch, wanted: int, now_ms: int) -> bool:
+        self._base_offset = opened.header.base_offset
+        last = opened.header.last_offset
+        while state.next_offset <= last and state.available < wanted:
+            first = max(opened.header.base_offset, state.next_offset)
+            if first >= opened.next_offset and not opened.is_whole:
+                if not self._parse(opened, first - opened.header.base_offset + wanted - state.available):
+                    return False
+                if opened.fault is not None and first >= opened.next_offset:
+                    state.archive_unreadable(last)
+                continue
+            if not self._add_records(state, opened, first, wanted, now_ms):
+                return False
+        return True
+
+    def _parse(self, opened: OpenBatch, count: int) -> bool:
+        """Parse up to `count` records of a batch; False if the budget is used."""
+        if self._budget <= 0:
+            self._cache.hold(self, opened)
+            return False
+        self._budget -= max(opened.find(min(max(count - opened.found, 1), self._budget)), 1)
+        return True
+
+    def _add_records(
+        self, state: SharePartitionState, opened: OpenBatch, first: int, wanted: int, now_ms: int
+    ) -> bool:
+        """Add the parsed records from `first` to the state; False if reading stops for now."""
+        index = opened.first_from(first)
+        if opened.has_gaps or state.config.key_order or opened.contains(HEADER_PREFIX, index, opened.found):
+            return self._add_one_by_one(state, opened, index, wanted, now_ms)
+        state.add_records(first, opened.next_offset - 1, wanted, now_ms)
+        return True
+
+    def _add_one_by_one(
+        self, state: SharePartitionState, opened: OpenBatch, index: int, wanted: int, now_ms: int
+    ) -> bool:
+        for each in range(index, opened.found):
+            if state.available >= wanted:
+                return True
+            if self._budget <= 0 or state.blocked >= self._max_blocked:
+                self._cache.hold(self, opened)
+                return False
+            self._budget -= 4  # decoding a record costs as much as parsing four
+            headers = read_delivery_headers(opened.record(each), self._group)
+            if headers.is_for_group:
+                state.add_record(headers.offset, now_ms, key=headers.key, due_ms=headers.due_ms)
+            else:
+                state.skip(headers.offset)
+        state.skip(opened.next_offset - 1)
+        return True
+
+    def _is_aborted(self, state: SharePartitionState, header: BatchHeader) -> bool:
+        if not header.is_transactional or state.config.isolation_level != "read_committed":
+            return False
+        found = self.log.aborted.between(header.base_offset, header.last_offset + 1)
+        return any(
+            entry.producer_id == header.producer_id and entry.first_offset <= header.base_offset
+            for entry in found
+        )
+
+    # ---------------------------------------------------------------- acquired records
+
+    def read_acquired(self, offsets: Sequence[int], max_bytes: int) -> AcquiredBatches:
+        """The batches of these offsets, up to `max_bytes`, but at least one."""
+        found = AcquiredBatches([], 0, [], [], [])
+        size, index = 0, 0
+        while index < len(offsets):
+            opened = self._find_open(offsets[index])
+            if opened is None and (data := self._read_batch(offsets[index])) is not None:
+                opened = self._open(data)
+                if opened is None:
+                    found.left.extend(offsets[index:])
+                    break
+            if opened is None or opened.header.base_offset > offsets[index]:
+                found.missing.append(offsets[index])
+                index += 1
+                continue
+            inside = bisect_right(offsets, opened.header.last_offset, lo=index)
+            if not self._parse_through(opened, offsets[inside - 1]):
+                found.left.extend(offsets[index:])
+                break
+            part = _slice(opened, offsets[index:inside])
+            if found.batches and size + len(part) > max_bytes:
+                found.left.extend(offsets[index:])
+                break
+            found.batches.append(part)
+            found.included.extend(offsets[index:inside])
+            size += len(part)
+            index = inside
+        return found._replace(size=size)
+
+    def _parse_through(self, opened: OpenBatch, offset: int) -> bool:
+        """Parse the records up to an offset; False if the budget is used."""
+        while opened.next_offset <= offset and opened.fault is None:
+            if not self._parse(opened, offset - opened.header.base_offset + 1):
+                return False
+        return True
+
+    # ---------------------------------------------------------------- batches
+
+    def _read_batch(self, offset: int) -> bytes | None:
+        """The stored batch that contains an offset, or the first one after it."""
+        if offset < self.log.start_offset:
+            return None
+        found = self.log.read(offset, 1, self.log.high_watermark, at_least_one=True)
+        return None if found is None else found.read()
+
+    def _find_open(self, offset: int) -> OpenBatch | None:
+        """The batch that contains an offset, if it is open."""
+        index = bisect_right(self._recent_offsets, offset) - 1
+        if index >= 0 and _contains(self._recent[index], offset):
+            return self._recent[index]
+        for opened in (self._cache.held(self), self._cache.get(self.log, self._base_offset)):
+            if opened is not None and _contains(opened, offset):
+                return self._remember(opened)
+        return None
+
+    def _open(self, data: bytes) -> OpenBatch | None:
+        """The open batch; None while a thread decompresses it, after which records are read again."""
+        opened = self._cache.open(self.log, data, self._opened)
+        if opened is None:
+            self.is_opening = True
+            return None
+        return self._remember(opened)
+
+    def _opened(self, opened: OpenBatch) -> None:
+        self._cache.hold(self, opened)
+        self.is_opening = False
+        self._on_open()
+
+    def _remember(self, opened: OpenBatch) -> OpenBatch:
+        index = bisect_right(self._recent_offsets, opened.header.base_offset)
+        self._recent_offsets.insert(index, opened.header.base_offset)
+        self._recent.insert(index, opened)
+        return opened
+
+
+def _contains(opened: OpenBatch, offset: int) -> bool:
+    return opened.header.base_offset <= offset <= opened.header.last_offset
+
+
+def _slice(opened: OpenBatch, offsets: Sequence[int]) -> bytes:
+    """The batch, or only its acquired records if these are few, or if others cannot be read."""
+    count = opened.header.count
+    if opened.is_whole and (len(opened.data) < MIN_SLICED_BYTES or 2 * len(offsets) > count):
+        return opened.data
+    return opened.cut(offsets)
