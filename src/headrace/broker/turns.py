@@ -13,6 +13,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from headrace.protocol.steps import Steps
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable
 
@@ -100,14 +102,11 @@ class Turn:
 
     async def run(self, steps: Generator[object, None, T]) -> T:
         """The result of a generator that yields wherever it may pause."""
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+        work = Steps(steps)
+        for _ in work:
             if time.perf_counter() >= self._deadline:
                 await self.pause()
+        return work.result
 
     def release(self) -> None:
         """Let the next long request work: this one is done, or waits for something else."""

@@ -6,19 +6,29 @@ has nothing else to do does it all at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 T = TypeVar("T")
 
 
+class Steps(Generic[T]):
+    """The steps of a generator, to be iterated over; `result` is what it returned after the last one."""
+
+    result: T
+
+    def __init__(self, steps: Generator[object, None, T]) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[object]:
+        self.result = yield from self._steps
+
+
 def run_steps(steps: Generator[object, None, T]) -> T:
     """The result of work in steps that is done all at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    work = Steps(steps)
+    for _ in work:
+        pass
+    return work.result
