@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
-import gc
 import logging
 import resource
 import signal
@@ -148,11 +147,10 @@ def _run(config: BrokerConfig) -> int:
 
 async def _serve(config: BrokerConfig) -> int:
     from headrace.broker.broker import Broker
+    from headrace.broker.garbage import freeze_growth
 
     broker = await Broker.start(config)
-    # What exists now lives as long as the broker: the garbage collector need not walk it again and again.
-    gc.collect()
-    gc.freeze()
+    freeze_growth()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         broker.loop.add_signal_handler(number, stop.set)
