@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header, split_batches
+from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
 from headrace.storage.config import TopicConfig
 from headrace.storage.recovery import Marks, open_partition
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.storage.log import Log
     from headrace.storage.partition import PartitionLog
+    from headrace.storage.timesearch import Search, TimedOffset
 
 NOW = 1_700_000_000_000
 PAYLOAD = 100
@@ -131,3 +133,28 @@ def _is_commit(marker: memoryview) -> bool:
 def read_values(log: Log, offset: int | None = None, **options: Any) -> list[bytes | None]:
     """The values that a consumer gets."""
     return [record.value for record in read_records(log, offset, **options)]
+
+
+def find_time(log: Log, timestamp: int) -> TimedOffset | None:
+    """The first record that is not older than `timestamp`, found all at once."""
+    return _run_search(log.search_time(timestamp))
+
+
+def find_latest_time(log: Log) -> TimedOffset | None:
+    """The record with the largest time, found all at once."""
+    return _run_search(log.search_latest_time())
+
+
+def _run_search(search: Search) -> TimedOffset | None:
+    try:
+        job = next(search)
+        while True:
+            try:
+                opened = None if job is None else job()
+            except CorruptBatch as fault:
+                job = search.throw(fault)
+            else:
+                job = search.send(opened)
+    except StopIteration as end:
+        found: TimedOffset | None = end.value
+        return found

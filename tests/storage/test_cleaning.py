@@ -7,7 +7,17 @@ import pytest
 from headrace.storage.cleaning import plan_compaction
 from headrace.storage.compaction import swap_in
 from headrace.storage.compaction.cleaner import compact
-from tests.storage.batches import NOW, Writer, batch, marks_of, open_log, read_records, read_values, reopen
+from tests.storage.batches import (
+    NOW,
+    Writer,
+    batch,
+    find_latest_time,
+    marks_of,
+    open_log,
+    read_records,
+    read_values,
+    reopen,
+)
 
 DAY = 24 * 3_600_000
 COMPACT = {"cleanup_policy": frozenset({"compact"}), "segment_bytes": 1024}
@@ -178,7 +188,7 @@ def test_the_largest_time_is_found_although_compaction_removed_the_record_that_h
     log.append(batch(b"latest", key=b"0", time_ms=NOW + 1000, writer=Writer(7)), NOW)
     update(log)
     clean(log)
-    found = log.find_latest_time()
+    found = find_latest_time(log)
     assert found is not None
     assert found.timestamp == NOW
     assert found.offset == read_records(log)[0].offset

@@ -29,7 +29,17 @@ from headrace.storage.errors import (
 )
 from headrace.storage.memory import MemoryLog
 from headrace.storage.producers import OutOfOrderSequence, StaleProducerEpoch
-from tests.storage.batches import NOW, Writer, batch, filler, open_log, read_records, read_values
+from tests.storage.batches import (
+    NOW,
+    Writer,
+    batch,
+    filler,
+    find_latest_time,
+    find_time,
+    open_log,
+    read_records,
+    read_values,
+)
 
 HOUR = 3_600_000
 
@@ -279,18 +289,18 @@ def test_a_time_finds_the_first_record_that_is_not_older(new_log):
     log = new_log(segment_bytes=1024, index_interval_bytes=300)
     for number in range(40):
         log.append(batch(b"." * 100, b"." * 10, time_ms=(NOW + 10 * number, NOW + 10 * number + 5)), NOW)
-    assert log.find_time(0) == (0, NOW)
-    assert log.find_time(NOW + 201) == (41, NOW + 205)
-    assert log.find_time(NOW + 395) == (79, NOW + 395)
-    assert log.find_time(NOW + 396) is None
-    assert log.find_latest_time() == (79, NOW + 395)
+    assert find_time(log, 0) == (0, NOW)
+    assert find_time(log, NOW + 201) == (41, NOW + 205)
+    assert find_time(log, NOW + 395) == (79, NOW + 395)
+    assert find_time(log, NOW + 396) is None
+    assert find_latest_time(log) == (79, NOW + 395)
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_times_are_found_inside_compressed_batches(log, codec):
     log.append(batch(b"a", b"b", b"c", time_ms=(NOW, NOW + 2, NOW + 4), codec=codec), NOW)
-    assert log.find_time(NOW + 1) == (1, NOW + 2)
-    assert log.find_latest_time() == (2, NOW + 4)
+    assert find_time(log, NOW + 1) == (1, NOW + 2)
+    assert find_latest_time(log) == (2, NOW + 4)
 
 
 def test_times_out_of_order_are_found_at_their_first_offset(new_log):
@@ -300,36 +310,36 @@ def test_times_out_of_order_are_found_at_their_first_offset(new_log):
         log.append(batch(b"." * 100, time_ms=NOW + time_ms), NOW)
     for wanted in range(95):
         expected = next((n for n, time_ms in enumerate(times) if time_ms >= wanted), None)
-        found = log.find_time(NOW + wanted)
+        found = find_time(log, NOW + wanted)
         assert (None if found is None else found.offset) == expected
-    assert log.find_latest_time() == (2, NOW + 90)
+    assert find_latest_time(log) == (2, NOW + 90)
 
 
 def test_times_before_the_start_of_the_log_are_not_found(log):
     for time_ms in (90, 10, 40, 30):
         log.append(batch(b"v", time_ms=NOW + time_ms), NOW)
     log.move_start(1)
-    assert log.find_time(NOW) == (1, NOW + 10)
-    assert log.find_time(NOW + 50) is None
-    assert log.find_latest_time() == (2, NOW + 40)
+    assert find_time(log, NOW) == (1, NOW + 10)
+    assert find_time(log, NOW + 50) is None
+    assert find_latest_time(log) == (2, NOW + 40)
 
 
 def test_a_batch_whose_records_nobody_can_read_is_found_by_its_header(log):
     nonsense = build_batch(b"\xff" * 20, 2, base_timestamp=NOW, max_timestamp=NOW + 9)
     log.append(batch(b"good", time_ms=NOW - 5), NOW)
     log.append(memoryview(nonsense), NOW)
-    assert log.find_time(NOW) == (1, NOW + 9)
-    assert log.find_latest_time() == (1, NOW + 9)
+    assert find_time(log, NOW) == (1, NOW + 9)
+    assert find_latest_time(log) == (1, NOW + 9)
 
 
 def test_the_end_of_a_transaction_is_no_record_that_a_time_finds(log):
     for number, time_ms in enumerate((10, 20, 30)):
         write(log, b"old", number, time_ms=NOW - 1000 + time_ms)
         log.append_marker(7, 0, committed=True, now_ms=NOW)
-    assert log.find_time(NOW - 1000) == (0, NOW - 990)
-    assert log.find_time(NOW - 975) == (4, NOW - 970)
-    assert log.find_time(NOW - 900) is None
-    assert log.find_latest_time() == (4, NOW - 970)
+    assert find_time(log, NOW - 1000) == (0, NOW - 990)
+    assert find_time(log, NOW - 975) == (4, NOW - 970)
+    assert find_time(log, NOW - 900) is None
+    assert find_latest_time(log) == (4, NOW - 970)
 
 
 def test_the_latest_time_is_looked_for_among_what_is_left(new_log):
@@ -337,12 +347,12 @@ def test_the_latest_time_is_looked_for_among_what_is_left(new_log):
     log.append(batch(b"a", b"b", b"c", time_ms=(NOW + 90, NOW + 10, NOW + 20)), NOW)
     log.append(batch(b"d", b"e", time_ms=(NOW + 30, NOW + 15)), NOW)
     log.move_start(1)
-    assert log.find_latest_time() == (3, NOW + 30)
+    assert find_latest_time(log) == (3, NOW + 30)
 
 
 def test_an_empty_log_has_no_times(log):
-    assert log.find_time(0) is None
-    assert log.find_latest_time() is None
+    assert find_time(log, 0) is None
+    assert find_latest_time(log) is None
 
 
 # The start of the log

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.errors import HeadraceError
 from headrace.storage.config import MEMORY_BYTES, TopicConfig
 from headrace.storage.memory import MemoryLog
-from tests.storage.batches import NOW, Writer, batch, open_log, read_records
+from tests.storage.batches import NOW, Writer, batch, find_latest_time, find_time, open_log, read_records
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -69,8 +69,8 @@ class Twin:
             "records": read_records(log),
             "committed": read_records(log, committed=True, max_bytes=200),
             "aborted": log.aborted.between(log.start_offset, log.end_offset),
-            "times": [log.find_time(NOW + delta) for delta in range(-1, 52)],
-            "latest": log.find_latest_time(),
+            "times": [find_time(log, NOW + delta) for delta in range(-1, 52)],
+            "latest": find_latest_time(log),
             "bytes": [log.size_from(offset) for offset in offsets],
             "next": [log.next_batch(offset) for offset in offsets],
             "within": [log.offset_within(size) for size in range(0, log.size_from(log.start_offset), 50)],

@@ -33,7 +33,7 @@ from headrace.storage.config import TopicConfig
 from headrace.storage.folder import DataFolder
 from headrace.storage.producers import OutOfOrderSequence, StaleProducerEpoch
 from headrace.storage.retention import apply_retention
-from tests.storage.batches import NOW, Writer, batch, batch_of, read_records
+from tests.storage.batches import NOW, Writer, batch, batch_of, find_time, read_records
 from tests.storage.partition_model import ModelBatch, PartitionModel
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule(back_ms=st.integers(-10, 200))
     def look_for_a_time(self, back_ms: int) -> None:
         wanted = self.now_ms - back_ms
-        found = self.log.find_time(wanted)
+        found = find_time(self.log, wanted)
         records = self.model.records(self.log.end_offset)
         first = next((r for r in records if r.timestamp >= wanted), None)
         markers = [b.base_offset for b in self.model.batches if b.committed is not None]

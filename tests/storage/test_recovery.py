@@ -19,6 +19,8 @@ from tests.storage.batches import (
     Writer,
     batch,
     filler,
+    find_latest_time,
+    find_time,
     marks_of,
     open_log,
     read_records,
@@ -212,8 +214,8 @@ def test_an_index_that_is_damaged_is_made_again(tmp_path, clean, suffix, damage)
     )
     for offset in range(60):
         assert read_records(opened, offset, max_bytes=500)[0].offset == offset
-        assert opened.find_time(NOW + offset) == (offset, NOW + offset)
-    assert opened.find_latest_time() == (59, NOW + 59)
+        assert find_time(opened, NOW + offset) == (offset, NOW + offset)
+    assert find_latest_time(opened) == (59, NOW + 59)
 
 
 # Producers and transactions

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from headrace.protocol.errors import CorruptBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from headrace.protocol.compression import Bytes
 
@@ -30,6 +30,8 @@ LENGTH_OVERHEAD: Final = 12
 """Bytes of a batch that its length field does not count: base offset and the length itself."""
 CRC_START: Final = 21
 """Where the bytes that the checksum covers begin: the attributes."""
+CHECKSUM_STEP_BYTES: Final = 8 * 2**20
+"""Bytes of which the checksum is computed in one step: less than a millisecond."""
 MIN_LENGTH: Final = HEADER_BYTES - LENGTH_OVERHEAD
 MAGIC: Final = 2
 
@@ -124,13 +126,25 @@ def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> Ba
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
-def check_batch(buffer: memoryview, header: BatchHeader) -> None:
-    """Pass when `buffer` (exactly one batch) is whole and its checksum holds, or raise `CorruptBatch`."""
+def checksum_steps(buffer: memoryview) -> Generator[None, None, int]:
+    """The checksum of a whole batch; yields between two steps of the work, for it may be very large."""
+    checksum = 0
+    for start in range(CRC_START, len(buffer), CHECKSUM_STEP_BYTES):
+        checksum = crc32c(buffer[start : start + CHECKSUM_STEP_BYTES], checksum)
+        yield
+    return checksum
+
+
+def check_batch(buffer: memoryview, header: BatchHeader, checksum: int | None = None) -> None:
+    """Pass when `buffer` (exactly one batch) is whole and its checksum holds, or raise `CorruptBatch`.
+
+    `checksum` is that of the bytes, where it is known already.
+    """
     if header.magic != MAGIC:
         raise CorruptBatch(f"record batch of format {header.magic}: only format 2 is stored")
     if header.size != len(buffer) or header.length < MIN_LENGTH:
         raise CorruptBatch(f"record batch says {header.size} bytes and has {len(buffer)}")
-    if crc32c(buffer[CRC_START:]) != header.crc:
+    if (crc32c(buffer[CRC_START:]) if checksum is None else checksum) != header.crc:
         raise CorruptBatch(f"record batch at offset {header.base_offset} fails its checksum")
 
 

@@ -24,11 +24,16 @@ MOST_NAMED: Final = 1_000
 
 
 def accept_batch(
-    batch: memoryview, config: TopicConfig, now_ms: int, *, has_keys: bool = False
+    batch: memoryview,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    has_keys: bool = False,
+    checksum: int | None = None,
 ) -> BatchHeader:
     """The header of a batch that may be stored; any other is refused with the reason.
 
-    `has_keys` says that `check_keys` has passed the batch already.
+    `has_keys` says that `check_keys` has passed the batch already, `checksum` is that of its bytes if known.
     """
     if len(batch) < HEADER_BYTES:
         raise InvalidRecord(f"a record batch of {len(batch)} bytes: its header alone takes {HEADER_BYTES}")
@@ -38,7 +43,7 @@ def accept_batch(
             f"a record batch of {len(batch)} bytes, and max.message.bytes is {config.max_message_bytes}: "
             "send smaller batches or raise the topic's limit"
         )
-    check_batch(batch, header)
+    check_batch(batch, header, checksum)
     if header.count < 1 or header.count != header.last_offset_delta + 1:
         raise InvalidRecord(f"a batch of {header.count} records that spans {header.last_offset_delta + 1}")
     if header.count > most_records(header.codec, len(batch) - HEADER_BYTES):

@@ -64,14 +64,16 @@ class AppendingLog(ABC):
         admit: Callable[[BatchHeader], None] | None = None,
         *,
         has_keys: bool = False,
+        checksum: int | None = None,
     ) -> Appended:
         """Store one batch of a client and say at which offset, or refuse it with the reason.
 
         `batch` must be writable: its offset and, if the topic wants it, the broker's time go into its header.
         `admit` has the last word on a batch that is good and new: what it raises refuses the batch.
-        `has_keys` says that the keys which a compacted topic wants have been looked for already.
+        `has_keys` says that the keys which a compacted topic wants have been looked for already, `checksum`
+        is the one of the batch's bytes where that has been computed already.
         """
-        header = accept_batch(batch, self.config, now_ms, has_keys=has_keys)
+        header = accept_batch(batch, self.config, now_ms, has_keys=has_keys, checksum=checksum)
         if header.producer_id >= 0:
             duplicate = self.producers.check(header)
             if duplicate is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.storage.appending import Appended
     from headrace.storage.config import TopicConfig
     from headrace.storage.producers import ProducerStates
-    from headrace.storage.timesearch import Search, TimedOffset
+    from headrace.storage.timesearch import Search
 
 Records = FileRange | MemoryRange
 """Whole batches, ready to be sent: both have a `size`, and give their bytes with `read()`."""
@@ -60,10 +60,12 @@ class Log(Protocol):
         admit: Callable[[BatchHeader], None] | None = None,
         *,
         has_keys: bool = False,
+        checksum: int | None = None,
     ) -> Appended:
         """Store one batch of a client and say at which offset, or refuse it with the reason.
 
-        `has_keys` says that the keys which a compacted topic wants have been looked for already.
+        `has_keys` says that the keys which a compacted topic wants have been looked for already, `checksum`
+        is the one of the batch's bytes where that has been computed already.
         """
         ...
 
@@ -90,14 +92,6 @@ class Log(Protocol):
 
     def next_batch(self, offset: int) -> BatchHeader | None:
         """The header of the batch that holds `offset`, or of the first after it."""
-        ...
-
-    def find_time(self, timestamp: int) -> TimedOffset | None:
-        """The first record that is not older than `timestamp`."""
-        ...
-
-    def find_latest_time(self) -> TimedOffset | None:
-        """The record with the largest time; the first one of several."""
         ...
 
     def search_time(self, timestamp: int) -> Search:

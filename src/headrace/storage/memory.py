@@ -16,7 +16,7 @@ from headrace.protocol.batch import read_header
 from headrace.storage.appending import AppendingLog
 from headrace.storage.errors import RecordTooLarge
 from headrace.storage.memory_batches import MemoryBatches
-from headrace.storage.timesearch import run_search, search_latest_time, search_time
+from headrace.storage.timesearch import search_latest_time, search_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.protocol.batch import BatchHeader
     from headrace.storage.config import TopicConfig
     from headrace.storage.memory_batches import MemoryRange
-    from headrace.storage.timesearch import Search, TimedOffset
+    from headrace.storage.timesearch import Search
 
 BLOCK_OFFSETS: Final = 2**24
 """Offsets that are reserved at once: one small write to the disk for so many records."""
@@ -116,14 +116,6 @@ class MemoryLog(AppendingLog):
         """The header of the batch that holds `offset`, or of the first after it."""
         batch = self._batches.find(offset)
         return None if batch is None else read_header(batch)
-
-    def find_time(self, timestamp: int) -> TimedOffset | None:
-        """The first record that is not older than `timestamp`."""
-        return run_search(self.search_time(timestamp))
-
-    def find_latest_time(self) -> TimedOffset | None:
-        """The record with the largest time; the first one of several."""
-        return run_search(self.search_latest_time())
 
     def search_time(self, timestamp: int) -> Search:
         """The first record that is not older than `timestamp`, found in steps."""

@@ -21,7 +21,7 @@ from headrace.storage.errors import DiskFault
 from headrace.storage.files import FilePool, replace_file, sync_directory
 from headrace.storage.retention import apply_retention
 from headrace.storage.segment import FileRange, Segment, segment_name
-from headrace.storage.timesearch import Search, TimedOffset, run_search, search_latest_time, search_time
+from headrace.storage.timesearch import Search, search_latest_time, search_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -309,14 +309,6 @@ class PartitionLog(AppendingLog):
         if found is None:
             return None
         return read_header(found.segment.read(found.step.position, HEADER_BYTES))
-
-    def find_time(self, timestamp: int) -> TimedOffset | None:
-        """The first record that is not older than `timestamp`."""
-        return run_search(self.search_time(timestamp))
-
-    def find_latest_time(self) -> TimedOffset | None:
-        """The record with the largest time; the first one of several."""
-        return run_search(self.search_latest_time())
 
     def search_time(self, timestamp: int) -> Search:
         """The first record that is not older than `timestamp`, found in steps."""

@@ -67,22 +67,6 @@ class Claim(NamedTuple):
     header: BatchHeader
 
 
-def run_search(search: Search) -> TimedOffset | None:
-    """The result of a search that is done all at once."""
-    try:
-        job = next(search)
-        while True:
-            try:
-                opened = None if job is None else job()
-            except CorruptBatch as fault:
-                job = search.throw(fault)
-            else:
-                job = search.send(opened)
-    except StopIteration as end:
-        found: TimedOffset | None = end.value
-        return found
-
-
 def search_time(runs: Sequence[TimedBatches], timestamp: int, start_offset: int) -> Search:
     """The first record from `start_offset` on that is not older than `timestamp`."""
     for run in tuple(runs):
