@@ -8,6 +8,7 @@ from headrace.broker.groups import GroupSettings
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.offsets import Offsets
 from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.protocol.steps import run_steps
 from headrace.storage.errors import DiskFault
 from tests.broker.virtual_clock import VirtualClock
 
@@ -81,7 +82,7 @@ def test_a_deleted_topic_takes_its_offsets_along(offsets, log):
     offsets.commit("g", {("t", 0): at(1), ("u", 0): at(2)})
     offsets.commit("h", {("t", 3): at(1)})
     offsets.add_pending(PRODUCER, "h", {("t", 4): at(1)})
-    offsets.forget_topic("t")
+    run_steps(offsets.forget_topic_steps("t"))
     for place in (offsets, reloaded(log)):
         assert place.of_group("g") == {("u", 0): at(2)}
         assert place.of_group("h") == {}

@@ -10,6 +10,7 @@ from headrace.broker.groups import GroupSettings
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.offsets import Offsets
 from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.protocol.steps import run_steps
 from tests.broker.virtual_clock import VirtualClock
 
 GROUPS = ("g", "h")
@@ -58,7 +59,7 @@ class OffsetsModel(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(["t", "u"]))
     def delete_a_topic(self, topic: str) -> None:
-        self.offsets.forget_topic(topic)
+        run_steps(self.offsets.forget_topic_steps(topic))
         self.writes = [write for write in self.writes if write[1][0] != topic]
 
     @rule()

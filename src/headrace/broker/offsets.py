@@ -8,7 +8,7 @@ transaction ended, so that a replay of the log comes to the same result.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -23,13 +23,16 @@ from headrace.broker.groups.records import (
 from headrace.broker.statelog import StateMarker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from headrace.broker.clock import Clock
     from headrace.broker.groups.settings import GroupSettings
     from headrace.broker.statelog import Producer, StateLog, StateRecord
 
 TopicPartition = tuple[str, int]
+
+FORGET_AT_ONCE: Final = 200
+"""Offsets that are forgotten in one step: about a millisecond."""
 
 
 class CommitRules(Protocol):
@@ -140,13 +143,19 @@ class Offsets:
         keys = (OffsetKey(group_id, *where) for where in partitions)
         self._forget([key for key in keys if self._holds(key)])
 
-    def forget_group(self, group_id: str) -> None:
-        """Forget all offsets of a group."""
-        self._forget([key for key in self._keys() if key.group_id == group_id])
+    def forget_group_steps(self, group_id: str) -> Generator[None, None, None]:
+        """Forget all offsets of a group; yields between two parts of them."""
+        yield from self._forget_steps([OffsetKey(group_id, *where) for where in self._of_group(group_id)])
+        for keys in tuple(self._pending.values()):
+            yield from self._forget_steps([key for key in keys if key.group_id == group_id])
 
-    def forget_topic(self, topic: str) -> None:
-        """Forget all offsets of a topic that was deleted, so that a new one of that name starts afresh."""
-        self._forget([key for key in self._keys() if key.topic == topic])
+    def forget_topic_steps(self, topic: str) -> Generator[None, None, None]:
+        """Forget all offsets of a deleted topic, so that a new one of that name has none; yields as above."""
+        for group_id in tuple(self._committed):
+            places = [where for where in self._of_group(group_id) if where[0] == topic]
+            yield from self._forget_steps([OffsetKey(group_id, *where) for where in places])
+        for keys in tuple(self._pending.values()):
+            yield from self._forget_steps([key for key in keys if key.topic == topic])
 
     # Transactions
 
@@ -194,6 +203,15 @@ class Offsets:
     def _forget(self, keys: Iterable[OffsetKey]) -> None:
         self._write(dict.fromkeys(keys))
 
+    def _forget_steps(self, keys: Sequence[OffsetKey]) -> Generator[None, None, None]:
+        for first in range(0, len(keys), FORGET_AT_ONCE):
+            self._forget(keys[first : first + FORGET_AT_ONCE])
+            yield
+        yield
+
+    def _of_group(self, group_id: str) -> Mapping[TopicPartition, _Entry]:
+        return self._committed.get(group_id, {})
+
     def _apply(self, key: OffsetKey, committed: CommittedOffset | None, producer: Producer | None) -> None:
         self._sequence += 1
         if committed is None:
@@ -223,7 +241,3 @@ class Offsets:
     def _holds(self, key: OffsetKey) -> bool:
         is_committed = (key.topic, key.partition) in self._committed.get(key.group_id, {})
         return is_committed or any(key in keys for keys in self._pending.values())
-
-    def _keys(self) -> set[OffsetKey]:
-        committed = {OffsetKey(group_id, *where) for group_id, of in self._committed.items() for where in of}
-        return committed.union(*self._pending.values())

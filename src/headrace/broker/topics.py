@@ -21,7 +21,7 @@ from headrace.storage.config import TopicConfig
 from headrace.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from headrace.broker.clock import Clock
     from headrace.broker.statelog import StateLog
@@ -234,19 +234,18 @@ class Topics:
         """Remove a topic and its records; those who wait for it are told."""
         return run_steps(self.delete_steps(name))
 
-    def delete_steps(self, name: str) -> Generator[None, None, Topic]:
-        """Remove a topic, which is gone with the first step; yields between two partitions."""
+    def delete_steps(self, name: str, forget: Iterable[None] = ()) -> Generator[None, None, Topic]:
+        """Remove a topic, which clients no longer find from the first step on; yields where that takes long.
+
+        The steps of `forget` come first: if one of them fails, the topic stays. A topic of the same name
+        cannot be made before all is done.
+        """
         topic = self._existing(name)
         if name in self._changing:
             raise InvalidPartitions(f"topic {name!r} is being enlarged: delete it later")
-        assert self._state is not None
-        self._state.append([(name.encode(), None)])
-        del self._by_name[name]
-        del self._by_id[topic.id]
-        self._by_plain_name.pop(_plain(name), None)
-        self._partition_count -= len(topic.partitions)
         self._changing.add(name)
         try:
+            yield from self._unregister_steps(topic, forget)
             for partition in topic.partitions:
                 self._folder.delete(name, partition.index)
                 partition.notify()
@@ -255,6 +254,19 @@ class Topics:
             self._changing.discard(name)
         self._changed(topic)
         return topic
+
+    def _unregister_steps(self, topic: Topic, forget: Iterable[None]) -> Generator[None, None, None]:
+        assert self._state is not None
+        del self._by_name[topic.name]
+        del self._by_id[topic.id]
+        try:
+            yield from forget
+            self._state.append([(topic.name.encode(), None)])
+        except BaseException:
+            self._register(topic)
+            raise
+        self._by_plain_name.pop(_plain(topic.name), None)
+        self._partition_count -= len(topic.partitions)
 
     def wake_readers(self) -> None:
         """Have everybody who waits for records look again."""

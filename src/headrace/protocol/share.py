@@ -10,10 +10,11 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.protocol.steps import run_steps
 from headrace.protocol.wire import INT8, INT32, INT64, Cursor, pack_count, pack_string, pack_unsigned_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
     from uuid import UUID
 
 VERSIONS: Final = (1, 2)
@@ -34,6 +35,8 @@ NO_TAGS: Final = b"\0"
 _DELAY_TAG: Final = pack_unsigned_varint(1) + pack_unsigned_varint(20_000) + pack_unsigned_varint(INT64.size)
 """One tagged field of a range of acknowledgements, with a number that Apache Kafka does not use: the delay of
 a release, as an int64 of milliseconds. Brokers that do not know a tagged field pass over it."""
+STEP_ITEMS: Final = 128
+"""Partitions, or ranges of a partition, that are read in one step."""
 MAX_DELAY_MS: Final = 366 * 24 * 3600 * 1000
 
 
@@ -104,11 +107,18 @@ class ShareResult(NamedTuple):
 
 def read_share_fetch(frame: memoryview, position: int, version: int) -> ShareFetchRequest:
     """The request whose body begins at `position`."""
+    return run_steps(share_fetch_steps(frame, position, version))
+
+
+def share_fetch_steps(
+    frame: memoryview, position: int, version: int
+) -> Generator[None, None, ShareFetchRequest]:
+    """The same request; yields where many partitions or ranges have been read."""
     cursor = Cursor(frame, position, flexible=True)
     group, member = cursor.string() or "", cursor.string() or ""
     epoch, max_wait_ms, min_bytes, max_bytes, max_records, _ = cursor.take(_LIMITS)
     renews = version >= 2 and bool(cursor.take(_MODE)[1])
-    partitions = _read_partitions(cursor)
+    partitions = yield from _read_partitions(cursor)
     forgotten = []
     for _ in range(cursor.count()):
         topic = cursor.uuid()
@@ -121,29 +131,39 @@ def read_share_fetch(frame: memoryview, position: int, version: int) -> ShareFet
 
 def read_share_acknowledge(frame: memoryview, position: int, version: int) -> ShareAcknowledgeRequest:
     """The request whose body begins at `position`."""
+    return run_steps(share_acknowledge_steps(frame, position, version))
+
+
+def share_acknowledge_steps(
+    frame: memoryview, position: int, version: int
+) -> Generator[None, None, ShareAcknowledgeRequest]:
+    """The same request; yields where many partitions or ranges have been read."""
     cursor = Cursor(frame, position, flexible=True)
     group, member = cursor.string() or "", cursor.string() or ""
     (epoch,) = cursor.take(INT32)
     renews = version >= 2 and bool(cursor.take(INT8)[0])
-    return ShareAcknowledgeRequest(group, member, epoch, renews, _read_partitions(cursor))
+    partitions = yield from _read_partitions(cursor)
+    return ShareAcknowledgeRequest(group, member, epoch, renews, partitions)
 
 
-def _read_partitions(cursor: Cursor) -> list[SharePartitionRequest]:
-    partitions = []
+def _read_partitions(cursor: Cursor) -> Generator[None, None, list[SharePartitionRequest]]:
+    partitions: list[SharePartitionRequest] = []
     for _ in range(cursor.count()):
         topic = cursor.uuid()
         for _ in range(cursor.count()):
             (index,) = cursor.take(INT32)
-            ranges = _read_ranges(cursor)
+            ranges = yield from _read_ranges(cursor)
             cursor.tags()
             partitions.append(SharePartitionRequest(topic, index, ranges))
+            if not len(partitions) % STEP_ITEMS:
+                yield
         cursor.tags()
     return partitions
 
 
-def _read_ranges(cursor: Cursor) -> list[AcknowledgedRange]:
+def _read_ranges(cursor: Cursor) -> Generator[None, None, list[AcknowledgedRange]]:
     """What is said of a partition's records; neighbours of which the same is said are one range."""
-    ranges = []
+    ranges: list[AcknowledgedRange] = []
     left = cursor.count()
     while left > 0:
         one = _read_range(cursor)
@@ -152,6 +172,8 @@ def _read_ranges(cursor: Cursor) -> list[AcknowledgedRange]:
             last, joined = _join_neighbours(cursor, one, left)
             one, left = one._replace(last=last), left - joined
         ranges.append(one)
+        if not len(ranges) % STEP_ITEMS:
+            yield
     return ranges
 
 

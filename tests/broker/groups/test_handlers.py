@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.groups.requests import MAX_METADATA_BYTES
 from headrace.testing import broker
 from tests.broker.groups.harness import subscription
 from tests.broker.groups.requests import HEARTBEAT, JOIN, LEAVE, PROTOCOLS, enter, join, stable, sync
@@ -55,6 +56,14 @@ def test_the_leader_gets_its_assignment_in_every_version(wire: WireClient, versi
     answer = sync(wire, enter(wire), version)
     assert (answer.error_code, answer.assignment) == (NONE, b"work")
     assert getattr(answer, "protocol_name", "range") == "range"
+
+
+def test_a_group_refuses_more_metadata_than_one_record_may_hold(wire: WireClient) -> None:
+    large = [{"name": "range", "metadata": bytes(MAX_METADATA_BYTES)}]
+    assert join(wire, 2, protocols=large).error_code is ErrorCode.group_max_size_reached
+    joined = enter(wire)
+    assignments = [{"member_id": joined.member_id, "assignment": bytes(MAX_METADATA_BYTES + 1)}]
+    assert sync(wire, joined, assignments=assignments).error_code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])

@@ -21,10 +21,11 @@ from headrace.broker.groups.messages import (
 )
 from headrace.broker.groups.records import is_group_key, read_group, read_key, write_group, write_group_key
 from headrace.broker.statelog import StateRecord
+from headrace.protocol.steps import run_steps
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from headrace.broker.clock import Clock
     from headrace.broker.groups.group import GroupDescription
@@ -171,8 +172,16 @@ class GroupCoordinator:
 
     def delete(self, group_id: str) -> ErrorCode:
         """Delete a group without members, and its offsets."""
+        return run_steps(self.delete_steps(group_id))
+
+    def delete_steps(self, group_id: str) -> Generator[None, None, ErrorCode]:
+        """Delete a group without members; yields between two parts of its offsets."""
+        error = rules.check_delete(self._groups.get(group_id))
+        if error is not ErrorCode.none:
+            return error
+        yield from self._offsets.forget_group_steps(group_id)
         group = self._groups.get(group_id)
-        error = rules.check_delete(group)
+        error = rules.check_delete(group)  # a member may have joined meanwhile
         if error is ErrorCode.none and group is not None:
             self._remove(group)
         return error
@@ -198,7 +207,6 @@ class GroupCoordinator:
         self._apply_effects(group)
 
     def _remove(self, group: Group) -> None:
-        self._offsets.forget_group(group.id)
         self._state.append([(write_group_key(group.id), None)])
         group.delete(self._clock.now_ms())
         self._apply_effects(group)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of consumers, whose subscriptions the broker can read."""
 
+MAX_TOPICS: Final = 25_000
+"""Topic names that are read for one group: about 5 ms. A group with more counts as one with unknown topics."""
+
 _SUBSCRIPTION_HEAD: Final = struct.Struct(">hi")
 _LENGTH: Final = struct.Struct(">h")
 
@@ -48,6 +51,11 @@ class Member:
         """Whether a missing heartbeat is the group's fault: the member waits for a response."""
         return not self.is_new and (self.pending_join is not None or self.pending_sync is not None)
 
+    @property
+    def metadata_bytes(self) -> int:
+        """The size of the metadata for all protocols, with their names."""
+        return sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
     def metadata(self, protocol: str | None) -> bytes:
         """The metadata that the member sent for `protocol`."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -71,8 +79,10 @@ class GroupMembers:
         self._static = {member.instance_id: member.id for member in self if member.instance_id is not None}
         self._support: Counter[str] = Counter()
         """How many members support each protocol; kept up to date, since every join asks."""
+        self.metadata_bytes = 0
+        """The size of the metadata of all members."""
         for member in self:
-            self._support.update(_protocol_names(member))
+            self._add_support(member)
         self.leader = leader if leader in self._members else next(iter(self._members), None)
         self.pending: dict[str, int] = {}
         """Ids of clients that received one and have not joined with it yet, and when these ids expire."""
@@ -114,7 +124,7 @@ class GroupMembers:
         assert member.id not in self._members
         assert member.instance_id is None or member.instance_id not in self._static
         self._members[member.id] = member
-        self._support.update(_protocol_names(member))
+        self._add_support(member)
         if member.instance_id is not None:
             self._static[member.instance_id] = member.id
         if self.leader is None:
@@ -136,7 +146,7 @@ class GroupMembers:
         """Take over protocols and timeouts from a member's new join request."""
         self._withdraw_support(member)
         member.update(request)
-        self._support.update(_protocol_names(member))
+        self._add_support(member)
 
     def replace_static(self, member: Member, new_id: str) -> None:
         """Give a static member a new id; it keeps its position and its leadership."""
@@ -158,7 +168,12 @@ class GroupMembers:
         self.leader = leader.id
         return True
 
+    def _add_support(self, member: Member) -> None:
+        self._support.update(_protocol_names(member))
+        self.metadata_bytes += member.metadata_bytes
+
     def _withdraw_support(self, member: Member) -> None:
+        self.metadata_bytes -= member.metadata_bytes
         for name in _protocol_names(member):
             self._support[name] -= 1
             if not self._support[name]:
@@ -179,33 +194,36 @@ def _protocol_names(member: Member) -> set[str]:
 
 
 def read_subscriptions(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics of these subscriptions, or None if one of them does not follow the consumer protocol."""
+    """All topics of these subscriptions, or None if one cannot be read or they have too many topics."""
     topics: set[str] = set()
-    for subscription in subscriptions:
-        names = read_subscription(subscription)
+    remaining = MAX_TOPICS
+    # Members of one application usually send the same bytes.
+    for subscription in dict.fromkeys(subscriptions):
+        names = read_subscription(subscription, remaining)
         if names is None:
             return None
         topics.update(names)
+        remaining -= len(names)
     return frozenset(topics)
 
 
-def read_subscription(subscription: bytes) -> list[str] | None:
-    """The topic names of one subscription, or None if it does not follow the consumer protocol.
+def read_subscription(subscription: bytes, limit: int = MAX_TOPICS) -> list[str] | None:
+    """The topic names of one subscription, or None if there are more than `limit` or it cannot be read.
 
     All versions of that protocol begin with an int16 version and an array of topic names. Only assignors use
     what follows: user data, owned partitions and rack.
     """
     try:
-        return _read_topic_names(subscription)
+        return _read_topic_names(subscription, limit)
     except (struct.error, UnicodeDecodeError, ValueError):
         return None
 
 
-def _read_topic_names(subscription: bytes) -> list[str]:
+def _read_topic_names(subscription: bytes, limit: int) -> list[str]:
     version, count = _SUBSCRIPTION_HEAD.unpack_from(subscription)
     position = _SUBSCRIPTION_HEAD.size
     # A name takes at least two bytes: an impossible count is refused before anything is allocated for it.
-    if version < 0 or not 0 <= count <= (len(subscription) - position) // _LENGTH.size:
+    if version < 0 or not 0 <= count <= min((len(subscription) - position) // _LENGTH.size, limit):
         raise ValueError
     names = []
     for _ in range(count):

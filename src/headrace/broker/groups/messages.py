@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 UNKNOWN_MEMBER: Final = ""
 """The member id of a client that has none yet."""
+MAX_METADATA_BYTES: Final = 2 * 2**20
+"""Metadata of all members of a group, and assignments of all members, in bytes: a group is one record."""
 NO_GENERATION: Final = -1
 """The generation of a client that does not take part in rebalances."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups.members import CONSUMER_PROTOCOL
-from headrace.broker.groups.messages import UNKNOWN_MEMBER
+from headrace.broker.groups.messages import MAX_METADATA_BYTES, UNKNOWN_MEMBER
 from headrace.broker.groups.records import NO_TIME
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def decide_join(group: Group, request: JoinRequest) -> JoinDecision:
     """How the group handles a join request."""
     if group.is_dead:
         return RejectJoin(ErrorCode.coordinator_not_available)
-    if not _has_room(group, request):
+    if not _has_room(group, request) or not _fits(group, request):
         return RejectJoin(ErrorCode.group_max_size_reached)
     if not _has_common_protocol(group, request):
         return RejectJoin(ErrorCode.inconsistent_group_protocol)
@@ -91,6 +91,14 @@ def _has_room(group: Group, request: JoinRequest) -> bool:
         has_joined = member is not None and member.is_joining
         return has_joined or len(group.members) < limit or group.members.joining < limit
     return member is not None or len(group.members) < limit
+
+
+def _fits(group: Group, request: JoinRequest) -> bool:
+    """Whether the group stays small enough to be stored as one record; Apache Kafka stores at most 1 MB."""
+    member = group.members.get(request.member_id) or _static_member(group, request)
+    replaced = 0 if member is None else member.metadata_bytes
+    added = sum(len(name) + len(metadata) for name, metadata in request.protocols)
+    return group.members.metadata_bytes - replaced + added <= MAX_METADATA_BYTES
 
 
 def _has_common_protocol(group: Group, request: JoinRequest) -> bool:

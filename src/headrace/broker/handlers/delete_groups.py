@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
@@ -24,7 +24,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """What became of each group; a group that was named twice is answered once."""
     group_ids = list(dict.fromkeys(request.groups_names))
     try:
-        results = [_delete(broker, group_id) async for group_id in context.turn.over(group_ids)]
+        results = [await context.turn.run(_delete_steps(broker, group_id)) for group_id in group_ids]
         await broker.offsets.durable()
     except StorageError:
         results = [ErrorCode.coordinator_not_available] * len(group_ids)
@@ -36,5 +36,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     }
 
 
-def _delete(broker: Broker, group_id: str) -> ErrorCode:
-    return (broker.shares if group_id in broker.shares else broker.groups).delete(group_id)
+def _delete_steps(broker: Broker, group_id: str) -> Generator[None, None, ErrorCode]:
+    yield
+    coordinator = broker.shares if group_id in broker.shares else broker.groups
+    return (yield from coordinator.delete_steps(group_id))

@@ -31,7 +31,7 @@ def _delete(broker: Broker, group_id: str, asked: Any) -> Generator[None, None, 
         code, message = ErrorCode.unknown_topic_or_partition, "there is no such topic"
     elif (code := broker.shares.check_empty(group_id)) is ErrorCode.none:
         try:
-            broker.shares.delete_offsets(group_id, topic.id)
+            yield from broker.shares.delete_offsets_steps(group_id, topic.id)
         except StorageError as fault:
             code, message = error_code(fault), str(fault)
     yield

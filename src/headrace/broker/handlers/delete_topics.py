@@ -10,11 +10,12 @@ from headrace.broker.errors import error_code
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
     from uuid import UUID
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
+    from headrace.broker.topics import Topic
 
 VERSIONS: Final = (1, 6)
 
@@ -47,13 +48,16 @@ async def _delete(
             topic.name, topic.id, ErrorCode.invalid_request, "the broker needs its internal topics"
         )
     try:
-        # The offsets first: those of a topic that is gone would be taken for those of its successor.
-        broker.offsets.forget_topic(topic.name)
-        broker.shares.remove_topic(topic.id)
-        await context.turn.run(broker.topics.delete_steps(topic.name))
+        await context.turn.run(broker.topics.delete_steps(topic.name, _forget_steps(broker, topic)))
     except HeadraceError as fault:
         return _answer(topic.name, topic.id, error_code(fault), str(fault))
     return _answer(topic.name, topic.id, 0, None)
+
+
+def _forget_steps(broker: Broker, topic: Topic) -> Generator[None, None, None]:
+    """Forget what groups have done with a topic that is gone: its successor must not inherit it."""
+    yield from broker.offsets.forget_topic_steps(topic.name)
+    yield from broker.shares.remove_topic_steps(topic.id)
 
 
 def _answer(name: str | None, topic_id: UUID | None, code: int, message: str | None) -> Mapping[str, Any]:

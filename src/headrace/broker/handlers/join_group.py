@@ -5,6 +5,9 @@ version 4 on a newcomer is first told its member id (MEMBER_ID_REQUIRED) and joi
 member (version 5) that comes back to a stable group keeps its assignment without a rebalance; from version 9
 on a returning leader is told so with `skip_assignment`.
 
+A group holds at most 2 MiB of its members' metadata, and refuses more with GROUP_MAX_SIZE_REACHED: all of it
+is stored as one record, which has at most 1 MB in Apache Kafka.
+
 As in Apache Kafka, except: the first rebalance of an empty group waits for no more members unless
 `group.initial.rebalance.delay.ms` says so; of two joins of one member the first is answered with
 REBALANCE_IN_PROGRESS instead of never; a returning static member is let into a full group, for it has a place

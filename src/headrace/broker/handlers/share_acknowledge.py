@@ -6,7 +6,7 @@ record that it names. The last epoch (−1) gives back whatever the member still
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -16,12 +16,12 @@ from headrace.protocol.share import (
     AcknowledgeType,
     ShareResult,
     pack_share_acknowledge,
-    read_share_acknowledge,
+    share_acknowledge_steps,
 )
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Generator, Sequence
 
     from headrace.broker.broker import Broker
     from headrace.broker.shares.partitions import SharePartition
@@ -32,20 +32,44 @@ if TYPE_CHECKING:
         SharePartitionRequest,
     )
 
-__all__ = ["VERSIONS", "acknowledge", "handle"]
+__all__ = ["VERSIONS", "acknowledge_steps", "handle"]
+
+PARTITIONS_AT_ONCE: Final = 100
+"""Partitions whose acknowledgments are done, and stored together, in one step."""
 
 
 def handle(
     broker: Broker, frame: memoryview, header: RequestHeader, peer: object
 ) -> list[object] | Awaitable[list[object]]:
     """What became of each partition's acknowledgements."""
-    request = read_share_acknowledge(frame, header.body, header.version)
-    error, results = _decide(broker, request, peer)
+    steps = _steps(broker, frame, header, peer)
+    try:
+        next(steps)
+    except StopIteration as end:
+        answer: list[object] = end.value
+        return _answer_when_durable(broker, answer) if broker.flusher.waits else answer
+    return _answer_in_slices(broker, steps)
+
+
+async def _answer_in_slices(broker: Broker, steps: Generator[None, None, list[object]]) -> list[object]:
+    turn = broker.slices.turn()
+    try:
+        answer = await turn.run(steps)
+    finally:
+        turn.release()
+    await broker.shares.durable()
+    return answer
+
+
+def _steps(
+    broker: Broker, frame: memoryview, header: RequestHeader, peer: object
+) -> Generator[None, None, list[object]]:
+    request = yield from share_acknowledge_steps(frame, header.body, header.version)
+    error, results = yield from _decide(broker, request, peer)
     lock_ms = broker.shares.config(request.group).lock_duration_ms
-    answer = pack_share_acknowledge(
+    return pack_share_acknowledge(
         header.version, header.correlation_id, error, _MESSAGES.get(error), lock_ms, results
     )
-    return _answer_when_durable(broker, answer) if broker.flusher.waits else answer
 
 
 async def _answer_when_durable(broker: Broker, answer: list[object]) -> list[object]:
@@ -55,23 +79,33 @@ async def _answer_when_durable(broker: Broker, answer: list[object]) -> list[obj
 
 def _decide(
     broker: Broker, request: ShareAcknowledgeRequest, peer: object
-) -> tuple[ErrorCode, list[ShareResult]]:
+) -> Generator[None, None, tuple[ErrorCode, list[ShareResult]]]:
     key = (request.group, request.member)
     if request.epoch == INITIAL_EPOCH:
         return ErrorCode.invalid_share_session_epoch, []
     session = broker.shares.sessions.resume(key, request.epoch, peer)
     if isinstance(session, ErrorCode):
         return session, []
-    results = acknowledge(broker, key, request.partitions, renews=request.renews)
+    results = yield from acknowledge_steps(broker, key, request.partitions, renews=request.renews)
     if request.epoch == FINAL_EPOCH:
         broker.shares.close_session(key)
     return ErrorCode.none, results
 
 
-def acknowledge(
+def acknowledge_steps(
+    broker: Broker, key: tuple[str, str], partitions: Sequence[SharePartitionRequest], *, renews: bool
+) -> Generator[None, None, list[ShareResult]]:
+    """Do what a member says of its records, partition by partition, and store it; yields between steps."""
+    results = _acknowledge(broker, key, partitions[:PARTITIONS_AT_ONCE], renews=renews)
+    for first in range(PARTITIONS_AT_ONCE, len(partitions), PARTITIONS_AT_ONCE):
+        yield
+        results += _acknowledge(broker, key, partitions[first : first + PARTITIONS_AT_ONCE], renews=renews)
+    return results
+
+
+def _acknowledge(
     broker: Broker, key: tuple[str, str], partitions: Sequence[SharePartitionRequest], *, renews: bool
 ) -> list[ShareResult]:
-    """Do what a member says of its records, partition by partition, and store it."""
     group, member = key
     now_ms = broker.clock.now_ms()
     changed: list[SharePartition] = []

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.handlers.share_acknowledge import acknowledge
+from headrace.broker.handlers.share_acknowledge import acknowledge_steps
 from headrace.broker.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH
 from headrace.broker.waiting import WaitingRequest
-from headrace.protocol.share import VERSIONS, ShareResult, pack_share_fetch, read_share_fetch
+from headrace.protocol.share import VERSIONS, ShareResult, pack_share_fetch, share_fetch_steps
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Generator, Iterator
 
     from headrace.broker.broker import Broker
     from headrace.broker.shares.partitions import SharePartition
@@ -40,18 +40,49 @@ def handle(
     broker: Broker, frame: memoryview, header: RequestHeader, peer: object
 ) -> Answer | Awaitable[Answer]:
     """Records in the member's hands, or a future of them when it rather waits."""
-    request = read_share_fetch(frame, header.body, header.version)
+    steps = _begin_steps(broker, frame, header, peer)
+    try:
+        next(steps)
+    except StopIteration as end:
+        begun: ShareFetch | Answer = end.value
+        return begun if isinstance(begun, list) else _answer(broker, begun)
+    return _answer_in_slices(broker, steps)
+
+
+async def _answer_in_slices(
+    broker: Broker, steps: Generator[None, None, ShareFetch | Answer]
+) -> Answer | asyncio.Future[Answer]:
+    turn = broker.slices.turn()
+    try:
+        begun = await turn.run(steps)
+    finally:
+        turn.release()
+    if isinstance(begun, list):
+        return begun
+    await broker.shares.durable()
+    return begun.poll() or begun.wait()
+
+
+def _begin_steps(
+    broker: Broker, frame: memoryview, header: RequestHeader, peer: object
+) -> Generator[None, None, ShareFetch | Answer]:
+    """The fetch with its session and its acknowledgments done, or the answer when that is all."""
+    request = yield from share_fetch_steps(frame, header.body, header.version)
     fetch = ShareFetch(broker, request, header)
     session = _session(broker, request, peer)
     if isinstance(session, ErrorCode):
         return fetch.refuse(session)
     if request.partitions and request.epoch != INITIAL_EPOCH:
-        fetch.acknowledge()
+        yield from fetch.acknowledge_steps()
     if request.epoch == FINAL_EPOCH:
         broker.shares.close_session((request.group, request.member))
         return fetch.finish_waiting()
     fetch.session = session
-    if broker.flusher.waits and request.partitions:
+    return fetch
+
+
+def _answer(broker: Broker, fetch: ShareFetch) -> Answer | Awaitable[Answer]:
+    if broker.flusher.waits and fetch.has_partitions:
         return _answer_when_durable(broker, fetch)
     return fetch.poll() or fetch.wait()
 
@@ -106,11 +137,17 @@ class ShareFetch:
         self._waiting: WaitingRequest | None = None
         self._watched: set[TopicIdPartition] = set()
 
-    def acknowledge(self) -> None:
-        """Do what the member says of its records, before it gets others."""
+    @property
+    def has_partitions(self) -> bool:
+        """Whether the request names partitions, so that something may have been stored for it."""
+        return bool(self._request.partitions)
+
+    def acknowledge_steps(self) -> Generator[None, None, None]:
+        """Do what the member says of its records, before it gets others; yields between steps."""
         request = self._request
         asked = [partition for partition in request.partitions if partition.acknowledged]
-        results = acknowledge(self._broker, (request.group, request.member), asked, renews=request.renews)
+        key = (request.group, request.member)
+        results = yield from acknowledge_steps(self._broker, key, asked, renews=request.renews)
         self._acknowledged = {(result.topic, result.partition): result for result in results}
 
     def refuse(self, error: ErrorCode) -> Answer:

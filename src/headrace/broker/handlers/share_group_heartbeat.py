@@ -37,7 +37,8 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             client_host=context.client_host,
         )
         try:
-            response = broker.shares.heartbeat(request.group_id, heartbeat)
+            response = await context.turn.run(broker.shares.heartbeat_steps(request.group_id, heartbeat))
+            context.turn.release()
             await broker.shares.started(request.group_id)
             await broker.shares.durable()
         except StorageError as fault:

@@ -3,6 +3,7 @@
 Followers wait until the leader has come. From version 5 on the request names the protocol type and the
 protocol, and INCONSISTENT_GROUP_PROTOCOL is the answer to others than the group's, or to none at all. The
 group is in the log, as durable as the broker's flush setting promises, before the first member hears of it.
+More than 2 MiB of assignments are an INVALID_REQUEST; Apache Kafka stores 1 MB for a group.
 
 As in Apache Kafka, except: of two syncs of one member the first is answered with REBALANCE_IN_PROGRESS, and
 the sync of a member that leaves meanwhile with UNKNOWN_MEMBER_ID, instead of never.
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.messages import SyncRequest, SyncResponse
+from headrace.broker.groups.messages import MAX_METADATA_BYTES, SyncRequest, SyncResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,4 +56,6 @@ def _check(sync: SyncRequest, version: int) -> ErrorCode:
         return ErrorCode.invalid_group_id
     if version >= 5 and (sync.protocol_type is None or sync.protocol is None):
         return ErrorCode.inconsistent_group_protocol
+    if sum(len(assignment) for _, assignment in sync.assignments) > MAX_METADATA_BYTES:
+        return ErrorCode.invalid_request
     return ErrorCode.none

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -18,7 +19,7 @@ from headrace.broker.shares.sessions import ShareSessions
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
     from uuid import UUID
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from headrace.storage.timesearch import Search, TimedOffset
 
 log = logging.getLogger(__name__)
+
+PARTITIONS_AT_ONCE: Final = 100
+"""Share partitions that are created or deleted in one step: about a millisecond."""
 
 
 class ShareGroupCoordinator:
@@ -150,23 +154,28 @@ class ShareGroupCoordinator:
         """Create a group without members, whose start offsets can be set before its first member joins."""
         return ErrorCode.none if self._groups.create(group_id) else ErrorCode.group_max_size_reached
 
-    def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group without members, and its share partitions."""
+    def delete_steps(self, group_id: str) -> Generator[None, None, ErrorCode]:
+        """Delete a group without members, and its share partitions; yields between steps."""
         error = self.check_empty(group_id)
+        if error is not ErrorCode.none:
+            return error
+        yield from self._remove_steps(self.of_group(group_id))
+        error = self.check_empty(group_id)  # a member may have joined in the meantime
         if error is ErrorCode.none:
             self._partitions.remove(self.of_group(group_id))
             self._groups.remove(group_id)
         return error
 
-    def heartbeat(self, group_id: str, heartbeat: ShareHeartbeat) -> ShareHeartbeatResponse:
-        """Let a member join, continue or leave; new share partitions of its assignment are created."""
+    def heartbeat_steps(
+        self, group_id: str, heartbeat: ShareHeartbeat
+    ) -> Generator[None, None, ShareHeartbeatResponse]:
+        """Let a member join, continue or leave; new share partitions of its assignment are created in steps."""
         response = self._groups.heartbeat(group_id, heartbeat)
-        opened = (
-            self.open(group_id, topic, index)
-            for topic, partitions in response.assignment or ()
-            for index in partitions
-        )
-        self._state.save([each for each in opened if isinstance(each, SharePartition)])
+        assigned = ((topic, index) for topic, indexes in response.assignment or () for index in indexes)
+        while partitions := tuple(islice(assigned, PARTITIONS_AT_ONCE)):
+            opened = [self.open(group_id, topic, index) for topic, index in partitions]
+            self._state.save([each for each in opened if isinstance(each, SharePartition)])
+            yield
         return response
 
     async def started(self, group_id: str) -> None:
@@ -174,6 +183,12 @@ class ShareGroupCoordinator:
         searches = [search for key, search in self._searches.items() if key.group == group_id]
         if searches:
             await asyncio.wait(searches)
+
+    def _remove_steps(self, share_partitions: Sequence[SharePartition]) -> Generator[None, None, None]:
+        for first in range(0, len(share_partitions), PARTITIONS_AT_ONCE):
+            chunk = share_partitions[first : first + PARTITIONS_AT_ONCE]
+            self._partitions.remove([each for each in chunk if not each.is_closed])
+            yield
 
     def _assign(self, subscription: Sequence[str]) -> Assignment:
         topics = (self._topics.get(name) for name in sorted(set(subscription)))
@@ -254,15 +269,13 @@ class ShareGroupCoordinator:
         self._state.save([self._partitions.add(key, partition, state)])
         return ErrorCode.none
 
-    def delete_offsets(self, group_id: str, topic: UUID) -> bool:
-        """Delete a group's share partitions of a topic; False if there are none."""
-        found = [each for each in self.of_group(group_id) if each.key.topic == topic]
-        self._partitions.remove(found)
-        return bool(found)
+    def delete_offsets_steps(self, group_id: str, topic: UUID) -> Generator[None, None, None]:
+        """Delete a group's share partitions of a topic; yields between steps."""
+        return self._remove_steps([each for each in self.of_group(group_id) if each.key.topic == topic])
 
-    def remove_topic(self, topic: UUID) -> None:
-        """Delete the share partitions of a topic that is deleted."""
-        self._partitions.remove([each for each in self._partitions if each.key.topic == topic])
+    def remove_topic_steps(self, topic: UUID) -> Generator[None, None, None]:
+        """Delete the share partitions of a topic that is deleted; yields between steps."""
+        return self._remove_steps([each for each in self._partitions if each.key.topic == topic])
 
     def store(self, share_partitions: Iterable[SharePartition]) -> None:
         """Store changes of share partitions, and carry out what follows from them."""
