@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.broker import turns
 from headrace.broker.broker import Broker
 from headrace.broker.config import BrokerConfig
 from headrace.storage.checkpoint import read_checkpoint
+from headrace.storage.partition import PartitionLog
 from headrace.storage.producers import EXPIRATION_MS
 from tests.storage.batches import Writer, batch, filler, read_records, read_values
 
@@ -218,3 +221,21 @@ async def test_upkeep_goes_on_by_itself(tmp_path):
         assert len(read_records(partition.log)) < 100
     finally:
         await broker.stop()
+
+
+async def test_a_long_request_works_while_the_upkeep_waits_for_the_disk(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, is_released = create(broker, segment_ms="1"), threading.Event()
+    monkeypatch.setattr(PartitionLog, "has_rolled", property(lambda log: log is partition.log))
+    monkeypatch.setattr(PartitionLog, "close_rolled", lambda _: is_released.wait())
+    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)  # so that every step of long work pauses
+    tidying = asyncio.create_task(broker.maintenance.tidy())
+    while not broker.slices._active and not tidying.done():
+        await asyncio.sleep(0)
+    request = broker.slices.turn()
+    await asyncio.wait_for(request.pause(), 10)
+    request.release()
+    assert not tidying.done()
+    is_released.set()
+    await tidying

@@ -140,10 +140,8 @@ class Broker:
         """The result of a job that waits for the disk or takes long, done in a thread beside the loop."""
         return await self.loop.run_in_executor(self._executor, job)
 
-    async def run_search(
-        self, search: Search, pause: Callable[[], Awaitable[None]] | None = None
-    ) -> TimedOffset | None:
-        """The result of a search by time; the loop serves others between its steps.
+    async def run_search(self, search: Search, turn: Turn | None = None) -> TimedOffset | None:
+        """The result of a search by time; the loop serves others between its steps, in the turn of a request.
 
         Only one search has a batch open at a time: each may take as much memory as a batch may hold.
         """
@@ -151,9 +149,11 @@ class Broker:
             job = next(search)
             while True:
                 if job is None:
-                    await (asyncio.sleep(0) if pause is None else pause())
+                    await (asyncio.sleep(0) if turn is None else turn.pause())
                     job = search.send(None)
                     continue
+                if turn is not None:
+                    turn.release()  # other long requests work while a thread decompresses
                 async with self._search_lock:
                     try:
                         opened = await self.in_background(job)

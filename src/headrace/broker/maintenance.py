@@ -79,6 +79,7 @@ class Maintenance:
                 self._broker.overflow.made_room(partition)
                 log.info("%s-%d: %d bytes were past their retention", partition.topic, partition.index, freed)
             if isinstance(partition.log, PartitionLog) and partition.log.has_rolled:
+                turn.release()  # the disk may take seconds, and long requests wait for this turn
                 await self._broker.in_background(partition.log.close_rolled)
 
     async def compact(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.requests import MAX_METADATA_BYTES
+from headrace.broker.groups.messages import MAX_METADATA_BYTES
 from headrace.testing import broker
 from tests.broker.groups.harness import subscription
 from tests.broker.groups.requests import HEARTBEAT, JOIN, LEAVE, PROTOCOLS, enter, join, stable, sync

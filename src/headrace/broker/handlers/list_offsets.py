@@ -67,7 +67,7 @@ async def _by_time(
         search = (
             log.search_latest_time() if item.timestamp == MAX_TIMESTAMP else log.search_time(item.timestamp)
         )
-        found = await broker.run_search(search, context.turn.pause)
+        found = await broker.run_search(search, context.turn)
     except OSError:
         # Retention deleted a file in the middle of the search: the client asks again.
         return _answer(item, ErrorCode.kafka_storage_error)
