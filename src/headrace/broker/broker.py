@@ -31,8 +31,9 @@ from headrace.protocol.errors import CorruptBatch
 from headrace.storage.folder import DataFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
+    from headrace.broker.turns import Turn
     from headrace.storage.timesearch import Search, TimedOffset
 
 T = TypeVar("T")

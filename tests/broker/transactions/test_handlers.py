@@ -333,10 +333,33 @@ def test_an_unknown_state_filter_is_returned(producer: Producer) -> None:
     assert answer.transaction_states == ()
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(a+)+b", "((ab|a)b?)*c", "(?=t)t", r"(t)\1", "(", "a*b*c*d*e*", "x" * 300]
-)
-def test_a_pattern_that_could_take_exponential_time_is_rejected(wire: WireClient, pattern: str) -> None:
+def test_a_write_to_many_partitions_adds_them_with_one_record_of_the_state_log(wire: WireClient) -> None:
+    wire.create_topic("wide", partitions=50)
+    answer = wire.ask(
+        INIT_PRODUCER_ID,
+        3,
+        transactional_id="t",
+        transaction_timeout=60_000,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    batch = batch_of(
+        b"tea",
+        producer_id=answer.producer_id,
+        producer_epoch=answer.producer_epoch,
+        base_sequence=0,
+        attributes=TRANSACTIONAL,
+    )
+    before = wire.end_offset("__transaction_state")
+    data = [{"index": index, "records": batch} for index in range(50)]
+    topics = [{"name": "wide", "partition_data": data}]
+    produced = wire.ask(0, 12, transactional_id="t", acks=-1, timeout=1000, topic_data=topics)
+    assert {each.error_code for each in produced.responses[0].partition_responses} == {NONE}
+    assert wire.end_offset("__transaction_state") == before + 1
+
+
+@pytest.mark.parametrize("pattern", ["(?=t)t", r"(t)\1", "(", "a{2000}", "x" * 300])
+def test_a_pattern_without_a_linear_match_is_refused(wire: WireClient, pattern: str) -> None:
     request = {"state_filters": (), "producer_id_filters": (), "transactional_id_pattern": pattern}
     answer = wire.ask(LIST_TRANSACTIONS, 2, **request)
     assert answer.error_code is ErrorCode.invalid_regular_expression

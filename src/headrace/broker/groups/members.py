@@ -16,7 +16,7 @@ CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of consumers, whose subscriptions the broker can read."""
 
 MAX_TOPICS: Final = 25_000
-"""Topic names that are read for one group: about 5 ms. A group with more counts as one with unknown topics."""
+"""Topic names that are read for one group, in about 5 ms; the topics of a group with more are unknown."""
 
 _SUBSCRIPTION_HEAD: Final = struct.Struct(">hi")
 _LENGTH: Final = struct.Struct(">h")

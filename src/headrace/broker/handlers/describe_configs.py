@@ -35,13 +35,20 @@ DEFAULT_SOURCE: Final = 5
 TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """The settings of each resource; one that the request names twice is described once."""
     synonyms = request.include_synonyms
     documented = getattr(request, "include_documentation", False)
 
+    once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    statuses = {
+        name: await _overflow_status(topic, context)
+        for kind, name in once
+        if kind == TOPIC and (topic := broker.topics.get(name)) is not None
+    }
+
     def result(resource: Any) -> Mapping[str, Any]:
-        code, message, configs = _describe(broker, resource)
+        code, message, configs = _describe(broker, resource, statuses)
         return {
             "error_code": code,
             "error_message": message,
@@ -50,17 +57,27 @@ def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[st
             "configs": [_shown(config, synonyms=synonyms, documented=documented) for config in configs],
         }
 
-    once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     return {"results": LazyArray(once.values(), result)}
 
 
-def _describe(broker: Broker, resource: Any) -> tuple[int, str | None, Iterable[Mapping[str, Any]]]:
+async def _overflow_status(topic: Topic, context: RequestContext) -> str | None:
+    """How full each partition of a topic with a bound is, as JSON; None for a topic without one."""
+    guards = [partition.guard for partition in topic.partitions if partition.guard is not None]
+    if not guards:
+        return None
+    return f"[{', '.join([json.dumps(guard.status()) async for guard in context.turn.over(guards)])}]"
+
+
+def _describe(
+    broker: Broker, resource: Any, statuses: Mapping[str, str | None]
+) -> tuple[int, str | None, Iterable[Mapping[str, Any]]]:
     wanted = set(resource.configuration_keys or ())
     if resource.resource_type == TOPIC:
         topic = broker.topics.get(resource.resource_name)
         if topic is None:
             return ErrorCode.unknown_topic_or_partition, "there is no such topic", ()
-        configs = [*describe_topic_configs(topic.config), *_describe_overflow(topic)]
+        status = statuses.get(topic.name)
+        configs = [*describe_topic_configs(topic.config), *([] if status is None else _status_config(status))]
     elif resource.resource_type == GROUP:
         if not resource.resource_name:
             return ErrorCode.invalid_request, "the name of a group must not be empty", ()
@@ -95,15 +112,12 @@ def _describe_options(
     ]
 
 
-def _describe_overflow(topic: Topic) -> list[Mapping[str, Any]]:
-    """How full a topic with a bound is: a setting that nobody sets, for every tool can read settings."""
-    guards = [partition.guard for partition in topic.partitions if partition.guard is not None]
-    if not guards:
-        return []
+def _status_config(status: str) -> list[Mapping[str, Any]]:
+    """How full a topic with a bound is: a setting that is only read, because every tool can read settings."""
     return [
         {
             "name": OVERFLOW_STATUS,
-            "value": json.dumps([guard.status() for guard in guards]),
+            "value": status,
             "read_only": True,
             "config_source": DEFAULT_SOURCE,
             "is_sensitive": False,

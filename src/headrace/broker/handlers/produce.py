@@ -22,10 +22,20 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.overflow.errors import MustWait
+from headrace.broker.statelog import Producer
+from headrace.broker.transactions.coordinator import IMPLICIT_PRODUCE
+from headrace.broker.transactions.transaction import TopicPartition
 from headrace.errors import HeadraceError
-from headrace.protocol.batch import HEADER_BYTES, TRANSACTIONAL, read_header
+from headrace.protocol.batch import (
+    CHECKSUM_STEP_BYTES,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    checksum_steps,
+    read_header,
+)
 from headrace.protocol.errors import ProtocolError
 from headrace.protocol.produce import (
+    STEP_PARTITIONS,
     TOPIC_IDS_FROM,
     VERSIONS,
     PartitionResult,
@@ -128,6 +138,8 @@ class Produce:
     def _append_all(self, results: Results) -> Generator[None, None, None]:
         """Store each batch; yields between two of them."""
         now_ms = self._broker.clock.now_ms()
+        if self._request.transactional_id is not None and self._header.version >= IMPLICIT_PRODUCE:
+            yield from self._add_to_transaction()
         for name, partitions in self._request.topics:
             topic = self._broker.topics.find(name)
             of_topic: list[PartitionResult] = []
@@ -135,7 +147,34 @@ class Produce:
             for index, records in partitions:
                 if of_topic or len(results) > 1:
                     yield
-                of_topic.append(self._append(topic, index, records, now_ms, of_topic))
+                checksum = None
+                if records is not None and len(records) > CHECKSUM_STEP_BYTES:
+                    checksum = yield from checksum_steps(records)
+                of_topic.append(self._append(topic, index, records, now_ms, of_topic, checksum))
+
+    def _add_to_transaction(self) -> Generator[None, None, None]:
+        """Add all partitions of the request to the transaction at once; yields where that takes long.
+
+        Each addition writes the whole list of partitions to the log: one by one, that is quadratic.
+        """
+        topics = self._request.topics
+        if len(topics) == 1 == len(topics[0].partitions):
+            return
+        producer: Producer | None = None
+        written: list[TopicPartition] = []
+        for name, partitions in topics:
+            topic = self._broker.topics.find(name)
+            for index, records in partitions:
+                if topic is None or topic.is_internal or topic.partition(index) is None:
+                    continue
+                writer = _transactional_producer(records)
+                producer = producer or writer
+                if writer is not None and writer == producer:
+                    written.append(TopicPartition(topic.name, index))
+                    if not len(written) % STEP_PARTITIONS:
+                        yield
+        if producer is not None:
+            self._broker.transactions.add_written(self._request.transactional_id or "", producer, written)
 
     async def _answer_in_slices(
         self, work: Generator[None, None, None], results: Results, turn: Turn
@@ -184,6 +223,7 @@ class Produce:
         records: memoryview | None,
         now_ms: int,
         results: list[PartitionResult],
+        checksum: int | None,
     ) -> PartitionResult:
         partition = topic.partition(index) if topic is not None else None
         if partition is None or topic is None:
@@ -200,7 +240,7 @@ class Produce:
             if guard is not None and guard.line:
                 # Before its sequence is looked at: the batch that comes before it may be in the line.
                 raise MustWait
-            return self._store(topic, partition, records, now_ms)
+            return self._store(topic, partition, records, now_ms, checksum=checksum)
         except MustWait:
             assert guard is not None
             copy = memoryview(bytearray(records))  # the frame's memory is used again
@@ -268,6 +308,7 @@ class Produce:
         now_ms: int,
         *,
         has_keys: bool = False,
+        checksum: int | None = None,
     ) -> PartitionResult:
         log, guard = partition.log, partition.guard
         code = self._check(topic, partition, records)
@@ -275,7 +316,11 @@ class Produce:
             return PartitionResult(partition.index, code)
         try:
             base_offset, append_time_ms, _ = log.append(
-                records, now_ms, None if guard is None else guard.admit, has_keys=has_keys
+                records,
+                now_ms,
+                None if guard is None else guard.admit,
+                has_keys=has_keys,
+                checksum=checksum,
             )
         except MustWait:
             raise
@@ -303,6 +348,14 @@ class Produce:
         if self._header.version >= TOPIC_IDS_FROM:
             return ErrorCode.unknown_topic_id
         return ErrorCode.unknown_topic_or_partition
+
+
+def _transactional_producer(records: memoryview | None) -> Producer | None:
+    """The producer of a batch that belongs to a transaction; None for any other."""
+    if records is None or len(records) < HEADER_BYTES:
+        return None
+    attributes, producer_id, epoch = _WRITER.unpack_from(records)
+    return Producer(producer_id, epoch) if attributes & TRANSACTIONAL else None
 
 
 def _refuse(partition: Partition, fault: HeadraceError) -> PartitionResult:

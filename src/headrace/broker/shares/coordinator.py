@@ -169,7 +169,7 @@ class ShareGroupCoordinator:
     def heartbeat_steps(
         self, group_id: str, heartbeat: ShareHeartbeat
     ) -> Generator[None, None, ShareHeartbeatResponse]:
-        """Let a member join, continue or leave; new share partitions of its assignment are created in steps."""
+        """Let a member join, continue or leave; creates new share partitions of its assignment in steps."""
         response = self._groups.heartbeat(group_id, heartbeat)
         assigned = ((topic, index) for topic, indexes in response.assignment or () for index in indexes)
         while partitions := tuple(islice(assigned, PARTITIONS_AT_ONCE)):

@@ -16,6 +16,7 @@ marker, or the result of a power failure. Its readers would wait forever, so `ru
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -36,7 +37,7 @@ from headrace.storage.errors import StorageError
 from headrace.storage.producers import StaleProducerEpoch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from headrace.broker.clock import Clock, Timer
     from headrace.broker.statelog import StateLog
@@ -48,6 +49,8 @@ IMPLICIT_PRODUCE: Final = 12
 """The first version of Produce in which a write adds its partition to the transaction (KIP-890)."""
 ABORTABLE_PRODUCE: Final = 11
 """The first version of Produce whose clients know TRANSACTION_ABORTABLE."""
+MARKERS_AT_ONCE: Final = 100
+"""Markers that are written before the event loop serves other connections: about 2 ms."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,8 @@ class TransactionCoordinator:
         self._partitions = partitions
         self._settings = settings or TransactionSettings()
         self._completing: set[str] = set()
+        self._marker_lock = asyncio.Lock()
+        """Held by the one large transaction whose markers are being written."""
         self._cleanup_due_ms = 0
         self._timer: Timer | None = None
         self._maintenance: asyncio.Task[None] | None = None
@@ -147,6 +152,16 @@ class TransactionCoordinator:
         except TransactionError as fault:
             return _produce_code(fault, version)
         return ErrorCode.none
+
+    def add_written(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Add the partitions that one Produce request writes with a single record of the state log.
+
+        A refusal is left to `check_produce`, which is asked for each partition.
+        """
+        with contextlib.suppress(TransactionError):
+            self._add(transactional_id, producer, partitions)
 
     def check_offsets(self, transactional_id: str, producer: Producer, *, add: bool) -> None:
         """Raise `TransactionError` unless the transaction may commit offsets; `add` adds their partition."""
@@ -336,14 +351,27 @@ class TransactionCoordinator:
         self._completing.add(prepared.transactional_id)
         try:
             await self._state.durable()
-            for partition in sorted(prepared.partitions):
-                self._write_marker(partition, prepared.producer, committed=prepared.is_committed)
+            await self._write_markers(prepared)
             await self._partitions.durable()
             self._state.record(decide.complete(prepared, self._clock.now_ms()))
         except StorageError as fault:
             logger.warning("Markers of %r could not be written yet: %s", prepared.transactional_id, fault)
         finally:
             self._completing.discard(prepared.transactional_id)
+
+    async def _write_markers(self, prepared: TransactionMetadata) -> None:
+        partitions = sorted(prepared.partitions)
+        if len(partitions) <= MARKERS_AT_ONCE:
+            self._write_markers_to(partitions, prepared)
+            return
+        async with self._marker_lock:
+            for first in range(0, len(partitions), MARKERS_AT_ONCE):
+                self._write_markers_to(partitions[first : first + MARKERS_AT_ONCE], prepared)
+                await asyncio.sleep(0)
+
+    def _write_markers_to(self, partitions: Iterable[TopicPartition], prepared: TransactionMetadata) -> None:
+        for partition in partitions:
+            self._write_marker(partition, prepared.producer, committed=prepared.is_committed)
 
     def _write_marker(self, partition: TopicPartition, producer: Producer, *, committed: bool) -> None:
         if not self._partitions.exists(*partition):

@@ -11,7 +11,6 @@ Kafka's readers skip it, too.
 from __future__ import annotations
 
 import struct
-from itertools import groupby
 from typing import Final
 
 from headrace.broker.record_fields import FieldReader, FieldWriter
@@ -90,12 +89,13 @@ def _write_partitions(writer: FieldWriter, transaction: TransactionMetadata) -> 
     if transaction.state is TransactionState.EMPTY:
         writer.count(None)  # Kafka writes null instead of an empty array in this state only
         return
-    by_topic = groupby(sorted(transaction.partitions), lambda partition: partition.topic)
-    topics = {topic: [each.partition for each in partitions] for topic, partitions in by_topic}
+    topics: dict[str, list[int]] = {}
+    for topic, partition in transaction.partitions:
+        topics.setdefault(topic, []).append(partition)
     writer.count(len(topics))
-    for topic, partitions in topics.items():
+    for topic, partitions in sorted(topics.items()):
         writer.string(topic).count(len(partitions))
-        for partition in partitions:
+        for partition in sorted(partitions):
             writer.i32(partition)
         writer.tagged_fields()
 
