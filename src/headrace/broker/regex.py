@@ -136,12 +136,13 @@ class Regex:
         if code is opcodes.SUBPATTERN and not argument[1] and not argument[2]:
             return self._build(argument[3], following)
         if code in (opcodes.MAX_REPEAT, opcodes.MIN_REPEAT):
-            return self._build_repetition(*argument, following)
+            least, most, repeated = argument
+            return self._build_repetition(repeated, least, most, following)
         if code is opcodes.AT and argument in (opcodes.AT_BEGINNING, opcodes.AT_END):
             return self._add(_State((following,), only_at=argument))
         raise InvalidExpression(f"{code} cannot be matched in linear time: leave it out of the expression")
 
-    def _build_repetition(self, least: int, most: Any, parsed: Any, following: int) -> int:
+    def _build_repetition(self, parsed: Any, least: int, most: Any, following: int) -> int:
         if most is opcodes.MAXREPEAT:
             loop = self._add(_State(()))
             self._states[loop] = _State((self._build(parsed, loop), following))

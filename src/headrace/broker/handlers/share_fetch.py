@@ -38,7 +38,7 @@ LOOK_AT: Final = 250
 
 def handle(
     broker: Broker, frame: memoryview, header: RequestHeader, peer: object
-) -> Answer | Awaitable[Answer]:
+) -> Answer | Awaitable[Answer | asyncio.Future[Answer]]:
     """Records in the member's hands, or a future of them when it rather waits."""
     steps = _begin_steps(broker, frame, header, peer)
     try:
