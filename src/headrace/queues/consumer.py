@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, UnknownTopic
-from headrace.client.share_groups import group_settings, locate, set_group_settings
+from headrace.client.share_groups import find_topics, group_settings, set_group_settings
 from headrace.protocol.batch import read_header, split_batches
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import decode_batch
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.client.address import Address
-    from headrace.client.share_groups import SharedTopic
-    from headrace.client.share_messages import Place, Taken
+    from headrace.client.share_groups import TopicLeaders
+    from headrace.client.share_messages import SharePartitionResponse, TopicIdPartition
     from headrace.protocol.records import Record
     from headrace.queues.queue import Queue
 
@@ -57,7 +57,7 @@ class ShareConsumer:
         self._prepare()
         self._membership = ShareGroupMembership(bootstrap, queue.group, queue.topics)
         self._sessions: dict[Address, BrokerShareSession] = {}
-        self._topics: dict[UUID, SharedTopic] = {}
+        self._topics: dict[UUID, TopicLeaders] = {}
         self._is_stale = True
         self._ready: deque[Message] = deque()
         self._lost_since = NOT_WAITING
@@ -212,29 +212,33 @@ class ShareConsumer:
             (session, session.send_fetch(partitions, max_records=self._queue.prefetch, max_wait_ms=wait_ms))
             for session, partitions in by_session
         ]
-        found = [taken for session, request_id in requests for taken in session.receive_fetch(request_id)]
-        messages = [message for taken in found for message in self._messages(taken)]
-        if any(taken.error is not ErrorCode.none for taken in found):
+        found = [
+            response for session, request_id in requests for response in session.receive_fetch(request_id)
+        ]
+        messages = [message for response in found for message in self._messages(response)]
+        if any(response.error is not ErrorCode.none for response in found):
             self._is_stale = True  # a topic was deleted or has another leader
             time.sleep(0 if messages else PAUSE_S)
         return messages
 
-    def _by_session(self, assignment: frozenset[Place]) -> list[tuple[BrokerShareSession, frozenset[Place]]]:
+    def _by_session(
+        self, assignment: frozenset[TopicIdPartition]
+    ) -> list[tuple[BrokerShareSession, frozenset[TopicIdPartition]]]:
         if self._is_stale or any(topic not in self._topics for topic, _ in assignment):
-            self._topics = locate(self._cluster, self._queue.topics)
+            self._topics = find_topics(self._cluster, self._queue.topics)
             self._is_stale = False
-        by_address: dict[Address, set[Place]] = {address: set() for address in self._sessions}
+        by_address: dict[Address, set[TopicIdPartition]] = {address: set() for address in self._sessions}
         for topic, index in assignment:
             address = self._address((topic, index))
             if address is not None:
                 by_address.setdefault(address, set()).add((topic, index))
         return [(self._open(address), frozenset(found)) for address, found in by_address.items()]
 
-    def _address(self, partition: Place) -> Address | None:
+    def _address(self, partition: TopicIdPartition) -> Address | None:
         topic = self._topics.get(partition[0])
         return None if topic is None else topic.leaders.get(partition[1])
 
-    def _session(self, partition: Place) -> BrokerShareSession | None:
+    def _session(self, partition: TopicIdPartition) -> BrokerShareSession | None:
         address = self._address(partition)
         return None if address is None else self._sessions.get(address)
 
@@ -246,29 +250,31 @@ class ShareConsumer:
             self._sessions[address] = session
         return session
 
-    def _messages(self, taken: Taken) -> Iterator[Message]:
+    def _messages(self, response: SharePartitionResponse) -> Iterator[Message]:
         deliveries = {
-            offset: count for first, last, count in taken.acquired for offset in range(first, last + 1)
+            offset: count for first, last, count in response.acquired for offset in range(first, last + 1)
         }
-        name = self._topics[taken.place[0]].name
-        for batch in split_batches(taken.records):
-            for record in self._decode(batch, taken.place, deliveries):
+        name = self._topics[response.partition[0]].name
+        for batch in split_batches(response.records):
+            for record in self._decode(batch, response.partition, deliveries):
                 if record.offset in deliveries:
                     yield Message(
                         topic=name,
-                        partition=taken.place[1],
+                        partition=response.partition[1],
                         offset=record.offset,
                         key=record.key,
                         value=record.value,
                         headers=record.headers,
                         timestamp_ms=record.timestamp,
                         deliveries=deliveries[record.offset],
-                        topic_id=taken.place[0],
+                        topic_id=response.partition[0],
                         _renew=self._renew,
                         _on_error=self._queue.on_error,
                     )
 
-    def _decode(self, batch: memoryview, partition: Place, deliveries: Mapping[int, int]) -> list[Record]:
+    def _decode(
+        self, batch: memoryview, partition: TopicIdPartition, deliveries: Mapping[int, int]
+    ) -> list[Record]:
         """The records of a batch; the messages of one that cannot be decoded are rejected."""
         try:
             return decode_batch(batch)

@@ -13,13 +13,13 @@ from headrace.client.cluster import Cluster
 from headrace.client.codes import PASSING
 from headrace.client.errors import BrokerUnreachable, RequestRefused
 from headrace.client.retry import persist
-from headrace.client.share_groups import beat
+from headrace.client.share_groups import send_share_heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.client.share_groups import Heartbeat
-    from headrace.client.share_messages import Place
+    from headrace.client.share_groups import ShareHeartbeatResponse
+    from headrace.client.share_messages import TopicIdPartition
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class ShareGroupMembership:
 
     def __init__(self, bootstrap: str, group: str, topics: Sequence[str]) -> None:
         self.id = str(uuid.uuid4())
-        self.assignment: frozenset[Place] = frozenset()
+        self.assignment: frozenset[TopicIdPartition] = frozenset()
         self.fault: RequestRefused | None = None
         """The error with which the coordinator rejected the member."""
         # Short: `leave` waits for a heartbeat in flight, also if its broker is unreachable.
@@ -62,7 +62,7 @@ class ShareGroupMembership:
         self._stop.set()
         self._thread.join()
         try:
-            beat(self._cluster, self._group, self.id, LEAVE_EPOCH)
+            send_share_heartbeat(self._cluster, self._group, self.id, LEAVE_EPOCH)
         except (BrokerUnreachable, RequestRefused) as fault:
             log.info(
                 "The coordinator of group %s could not be told that a member left: %s", self._group, fault
@@ -97,6 +97,6 @@ class ShareGroupMembership:
         if response.assignment is not None:
             self.assignment = response.assignment
 
-    def _send_heartbeat(self) -> Heartbeat:
+    def _send_heartbeat(self) -> ShareHeartbeatResponse:
         topics = self._topics if self._epoch == JOIN_EPOCH else None
-        return beat(self._cluster, self._group, self.id, self._epoch, topics)
+        return send_share_heartbeat(self._cluster, self._group, self.id, self._epoch, topics)

@@ -13,7 +13,7 @@ from headrace.client.share_messages import (
     ACKNOWLEDGE,
     FETCH,
     VERSION,
-    Said,
+    Acknowledgment,
     pack_acknowledge,
     pack_fetch,
     read_acknowledged,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.client.connection import Connection
-    from headrace.client.share_messages import Answer, Place, Taken
+    from headrace.client.share_messages import SharePartitionResponse, ShareResponse, TopicIdPartition
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,15 @@ class BrokerShareSession:
         self._group = group
         self._member = member
         self._epoch = INITIAL_EPOCH
-        self._partitions: frozenset[Place] = frozenset()
-        self._acknowledgments: dict[Place, dict[int, Said]] = {}
+        self._partitions: frozenset[TopicIdPartition] = frozenset()
+        self._acknowledgments: dict[TopicIdPartition, dict[int, Acknowledgment]] = {}
         self._pending: deque[int] = deque()
 
-    def add_acknowledgment(self, partition: Place, offset: int, kind: int, delay_ms: int = 0) -> None:
+    def add_acknowledgment(
+        self, partition: TopicIdPartition, offset: int, kind: int, delay_ms: int = 0
+    ) -> None:
         """Send an acknowledgment with the next request."""
-        self._acknowledgments.setdefault(partition, {})[offset] = Said(kind, delay_ms)
+        self._acknowledgments.setdefault(partition, {})[offset] = Acknowledgment(kind, delay_ms)
 
     def acknowledge(self) -> None:
         """Send all acknowledgments; the response is read with the next fetch."""
@@ -58,7 +60,9 @@ class BrokerShareSession:
             self._pending.append(self.connection.post(ACKNOWLEDGE, VERSION, body))
         self._acknowledgments = {}
 
-    def send_fetch(self, partitions: frozenset[Place], *, max_records: int, max_wait_ms: int) -> int:
+    def send_fetch(
+        self, partitions: frozenset[TopicIdPartition], *, max_records: int, max_wait_ms: int
+    ) -> int:
         """Send a fetch of these partitions with all acknowledgments; returns the id of the request."""
         if self._epoch == INITIAL_EPOCH:
             self._acknowledgments = {}
@@ -73,14 +77,14 @@ class BrokerShareSession:
             max_wait_ms=max_wait_ms,
             max_bytes=MAX_BYTES,
             max_records=max_records,
-            places=partitions - self._partitions,
+            partitions=partitions - self._partitions,
             acknowledged=self._acknowledgments,
             forgotten=gone,
         )
         self._partitions, self._acknowledgments = partitions, {}
         return self.connection.post(FETCH, VERSION, body)
 
-    def receive_fetch(self, request_id: int) -> tuple[Taken, ...]:
+    def receive_fetch(self, request_id: int) -> tuple[SharePartitionResponse, ...]:
         """The response of a fetch; empty if the session was lost: the next request opens a new one."""
         self._read_pending()
         response = read_fetched(self.connection.collect(request_id))
@@ -108,7 +112,7 @@ class BrokerShareSession:
         self._epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         return epoch
 
-    def _check(self, response: Answer) -> None:
+    def _check(self, response: ShareResponse) -> None:
         if response.error in SESSION_LOST:
             self._epoch = INITIAL_EPOCH
         elif response.error is not ErrorCode.none:
@@ -116,12 +120,12 @@ class BrokerShareSession:
         _log_failed_acknowledgments(response.partitions)
 
 
-def _log_failed_acknowledgments(partitions: Iterable[Taken]) -> None:
-    for taken in partitions:
-        if taken.acknowledge_error is not ErrorCode.none:
+def _log_failed_acknowledgments(partitions: Iterable[SharePartitionResponse]) -> None:
+    for response in partitions:
+        if response.acknowledge_error is not ErrorCode.none:
             log.warning(
                 "Partition %d: an acknowledgment was rejected (%s) and the message is delivered again. "
                 "Increase share.record.lock.duration.ms of the group, or renew the message.",
-                taken.place[1],
-                taken.acknowledge_error.name,
+                response.partition[1],
+                response.acknowledge_error.name,
             )
