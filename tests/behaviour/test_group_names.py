@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
-from headrace.client.share_groups import beat
+from headrace.client.share_groups import send_share_heartbeat
 from tests.behaviour.clients.contract import Client, ConsumerOptions, ProducerOptions, Refused, TopicPartition
 from tests.behaviour.names import NewName, NewTopic
 from tests.behaviour.reading import read
@@ -71,5 +71,8 @@ def test_a_share_consumer_cannot_join_a_consumer_group(
     group = new_name("group")
     client.consumer(ConsumerOptions(group=group)).commit({TopicPartition(topic, 0): 0})
     cluster = Cluster.of(broker)
-    assert beat(cluster, group, str(uuid.uuid4()), JOIN, [topic]).error is ErrorCode.group_id_not_found
+    assert (
+        send_share_heartbeat(cluster, group, str(uuid.uuid4()), JOIN, [topic]).error
+        is ErrorCode.group_id_not_found
+    )
     cluster.close()

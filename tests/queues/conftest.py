@@ -1,4 +1,4 @@
-"""A broker, topics of it, and a way to send to them."""
+"""Fixtures of a broker, its topics, and a function that sends messages."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ Send = Callable[..., None]
 
 @pytest.fixture
 def address(headrace_broker: EmbeddedBroker) -> str:
-    """Where the broker is."""
+    """The address of the broker."""
     return headrace_broker.bootstrap
 
 
 @pytest.fixture
 def new_queue(address: str) -> NewQueue:
-    """A function that makes a topic; settings are given with `_` for `.`."""
+    """A function that creates a topic; settings have `_` for `.`."""
 
     def make(partitions: int = 1, **settings: str) -> str:
         name = f"q{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""Acknowledgments go out in batches, and none is kept back while its worker is busy with the next message."""
+"""Acknowledgments are sent in batches, and are not delayed by a busy worker."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def left_over(address: str, group: str) -> int:
         return sum(part.lag for part in share_progress(cluster, group))
 
 
-def test_messages_that_came_together_are_acknowledged_together(
+def test_messages_of_one_fetch_are_acknowledged_in_batches(
     address: str, new_queue: NewQueue, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_queue()
@@ -37,10 +37,10 @@ def test_messages_that_came_together_are_acknowledged_together(
     assert len(taken) == 500
     assert left_over(address, "batch") == 0
     assert requests[FETCH] >= 5
-    assert requests[ACKNOWLEDGE] < 50  # the last word, and what a slow machine takes more than 0.1 s for
+    assert requests[ACKNOWLEDGE] < 50  # one at the end, and one per 0.1 s on a slow machine
 
 
-def test_a_message_is_acknowledged_while_its_worker_is_busy_with_the_next(
+def test_a_message_is_acknowledged_while_its_worker_processes_the_next(
     address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue()

@@ -1,4 +1,4 @@
-"""What queues have here and not in Apache Kafka: delays, the order of keys, one group alone, queue mode."""
+"""Features of queues that Apache Kafka does not have: delays, order by key, one group only, queue mode."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +18,7 @@ from tests.queues.conftest import NewQueue, Send
 IDLE_S = 0.7
 
 
-def test_a_message_waits_for_its_time_and_holds_up_no_other(
-    address: str, new_queue: NewQueue, send: Send
-) -> None:
+def test_a_delayed_message_does_not_block_others(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     began = time.time()
     send(topic, b"later", headers=deliver_in(1.0))
@@ -33,14 +31,16 @@ def test_a_message_waits_for_its_time_and_holds_up_no_other(
     assert arrived[b"last"] >= 1.5
 
 
-def test_times_that_cannot_be_meant_are_refused() -> None:
+def test_invalid_delivery_times_are_rejected() -> None:
     with pytest.raises(Misuse):
         deliver_in(-1)
     with pytest.raises(Misuse):
-        deliver_at(datetime(2030, 1, 1))  # noqa: DTZ001  that is what is refused
+        deliver_at(datetime(2030, 1, 1))  # noqa: DTZ001  rejected
 
 
-def test_one_key_is_never_in_two_hands(address: str, new_queue: NewQueue, send: Send) -> None:
+def test_messages_of_a_key_are_never_acquired_by_two_workers(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
     topic = new_queue()
     send(topic, b"a1", b"a2", key=b"a")
     send(topic, b"b1", key=b"b")
@@ -51,7 +51,7 @@ def test_one_key_is_never_in_two_hands(address: str, new_queue: NewQueue, send: 
     assert (first.value, second.value) == (b"a1", b"b1")
     second.accept()
     impatient = queue(topic, group="ordered", broker=address, idle_s=IDLE_S)
-    assert list(impatient) == []  # a2 waits behind a1
+    assert list(impatient) == []  # a2 is blocked by a1
     first.release(delay=0)
     third = next(one)
     assert (third.value, third.deliveries) == (b"a1", 2)
@@ -61,7 +61,7 @@ def test_one_key_is_never_in_two_hands(address: str, new_queue: NewQueue, send: 
     assert [message.value for message in impatient] == [b"a2"]
 
 
-def test_a_message_for_one_group_is_passed_over_by_the_others(
+def test_a_message_for_one_group_is_skipped_by_the_others(
     address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue()
@@ -74,7 +74,7 @@ def test_a_message_for_one_group_is_passed_over_by_the_others(
     assert values == {"mailer": [b"back", b"for all"], "printer": [b"for all"]}
 
 
-def test_a_queue_deletes_what_all_groups_have_accepted(
+def test_a_queue_deletes_messages_that_all_groups_have_accepted(
     headrace_broker: EmbeddedBroker, address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue(headrace_queue="true", segment_bytes="100000")
@@ -90,7 +90,7 @@ def test_a_queue_deletes_what_all_groups_have_accepted(
     fast = queue(topic, group="fast", broker=address, idle_s=IDLE_S, prefetch=200)
     slow = queue(topic, group="slow", broker=address, idle_s=IDLE_S, prefetch=200)
     assert len(list(fast)) == 500
-    assert size() == full  # the slow group has not had them
+    assert size() == full  # the slow group has not accepted them
     assert len(list(slow)) == 500
     wait_until(lambda: size() < full / 10, "the space to be freed")
     send(topic, b"next")
@@ -98,7 +98,7 @@ def test_a_queue_deletes_what_all_groups_have_accepted(
 
 
 @pytest.mark.parametrize("storage", ["disk", "memory"])
-def test_workers_make_room_for_a_producer_that_waits(
+def test_workers_free_space_for_a_blocked_producer(
     storage: str, address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue(
@@ -109,7 +109,7 @@ def test_workers_make_room_for_a_producer_that_waits(
         headrace_overflow_groups="workers",
     )
     workers = queue(topic, group="workers", broker=address, idle_s=IDLE_S)
-    assert list(workers) == []  # the group has begun
+    assert list(workers) == []  # the group has its start offset
     send(topic, b"one", b"two")
     with ThreadPoolExecutor() as others:
         third = others.submit(send, topic, b"three")

@@ -1,9 +1,10 @@
-"""Workers that fail: back-off, exceptions that do not end the loop, topics that do not exist."""
+"""Failures of workers: back-off, exceptions, missing topics."""
 
 import logging
 import time
 from datetime import timedelta
 from itertools import islice
+from uuid import UUID
 
 import pytest
 
@@ -17,7 +18,7 @@ IDLE_S = 0.7
 
 
 class Boom(Exception):
-    """What a worker does not expect."""
+    """An error of a worker."""
 
 
 def test_a_released_message_is_delivered_again_after_its_delay(
@@ -37,7 +38,7 @@ def test_a_released_message_is_delivered_again_after_its_delay(
     assert waited[0] >= 0.99
 
 
-def test_a_released_message_holds_up_no_other(address: str, new_queue: NewQueue, send: Send) -> None:
+def test_a_released_message_does_not_block_others(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     send(topic, b"hard", b"easy", b"easier")
     values = []
@@ -54,7 +55,7 @@ def test_the_backoff_grows_with_each_delivery() -> None:
     assert default.backoff(10_000) == 300
 
 
-def test_a_message_that_always_fails_is_retried_with_a_growing_delay_and_then_a_dead_letter(
+def test_a_message_that_always_fails_is_retried_with_back_off_and_becomes_a_dead_letter(
     address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue()
@@ -71,7 +72,7 @@ def test_a_message_that_always_fails_is_retried_with_a_growing_delay_and_then_a_
     assert [letter.value for letter in islice(dead, 1)] == [b"poison"]
 
 
-def test_a_delay_in_the_past_is_refused() -> None:
+def test_a_negative_delay_is_rejected() -> None:
     message = Message(
         topic="t",
         partition=0,
@@ -81,7 +82,7 @@ def test_a_delay_in_the_past_is_refused() -> None:
         headers=(),
         timestamp_ms=0,
         deliveries=1,
-        place=None,  # type: ignore[arg-type]  # it belongs to no queue
+        topic_id=UUID(int=0),
         _renew=lambda _: None,
     )
     for delay in (-1, timedelta(seconds=-1), float("nan")):
@@ -90,7 +91,7 @@ def test_a_delay_in_the_past_is_refused() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["release", "reject"])
-def test_a_loop_goes_on_after_an_exception(
+def test_a_loop_continues_after_an_exception(
     address: str, new_queue: NewQueue, send: Send, caplog: pytest.LogCaptureFixture, on_error: str
 ) -> None:
     topic = new_queue()
@@ -119,9 +120,7 @@ def test_a_loop_goes_on_after_an_exception(
     assert f"{topic} partition 0 offset 0 failed at delivery 1" in record.getMessage()
 
 
-def test_an_exception_leaves_the_loop_unless_it_is_to_be_handled(
-    address: str, new_queue: NewQueue, send: Send
-) -> None:
+def test_an_exception_ends_the_loop_by_default(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     send(topic, b"bad")
 
@@ -135,7 +134,7 @@ def test_an_exception_leaves_the_loop_unless_it_is_to_be_handled(
     assert [m.deliveries for m in islice(queue(topic, group="g", broker=address), 1)] == [2]
 
 
-async def test_an_async_loop_goes_on_after_an_exception(
+async def test_an_async_loop_continues_after_an_exception(
     address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue()
@@ -154,7 +153,7 @@ def test_a_topic_that_does_not_exist_is_an_error(address: str) -> None:
         list(queue("no-such-topic", group="g", broker=address, idle_s=0.3))
 
 
-def test_a_topic_may_come_a_little_later_than_its_worker(
+def test_a_topic_may_be_created_after_its_worker_started(
     address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue()
@@ -170,8 +169,8 @@ def test_a_topic_may_come_a_little_later_than_its_worker(
     assert values == [b"first", b"second"]
 
 
-def test_arguments_that_make_no_sense_are_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(Misuse, match="on_error"):
-        queue("t", group="g", on_error="ignore")  # type: ignore[arg-type]  # that is what is refused
+        queue("t", group="g", on_error="ignore")  # type: ignore[arg-type]  # rejected
     with pytest.raises(Misuse, match="backoff_s"):
         queue("t", group="g", backoff_s=-1)

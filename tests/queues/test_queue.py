@@ -11,7 +11,7 @@ IDLE_S = 0.7
 
 
 class Boom(Exception):
-    """What a worker does not expect."""
+    """An error of a worker."""
 
 
 def test_a_message_is_accepted_when_the_body_ends(address: str, new_queue: NewQueue, send: Send) -> None:
@@ -36,7 +36,7 @@ def test_a_message_is_released_when_the_body_raises(address: str, new_queue: New
     assert [(message.value, message.deliveries) for message in orders] == [(b"1", 2), (b"2", 1)]
 
 
-def test_a_break_gives_the_message_back_unless_it_was_accepted(
+def test_a_break_releases_the_message_unless_it_was_accepted(
     address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue()
@@ -50,7 +50,7 @@ def test_a_break_gives_the_message_back_unless_it_was_accepted(
     assert [(message.value, message.deliveries) for message in orders] == [(b"2", 2)]
 
 
-def test_prefetched_messages_go_back_when_the_loop_is_left(
+def test_prefetched_messages_are_released_when_the_loop_ends(
     address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue()
@@ -63,7 +63,7 @@ def test_prefetched_messages_go_back_when_the_loop_is_left(
     assert [int(message.value or b"") for message in rest] == list(range(4, 20))
 
 
-def test_a_rejected_message_is_a_dead_letter_with_its_history(
+def test_a_rejected_message_is_a_dead_letter_with_its_origin(
     address: str, new_queue: NewQueue, send: Send
 ) -> None:
     topic = new_queue()
@@ -84,7 +84,7 @@ def test_a_rejected_message_is_a_dead_letter_with_its_history(
     }
 
 
-def test_a_renewed_message_stays_in_its_workers_hands(address: str, new_queue: NewQueue, send: Send) -> None:
+def test_a_renewed_message_stays_locked(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     send(topic, b"long work")
     settings = {"share.record.lock.duration.ms": "3000"}
@@ -99,7 +99,7 @@ def test_a_renewed_message_stays_in_its_workers_hands(address: str, new_queue: N
     assert list(impatient) == []
 
 
-def test_without_renewal_a_lock_runs_out(address: str, new_queue: NewQueue, send: Send) -> None:
+def test_without_renewal_a_lock_expires(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     send(topic, b"long work")
     settings = {"share.record.lock.duration.ms": "1000"}
@@ -140,13 +140,15 @@ async def test_workers_share_the_messages(address: str, new_queue: NewQueue, sen
     assert sum(map(bool, done)) > 1
 
 
-def test_a_queue_wants_a_topic_a_group_and_a_message_at_least() -> None:
+def test_a_queue_needs_a_topic_a_group_and_a_positive_prefetch() -> None:
     for topics, group, prefetch in (((), "g", 1), (("t",), "", 1), (("t",), "g", 0)):
         with pytest.raises(Misuse):
             queue(*topics, group=group, prefetch=prefetch)
 
 
-def test_values_that_are_not_json_are_left_alone(address: str, new_queue: NewQueue, send: Send) -> None:
+def test_values_that_are_not_json_are_available_as_bytes(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
     topic = new_queue()
     send(topic, b"\xff")
     for message in queue(topic, group="g", broker=address, idle_s=IDLE_S):
@@ -154,7 +156,7 @@ def test_values_that_are_not_json_are_left_alone(address: str, new_queue: NewQue
             message.json()
 
 
-def test_a_start_in_the_settings_counts(address: str, new_queue: NewQueue, send: Send) -> None:
+def test_a_start_in_the_settings_overrides_the_default(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     send(topic, b"before the group")
     latest = {"share.auto.offset.reset": "latest"}

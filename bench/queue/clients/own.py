@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from bench.queue.clients.crowd import run_crowd
 from bench.queue.clients.kafka_topic import group_of, prepare, send_all
 from bench.queue.job import Job, Outcome
-from headrace.queues.message import Message, Verdict
-from headrace.queues.queue import queue
-from headrace.queues.receiver import Receiver
+from headrace.protocol.share import AcknowledgeType
+from headrace.queues import Message, queue
+from headrace.queues.consumer import ShareConsumer
 
 PREFETCH = 64
 
@@ -16,28 +16,28 @@ PREFETCH = 64
 class OwnWorker:
     """One open queue, driven step by step as its loop would."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def __init__(self, consumer: ShareConsumer) -> None:
+        self._consumer = consumer
         self._messages: list[Message] = []
 
     def take(self) -> list[bytes]:
         """The messages that come together."""
-        first = self._receiver.take()
+        first = self._consumer.poll()
         self._messages = [] if first is None else [first]
-        while self._receiver.is_ready:
-            more = self._receiver.take()
+        while self._consumer.is_ready:
+            more = self._consumer.poll()
             assert more is not None
             self._messages.append(more)
         return [message.value or b"" for message in self._messages]
 
     def acknowledge(self, index: int) -> None:
         """Accept one message, and tell the broker."""
-        self._receiver.finish(self._messages[index], Verdict.ACCEPT)
-        self._receiver.send()
+        self._consumer.acknowledge(self._messages[index], AcknowledgeType.ACCEPT)
+        self._consumer.send()
 
     def confirm(self) -> None:
         """Return when the broker has heard it."""
-        self._receiver.settle()
+        self._consumer.flush()
 
 
 @contextmanager
@@ -45,11 +45,11 @@ def worker(job: Job) -> Iterator[OwnWorker]:
     """A queue that has joined its group."""
     prefetch = PREFETCH if job.act == "drain" else 1
     described = queue(job.topic, group=group_of(job), broker=job.address, prefetch=prefetch)
-    receiver = Receiver(described, job.address)
+    consumer = ShareConsumer(described, job.address)
     try:
-        yield OwnWorker(receiver)
+        yield OwnWorker(consumer)
     finally:
-        receiver.close()
+        consumer.close()
 
 
 def run(job: Job) -> Outcome:

@@ -1,4 +1,4 @@
-"""Share groups from outside: joining one, and what its coordinator knows of it."""
+"""Requests of share groups: heartbeats, descriptions, offsets and settings."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 GROUP_RESOURCE: Final = i8(32)
 SET: Final = i8(0)
 OF_GROUP: Final = 8
-"""Where a setting comes from that somebody gave to the group."""
+"""The config source of a setting of a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """What a coordinator answers to a member; the assignment only when it is news."""
+class ShareHeartbeatResponse:
+    """The response to a heartbeat; the assignment is None if it has not changed."""
 
     error: ErrorCode
     message: str | None
@@ -56,8 +56,8 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedTopic:
-    """A topic by its id, with the address of each partition's leader."""
+class TopicLeaders:
+    """A topic with the addresses of the leaders of its partitions."""
 
     name: str
     id: UUID
@@ -66,7 +66,7 @@ class SharedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareProgress:
-    """How far a share group is with a partition."""
+    """Start offset and lag of a share group in a partition."""
 
     topic: str
     partition: int
@@ -74,10 +74,10 @@ class ShareProgress:
     lag: int
 
 
-def beat(
+def send_share_heartbeat(
     cluster: Cluster, group: str, member: str, epoch: int, topics: Iterable[str] | None = None
-) -> Heartbeat:
-    """The answer to one heartbeat: epoch 0 joins, −1 leaves."""
+) -> ShareHeartbeatResponse:
+    """Send one heartbeat: epoch 0 joins, −1 leaves."""
     request = ShareGroupHeartbeatRequest(
         group_id=GroupId(group),
         member_id=member,
@@ -86,7 +86,7 @@ def beat(
     )
     response = cluster.group_coordinator(group).ask(request, ShareGroupHeartbeatResponse)
     assigned = response.assignment
-    return Heartbeat(
+    return ShareHeartbeatResponse(
         error=response.error_code,
         message=response.error_message,
         epoch=response.member_epoch,
@@ -102,8 +102,8 @@ def beat(
     )
 
 
-def locate(cluster: Cluster, names: Iterable[str]) -> dict[UUID, SharedTopic]:
-    """The topics of these names that are there, by their ids."""
+def find_topics(cluster: Cluster, names: Iterable[str]) -> dict[UUID, TopicLeaders]:
+    """The existing topics with these names, by topic id."""
     request = MetadataRequest(
         topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names),
         allow_auto_topic_creation=False,
@@ -112,7 +112,7 @@ def locate(cluster: Cluster, names: Iterable[str]) -> dict[UUID, SharedTopic]:
     response = cluster.any().ask(request, MetadataResponse)
     brokers = {broker.node_id: Address(host=broker.host, port=broker.port) for broker in response.brokers}
     return {
-        topic.topic_id: SharedTopic(
+        topic.topic_id: TopicLeaders(
             name=topic.name or "",
             id=topic.topic_id,
             leaders={
@@ -161,7 +161,7 @@ def share_progress(cluster: Cluster, group: str) -> list[ShareProgress]:
         response = cluster.group_coordinator(group).ask(request, DescribeShareGroupOffsetsResponse)
         (found,) = response.groups
         if found.error_code is not ErrorCode.none:
-            act = f"tell how far the share group {group!r} is"
+            act = f"describe the offsets of the share group {group!r}"
             raise RequestRefused(act, found.error_code, found.error_message)
         return [
             ShareProgress(
@@ -175,7 +175,7 @@ def share_progress(cluster: Cluster, group: str) -> list[ShareProgress]:
 
 
 def group_settings(cluster: Cluster, group: str) -> dict[str, str]:
-    """The settings that somebody gave to a group."""
+    """The settings of a group that are not defaults."""
     resource = DescribeConfigsResource(
         resource_type=GROUP_RESOURCE, resource_name=group, configuration_keys=None
     )
@@ -189,12 +189,12 @@ def group_settings(cluster: Cluster, group: str) -> dict[str, str]:
 
 
 def set_group_settings(cluster: Cluster, group: str, settings: Mapping[str, str]) -> None:
-    """Give settings to a group, which need not be there yet."""
+    """Change settings of a group, which need not exist yet."""
     configs = tuple(
         AlterableConfig(name=name, config_operation=SET, value=value) for name, value in settings.items()
     )
     resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
-    (answer,) = cluster.controller().ask(request, IncrementalAlterConfigsResponse).responses
-    if answer.error_code is not ErrorCode.none:
-        raise RequestRefused(f"change the settings of {group!r}", answer.error_code, answer.error_message)
+    (response,) = cluster.controller().ask(request, IncrementalAlterConfigsResponse).responses
+    if response.error_code is not ErrorCode.none:
+        raise RequestRefused(f"change the settings of {group!r}", response.error_code, response.error_message)

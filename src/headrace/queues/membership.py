@@ -1,4 +1,4 @@
-"""Being in a share group: heartbeats from a thread of their own, and what they bring."""
+"""Membership in a share group: heartbeats in a background thread."""
 
 from __future__ import annotations
 
@@ -13,60 +13,67 @@ from headrace.client.cluster import Cluster
 from headrace.client.codes import PASSING
 from headrace.client.errors import BrokerUnreachable, RequestRefused
 from headrace.client.retry import persist
-from headrace.client.share_groups import beat
+from headrace.client.share_groups import send_share_heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.client.share_groups import Heartbeat
-    from headrace.client.share_messages import Place
+    from headrace.client.share_groups import ShareHeartbeatResponse
+    from headrace.client.share_messages import TopicIdPartition
 
 log = logging.getLogger(__name__)
 
-JOIN: Final = 0
-LEAVE: Final = -1
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
 RETRY_S: Final = 0.2
-ANSWER_S: Final = 3.0
-JOIN_S: Final = 30.0
-"""How long a coordinator may take to come into being: Apache Kafka makes topics for the first share group."""
-OUTSIDE: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
-"""Refusals after which a member joins anew, with the id that it has."""
+RESPONSE_TIMEOUT_S: Final = 3.0
+JOIN_TIMEOUT_S: Final = 30.0
+"""How long joining may take: Apache Kafka creates internal topics for the first share group."""
+REJOIN_ERRORS: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
+"""Errors after which a member rejoins with the same id."""
 
 
-class Membership:
+class ShareGroupMembership:
     """A member of a share group, from its first heartbeat until `leave`."""
 
     def __init__(self, bootstrap: str, group: str, topics: Sequence[str]) -> None:
         self.id = str(uuid.uuid4())
-        self.assignment: frozenset[Place] = frozenset()
+        self.assignment: frozenset[TopicIdPartition] = frozenset()
         self.fault: RequestRefused | None = None
-        """Why the coordinator does not want the member any more."""
-        # Short: whoever leaves waits for a heartbeat under way, also when its broker is gone.
-        self._cluster = Cluster.of(bootstrap, timeout_s=ANSWER_S)
+        """The error with which the coordinator rejected the member."""
+        # Short: `leave` waits for a heartbeat in flight, also if its broker is unreachable.
+        self._cluster = Cluster.of(bootstrap, timeout_s=RESPONSE_TIMEOUT_S)
         self._group = group
         self._topics = tuple(topics)
-        self._epoch = JOIN
+        self._epoch = JOIN_EPOCH
         self._interval_s = 5.0
         self._stop = threading.Event()
-        persist(self._beat, within_s=JOIN_S, passing=PASSING, between=lambda _: self._cluster.refresh())
+        persist(
+            self._heartbeat,
+            within_s=JOIN_TIMEOUT_S,
+            passing=PASSING,
+            between=lambda _: self._cluster.refresh(),
+        )
         self._thread = threading.Thread(target=self._run, name=f"queue-{group}", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
-        """Stop, and tell the coordinator."""
+        """Stop the heartbeats and leave the group."""
         self._stop.set()
         self._thread.join()
         try:
-            beat(self._cluster, self._group, self.id, LEAVE)
+            send_share_heartbeat(self._cluster, self._group, self.id, LEAVE_EPOCH)
         except (BrokerUnreachable, RequestRefused) as fault:
-            log.info("%s was left without a word: %s", self._group, fault)
+            log.info(
+                "The coordinator of group %s could not be told that a member left: %s", self._group, fault
+            )
         self._cluster.close()
 
     def _run(self) -> None:
         pause_s = self._interval_s
         while not self._stop.wait(pause_s):
             try:
-                self._beat()
+                self._heartbeat()
                 pause_s = self._interval_s
             except BrokerUnreachable:
                 self._cluster.refresh()
@@ -78,18 +85,18 @@ class Membership:
                 self._cluster.refresh()
                 pause_s = RETRY_S
 
-    def _beat(self) -> None:
-        answer = self._ask()
-        if answer.error in OUTSIDE:
-            self._epoch = JOIN
-            answer = self._ask()
-        if answer.error is not ErrorCode.none:
-            raise RequestRefused(f"let us into the share group {self._group!r}", answer.error, answer.message)
-        self._epoch = answer.epoch
-        self._interval_s = answer.interval_ms / 1000
-        if answer.assignment is not None:
-            self.assignment = answer.assignment
+    def _heartbeat(self) -> None:
+        response = self._send_heartbeat()
+        if response.error in REJOIN_ERRORS:
+            self._epoch = JOIN_EPOCH
+            response = self._send_heartbeat()
+        if response.error is not ErrorCode.none:
+            raise RequestRefused(f"join the share group {self._group!r}", response.error, response.message)
+        self._epoch = response.epoch
+        self._interval_s = response.interval_ms / 1000
+        if response.assignment is not None:
+            self.assignment = response.assignment
 
-    def _ask(self) -> Heartbeat:
-        topics = self._topics if self._epoch == JOIN else None
-        return beat(self._cluster, self._group, self.id, self._epoch, topics)
+    def _send_heartbeat(self) -> ShareHeartbeatResponse:
+        topics = self._topics if self._epoch == JOIN_EPOCH else None
+        return send_share_heartbeat(self._cluster, self._group, self.id, self._epoch, topics)

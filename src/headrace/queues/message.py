@@ -1,43 +1,35 @@
-"""One message of a queue, and how its worker is done with it."""
+"""One message of a queue, how its worker acknowledges it, and headers that delay its delivery."""
 
 from __future__ import annotations
 
-import enum
 import json
 import logging
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from headrace.client import share_messages
 from headrace.errors import Misuse
+from headrace.protocol.share import AcknowledgeType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-    from headrace.client.share_messages import Place
+    from uuid import UUID
 
 log = logging.getLogger(__name__)
 
 OnError = Literal["raise", "release", "reject"]
 ON_ERROR: Final = ("raise", "release", "reject")
-
-
-class Verdict(enum.IntEnum):
-    """How a worker is done with a message."""
-
-    ACCEPT = share_messages.ACCEPT
-    RELEASE = share_messages.RELEASE
-    REJECT = share_messages.REJECT
+DELIVER_AT: Final = "headrace-deliver-at"
+DELAY_MS: Final = "headrace-delay-ms"
 
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """A message that is locked for this worker: process it, and leave the body of the loop.
+    """A message that this worker has acquired.
 
-    Nothing has to be called: the end of the body accepts it, an exception releases it. `with message:` around
-    the work lets the loop go on after an exception, as the queue's `on_error` says.
+    The end of the loop's body accepts it, an exception releases it. With `with message:` around the work, the
+    loop continues after an exception, as the queue's `on_error` says.
     """
 
     topic: str
@@ -48,38 +40,40 @@ class Message:
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
     deliveries: int
-    """How often it has been delivered, this time included."""
-    place: Place = field(repr=False)
-    verdict: Verdict | None = None
-    """What was said of it in the body; None lets the end of the body decide."""
+    """How often it has been delivered, including this time."""
+    topic_id: UUID = field(repr=False)
+    acknowledgment: AcknowledgeType | None = None
+    """How the body has acknowledged it; None if the end of the body decides."""
     delay_s: float | None = None
-    """After which time it is delivered again when it is released; None for the queue's back-off."""
+    """The delay before a released message is delivered again; None for the queue's back-off."""
     _renew: Callable[[Message], None] = field(repr=False)
     _on_error: OnError = field(default="raise", repr=False)
 
     def accept(self) -> None:
-        """Be done with it, however the rest of the body ends."""
-        self.verdict = Verdict.ACCEPT
+        """Accept it, even if the rest of the body raises."""
+        self.acknowledgment = AcknowledgeType.ACCEPT
 
     def release(self, delay: timedelta | float | None = None) -> None:
-        """Give it back: it is delivered again, to any worker, until the group's delivery limit is reached.
+        """Release it: it is delivered again, to any worker, up to the group's delivery limit.
 
-        `delay` is the time until then, a `timedelta` or seconds. Without it the queue's back-off applies,
+        `delay` is the time before that, a `timedelta` or seconds. By default the queue's back-off applies,
         which grows with each delivery.
         """
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         if seconds is not None and not seconds >= 0:
-            raise Misuse(f"message {self.offset} cannot be delivered again {-seconds} s ago")
-        self.verdict, self.delay_s = Verdict.RELEASE, seconds
+            raise Misuse(f"the delay of message {self.offset} is {seconds} s: it must not be negative")
+        self.acknowledgment, self.delay_s = AcknowledgeType.RELEASE, seconds
 
     def reject(self) -> None:
-        """Give it up: it goes to the dead-letter topic now."""
-        self.verdict = Verdict.REJECT
+        """Reject it: it goes to the dead-letter topic."""
+        self.acknowledgment = AcknowledgeType.REJECT
 
     def renew(self) -> None:
-        """Ask for the whole time of the lock once more, for work that takes long."""
-        if self.verdict is not None:
-            raise Misuse(f"message {self.offset} cannot be kept longer: the body has decided about it")
+        """Renew its lock for the full lock duration, for work that takes long."""
+        if self.acknowledgment is not None:
+            raise Misuse(
+                f"message {self.offset} cannot be renewed: it was already {_PAST[self.acknowledgment]}"
+            )
         self._renew(self)
 
     def __enter__(self) -> Self:
@@ -88,10 +82,10 @@ class Message:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Do with an exception what the queue's `on_error` says; True when the loop goes on."""
+        """Handle an exception as the queue's `on_error` says; True if the loop continues."""
         if not isinstance(error, Exception):
             return False
-        if self.verdict is None:
+        if self.acknowledgment is None:
             (self.reject if self._on_error == "reject" else self.release)()
         if self._on_error == "raise":
             return False
@@ -101,23 +95,51 @@ class Message:
             self.partition,
             self.offset,
             self.deliveries,
-            _PAST[self.verdict or Verdict.RELEASE],
+            _PAST[self.acknowledgment or AcknowledgeType.RELEASE],
             exc_info=error,
         )
         return True
 
     def json(self) -> Any:
-        """The value, which is JSON, as Python's data."""
+        """The value decoded as JSON."""
         return json.loads(self.value or b"null")
 
     @property
     def time(self) -> datetime:
-        """When it was sent."""
+        """The timestamp of the message."""
         return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
 
     def header(self, name: str) -> bytes | None:
-        """The last header of that name."""
+        """The value of the last header with that name."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
 
-_PAST: Final = {Verdict.ACCEPT: "accepted", Verdict.RELEASE: "released", Verdict.REJECT: "rejected"}
+_PAST: Final = {
+    AcknowledgeType.ACCEPT: "accepted",
+    AcknowledgeType.RELEASE: "released",
+    AcknowledgeType.REJECT: "rejected",
+}
+
+
+def deliver_in(delay: timedelta | float) -> list[tuple[str, bytes]]:
+    """Headers that delay the delivery of a message by a `timedelta` or seconds after its timestamp.
+
+    >>> deliver_in(90)
+    [('headrace-delay-ms', b'90000')]
+    """
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if seconds < 0:
+        raise Misuse(f"the delay is {seconds} s: it must not be negative")
+    return [(DELAY_MS, b"%d" % round(seconds * 1000))]
+
+
+def deliver_at(time: datetime) -> list[tuple[str, bytes]]:
+    """Headers that delay the delivery of a message until `time`.
+
+    >>> deliver_at(datetime(2030, 1, 1, tzinfo=UTC))
+    [('headrace-deliver-at', b'1893456000000')]
+    """
+    if time.tzinfo is None:
+        raise Misuse(f"{time} has no time zone: use datetime(…, tzinfo=UTC)")
+    since = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return [(DELIVER_AT, b"%d" % (since // timedelta(milliseconds=1)))]

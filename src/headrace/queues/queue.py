@@ -1,4 +1,4 @@
-"""`queue(…)`: a topic's messages, each in one worker's hands at a time."""
+"""`queue(…)`: the messages of topics, each delivered to one worker at a time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import Misuse
-from headrace.queues.message import ON_ERROR, Verdict
-from headrace.queues.receiver import Receiver
+from headrace.protocol.share import AcknowledgeType
+from headrace.queues.consumer import ShareConsumer
+from headrace.queues.message import ON_ERROR
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ DEFAULT_BROKER: Final = "127.0.0.1:9092"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """What to take messages from, and how; each loop over it is a worker of its own."""
+    """Topics, group and options of a queue; each loop over it is one worker."""
 
     topics: tuple[str, ...]
     group: str
@@ -38,48 +39,48 @@ class Queue:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Message]:
-        receiver = Receiver(self, self.broker)
+        consumer = ShareConsumer(self, self.broker)
         message: Message | None = None
         try:
-            since = time.monotonic()
-            while not self._is_idle(since):
-                message = receiver.take()
+            idle_since = time.monotonic()
+            while not self._is_idle(idle_since):
+                message = consumer.poll()
                 if message is not None:
                     yield message
-                    receiver.finish(message, message.verdict or Verdict.ACCEPT)
-                    message, since = None, time.monotonic()
-            receiver.check_topics()
+                    consumer.acknowledge(message, message.acknowledgment or AcknowledgeType.ACCEPT)
+                    message, idle_since = None, time.monotonic()
+            consumer.check_topics()
         finally:
-            _leave(receiver, message)
+            _leave(consumer, message)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         loop = asyncio.get_running_loop()
-        # One thread: the connection is used by one caller at a time, and the loop never waits for it.
+        # One thread: the consumer is not thread-safe, and the event loop must not block.
         with ThreadPoolExecutor(1, thread_name_prefix="queue") as thread:
-            receiver = await loop.run_in_executor(thread, Receiver, self, self.broker)
+            consumer = await loop.run_in_executor(thread, ShareConsumer, self, self.broker)
             message: Message | None = None
             try:
-                since = time.monotonic()
-                while not self._is_idle(since):
-                    if receiver.is_ready:
-                        message = receiver.take()
+                idle_since = time.monotonic()
+                while not self._is_idle(idle_since):
+                    if consumer.is_ready:
+                        message = consumer.poll()
                     else:
-                        message = await loop.run_in_executor(thread, receiver.take)
+                        message = await loop.run_in_executor(thread, consumer.poll)
                     if message is not None:
                         yield message
-                        receiver.finish(message, message.verdict or Verdict.ACCEPT)
-                        message, since = None, time.monotonic()
-                receiver.check_topics()
+                        consumer.acknowledge(message, message.acknowledgment or AcknowledgeType.ACCEPT)
+                        message, idle_since = None, time.monotonic()
+                consumer.check_topics()
             finally:
-                await asyncio.shield(loop.run_in_executor(thread, _leave, receiver, message))
+                await asyncio.shield(loop.run_in_executor(thread, _leave, consumer, message))
 
     def backoff(self, deliveries: int) -> float:
-        """Seconds until a message that was released is delivered again."""
-        doublings = min(deliveries - 1, 40)  # more would be a number without an end
+        """Seconds before a released message is delivered again."""
+        doublings = min(deliveries - 1, 40)  # avoids an overflow
         return min(self.backoff_s * 2.0**doublings, self.max_backoff_s)
 
-    def _is_idle(self, since: float) -> bool:
-        return self.idle_s is not None and time.monotonic() - since >= self.idle_s
+    def _is_idle(self, idle_since: float) -> bool:
+        return self.idle_s is not None and time.monotonic() - idle_since >= self.idle_s
 
 
 def queue(
@@ -94,14 +95,14 @@ def queue(
     max_backoff_s: float = 300.0,
     settings: Mapping[str, str] | None = None,
 ) -> Queue:
-    """The messages of `topics` for the workers of `group`, with `for` or with `async for`.
+    """The messages of `topics` for the workers of `group`, with `for` or `async for`.
 
     A message is accepted when the body of the loop ends, and released when the body raises or breaks, unless
-    the body itself said `message.accept()`, `release()` or `reject()`. Released, it is delivered again, to
-    any worker; after the group's limit (5), or rejected, it goes to the topic `<topic>.<group>.dead`.
+    the body called `message.accept()`, `release()` or `reject()`. A released message is delivered again, to
+    any worker. At the group's delivery limit (5), or if it is rejected, it goes to `<topic>.<group>.dead`.
 
     Python ends a loop whose body raises. `with message:` around the work handles the exception instead, as
-    `on_error` says, and the loop goes on:
+    `on_error` says, and the loop continues:
 
         for message in queue("orders", group="mailer", on_error="release"):
             with message:
@@ -109,30 +110,30 @@ def queue(
 
     | argument | meaning |
     |---|---|
-    | `broker` | its address; otherwise that of the environment, of `headrace.toml`, or of this machine |
-    | `start` | where a new group begins: `"earliest"`, with what is there, or `"latest"` |
-    | `prefetch` | how many messages a worker takes at once; more is faster, and keeps them from others |
-    | `idle_s` | end the loop when no message came for so long; otherwise it never ends |
-    | `on_error` | what `with message:` does after an exception: `"raise"` it, or `"release"` or `"reject"` |
+    | `broker` | its address; default: the environment, `headrace.toml`, or this machine |
+    | `start` | where a new group starts: `"earliest"` or `"latest"` |
+    | `prefetch` | messages that a worker acquires at once; more is faster, but locks them for other workers |
+    | `idle_s` | end the loop after this time without a message; default: never |
+    | `on_error` | what `with message:` does after an exception: `"raise"`, `"release"` or `"reject"` |
     | `backoff_s` | the delay after the first release; doubled with each delivery, up to `max_backoff_s` |
-    | `settings` | of the group, under Kafka's names: `{"share.record.lock.duration.ms": "60000"}` |
+    | `settings` | settings of the group with Kafka's names: `{"share.record.lock.duration.ms": "60000"}` |
 
-    Delivery is at least once: a worker that dies after its work and before its word is heard leaves the
-    message to another.
+    Delivery is at least once: if a worker crashes after its work and before its acknowledgment, the message
+    is delivered again.
     """
     if not topics or not group:
-        raise Misuse('a queue has a topic and a group: queue("orders", group="mailer")')
+        raise Misuse('a queue needs a topic and a group: queue("orders", group="mailer")')
     if prefetch < 1:
-        raise Misuse(f"prefetch is {prefetch}: a worker takes one message at least")
+        raise Misuse(f"prefetch is {prefetch}: the minimum is 1")
     if on_error not in ON_ERROR:
         raise Misuse(f"on_error is {on_error!r}: use one of {', '.join(ON_ERROR)}")
     if not 0 <= backoff_s <= max_backoff_s:
         raise Misuse(f"backoff_s is {backoff_s}: use a number from 0 to max_backoff_s, {max_backoff_s}")
-    said = Settings.read().broker(broker)
+    address = Settings.read().broker(broker)
     return Queue(
         topics=topics,
         group=group,
-        broker=DEFAULT_BROKER if said is None else str(said),
+        broker=DEFAULT_BROKER if address is None else str(address),
         start=start,
         prefetch=prefetch,
         idle_s=idle_s,
@@ -143,13 +144,13 @@ def queue(
     )
 
 
-def _leave(receiver: Receiver, message: Message | None) -> None:
-    """Close; a message in hand means that the body did not end, and what it said of it counts."""
+def _leave(consumer: ShareConsumer, message: Message | None) -> None:
+    """Close the consumer; a message whose body did not end is released unless the body acknowledged it."""
     try:
         if message is not None:
-            if message.verdict is None and message.deliveries == 1:
-                # A `break`, or a body that raised for the first time: another worker may have it at once.
+            if message.acknowledgment is None and message.deliveries == 1:
+                # A `break`, or the first exception: another worker may get it at once.
                 message.release(delay=0)
-            receiver.finish(message, message.verdict or Verdict.RELEASE)
+            consumer.acknowledge(message, message.acknowledgment or AcknowledgeType.RELEASE)
     finally:
-        receiver.close()
+        consumer.close()
