@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+    from headrace.durations import Duration
     from headrace.sinks.redis_commands import Member
     from headrace.sinks.sink import Place
 
@@ -190,7 +191,7 @@ def redis(
     fields: Sequence[str] = (),
     score: str = "",
     member: str = "",
-    expire: str | None = None,
+    expire: Duration | None = None,
     url: str | None = None,
 ) -> RedisSink:
     """Where a job's rows become keys of a Redis: `into=redis("revenue:{product}")`.

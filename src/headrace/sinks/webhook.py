@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from urllib3 import BaseHTTPResponse
 
+    from headrace.durations import Duration
     from headrace.sinks.sink import Place
 
 TRIES: Final = 8
@@ -94,7 +95,7 @@ def webhook(
     time: str = "",
     order_by: str | Sequence[str] = (),
     at_once: int = AT_ONCE,
-    timeout: str = "30 seconds",
+    timeout: Duration = "30 seconds",
     tries: int = TRIES,
     name: str = "",
 ) -> WebhookSink:

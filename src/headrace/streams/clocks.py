@@ -38,9 +38,9 @@ class Clock:
     occurred: str
     sent: str
     received: str | None = None
-    ignore: str = "1 second"
-    max_offset: str = "7 days"
-    max_delay: str = "7 days"
+    ignore: Duration = "1 second"
+    max_offset: Duration = "7 days"
+    max_delay: Duration = "7 days"
 
     def __post_init__(self) -> None:
         for name in ("ignore", "max_offset", "max_delay"):
@@ -87,9 +87,9 @@ def correct_clock(
     sent: str,
     received: str | None = None,
     *,
-    ignore: str = "1 second",
-    max_offset: str = "7 days",
-    max_delay: str = "7 days",
+    ignore: Duration = "1 second",
+    max_offset: Duration = "7 days",
+    max_delay: Duration = "7 days",
 ) -> Clock:
     """The true times of events from devices whose clocks are wrong, for `event_time=` of a stream.
 
@@ -134,5 +134,5 @@ def clock_skew(rows: Operators, *, by: str, every: Duration = "1 hour") -> Rows:
     return rows.window(tumbling(every), by=by).agg(skew, events)
 
 
-def _micros(duration: str) -> int:
+def _micros(duration: Duration) -> int:
     return milliseconds_of(duration) * 1000
