@@ -23,7 +23,7 @@ SPARK: Final = (
     "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
     "tests/docs/test_documentation.py::test_an_example_of_a_job_runs",
-    "tests/events/test_frames.py",
+    "tests/events/test_dataframes.py",
     "tests/spark/",
     "tests/streams/",
     "tests/testing/test_jobs.py",

@@ -66,9 +66,9 @@ def test_a_diff_says_what_each_event_changed(terminal: Terminal, of: str) -> Non
     ("arguments", "message"),
     [
         (("log", "Cart"), "such as shop.Cart"),
-        (("log", "nothing.Cart"), "there are no events of Cart in the store 'nothing'"),
-        (("show", "shop.Cat", "c", *PROGRAM), "defines no aggregate Cat"),
-        (("show", "shop.Cart", "c", "--program", "missing.py"), "missing.py is no Python file"),
+        (("log", "nothing.Cart"), "the store 'nothing' has no events of Cart"),
+        (("show", "shop.Cat", "c", *PROGRAM), "defines no aggregate class Cat"),
+        (("show", "shop.Cart", "c", "--program", "missing.py"), "missing.py is not a Python file"),
         (("as-of", "shop.Cart", "c", "noon", *PROGRAM), "'noon' is not a place"),
         (("as-of", "shop.Cart", "c", "7", *PROGRAM), "'7' is no time"),
     ],

@@ -40,7 +40,7 @@ LIMITS = Limits(aggregates=3, snapshot_events=20)
 
 
 def main(broker: str, name: str, worker: str, orders: int) -> None:
-    """Take from random products, order by order, each under an id of its own until it is answered."""
+    """Take from random products, order by order, each under an id of its own until it is replied."""
     draw = random.Random(worker)
     with EventStore(name, broker=broker, partitions=3, limits=LIMITS) as store:
         for number in range(orders):
@@ -56,7 +56,7 @@ def main(broker: str, name: str, worker: str, orders: int) -> None:
                 except Rejected:
                     print("rejected", order, flush=True)
                 except HeadraceError:
-                    continue  # not answered: again, under the same id
+                    continue  # not replied: again, under the same id
                 else:
                     print("done", order, product, version, flush=True)
                 break

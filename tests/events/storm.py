@@ -45,7 +45,7 @@ class Worker:
 
 
 def check(store: EventStore, workers: list[Worker]) -> int:
-    """How many commands were answered; everything that was said must be in the log, once."""
+    """How many commands were replied; everything that was said must be in the log, once."""
     history = {product: list(store.history(Stock, product)) for product in _products()}
     commands = [each.command_id for events in history.values() for each in events]
     assert len(commands) == len(set(commands)), "a command had two effects"
@@ -59,7 +59,7 @@ def check(store: EventStore, workers: list[Worker]) -> int:
     places = {each.command_id: (each.id, each.version) for events in history.values() for each in events}
     for line in said:
         if line[0] == "done":
-            assert places[line[1]] == (line[2], int(line[3])), "what was answered is not what is stored"
+            assert places[line[1]] == (line[2], int(line[3])), "what was replied is not what is stored"
         if line[0] == "rejected":
             assert line[1] not in places, "a rejected command has an effect"
     asked = {line[1] for line in said if line[0] == "asked"}

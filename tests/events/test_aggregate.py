@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from headrace.errors import Misuse
 from headrace.events import Aggregate, Event, EventStore, UnknownEvent
-from headrace.events.aggregate import OPTIONS, aggregate_form
-from headrace.events.command import Command
-from headrace.events.decision import decide
-from headrace.events.errors import Unkeepable
-from headrace.events.state import read_state, write_state
+from headrace.events.aggregate import OPTIONS, aggregate_schema
+from headrace.events.cache import read_state, write_state
+from headrace.events.commands import Command, decide
+from headrace.events.errors import StateNotSerializable
 from tests.events.cart import Added, Cart
 
 
@@ -25,26 +24,26 @@ def command(name: str, **arguments: Any) -> Command:
 
 
 def test_commands_and_events_are_found_by_their_shape() -> None:
-    form = aggregate_form(Cart)
-    assert set(form.commands) == {"create", "add", "add_all", "remove", "check_out"}
-    assert set(form.events) == {"CartCreated", "Added", "Removed", "CheckedOut"}
+    schema = aggregate_schema(Cart)
+    assert set(schema.commands) == {"create", "add", "add_all", "remove", "check_out"}
+    assert set(schema.events) == {"CartCreated", "Added", "Removed", "CheckedOut"}
 
 
 def test_a_decision_changes_nothing() -> None:
-    form = aggregate_form(Cart)
-    cart = form.new("a")
-    decision = decide(form, cart, command("add", product="tea", quantity=2))
-    assert (decision.answer.kind, decision.answer.version) == ("done", 1)
+    schema = aggregate_schema(Cart)
+    cart = schema.new("a")
+    decision = decide(schema, cart, command("add", product="tea", quantity=2))
+    assert (decision.reply.kind, decision.reply.version) == ("done", 1)
     assert decision.events[0].event == Added(product="tea", quantity=2)
     assert (cart.version, cart.items) == (0, {})  # type: ignore[attr-defined]
 
 
-def test_what_a_rejected_command_yielded_does_not_count() -> None:
-    form = aggregate_form(Cart)
-    cart = form.new("a")
+def test_events_of_a_rejected_command_are_discarded() -> None:
+    schema = aggregate_schema(Cart)
+    cart = schema.new("a")
     cart.items = {"tea": 1}  # type: ignore[attr-defined]
-    decision = decide(form, cart, command("remove", product="tea", quantity=2))
-    assert (decision.answer.kind, decision.events) == ("rejected", ())
+    decision = decide(schema, cart, command("remove", product="tea", quantity=2))
+    assert (decision.reply.kind, decision.events) == ("rejected", ())
 
 
 @pytest.mark.parametrize(
@@ -56,14 +55,14 @@ def test_what_a_rejected_command_yielded_does_not_count() -> None:
         ("add", {"product": "tea", "quantity": 2, "x": 1}, "unexpected keyword argument 'x'"),
     ],
 )
-def test_a_command_that_does_not_fit_is_refused_before_it_is_sent(
+def test_a_command_with_wrong_arguments_is_refused_before_it_is_sent(
     name: str, arguments: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(Misuse, match=problem):
-        aggregate_form(Cart).command(name).write(arguments)
+        aggregate_schema(Cart).command(name).write(arguments)
 
 
-def test_an_event_without_an_applier_is_a_fault_of_the_program() -> None:
+def test_an_event_without_an_applier_is_an_error() -> None:
     class Lost(Event):
         pass
 
@@ -71,15 +70,15 @@ def test_an_event_without_an_applier_is_a_fault_of_the_program() -> None:
         def lose(self):
             yield Lost()
 
-    form = aggregate_form(Forgetful)
-    decision = decide(form, form.new("a"), command("lose"))
-    assert decision.answer.kind == "failed"
-    assert "def on_lost(self, e: Lost)" in decision.answer.reason
+    schema = aggregate_schema(Forgetful)
+    decision = decide(schema, schema.new("a"), command("lose"))
+    assert decision.reply.kind == "failed"
+    assert "def on_lost(self, e: Lost)" in decision.reply.reason
     with pytest.raises(UnknownEvent, match="on_lost"):
-        form.event("Lost")
+        schema.event("Lost")
 
 
-def test_an_applier_must_say_its_event_and_be_named_after_it() -> None:
+def test_an_applier_must_annotate_its_event_and_be_named_after_it() -> None:
     class Nameless(Aggregate):
         def on_added(self, e) -> None:
             pass
@@ -88,13 +87,13 @@ def test_an_applier_must_say_its_event_and_be_named_after_it() -> None:
         def on_aded(self, e: Added) -> None:
             pass
 
-    with pytest.raises(Misuse, match="which event"):
-        aggregate_form(Nameless)
-    with pytest.raises(Misuse, match="name it on_added"):
-        aggregate_form(Misnamed)
+    with pytest.raises(Misuse, match="must name its event"):
+        aggregate_schema(Nameless)
+    with pytest.raises(Misuse, match="rename it to on_added"):
+        aggregate_schema(Misnamed)
 
 
-def test_names_that_the_store_needs_are_refused() -> None:
+def test_reserved_names_are_refused() -> None:
     class Greedy(Aggregate):
         def work(self, actor: str):
             yield Added(product=actor, quantity=1)
@@ -103,13 +102,13 @@ def test_names_that_the_store_needs_are_refused() -> None:
         def __init__(self) -> None:
             self.version = 3
 
-    with pytest.raises(Misuse, match="'actor', which `execute` needs"):
-        aggregate_form(Greedy)
+    with pytest.raises(Misuse, match="'actor', which is a parameter of `execute`"):
+        aggregate_schema(Greedy)
     with pytest.raises(Misuse, match="version"):
-        aggregate_form(Counting).new("a")
+        aggregate_schema(Counting).new("a")
 
 
-def test_snapshots_are_of_the_code_that_made_the_state() -> None:
+def test_snapshots_belong_to_the_code_that_created_the_state() -> None:
     def cart(factor: int, **options: int) -> type[Aggregate]:
         namespace: dict[str, Any] = {"Added": Added}
         exec(f"def on_added(self, e: Added): self.n = e.quantity * {factor}", namespace)
@@ -118,7 +117,7 @@ def test_snapshots_are_of_the_code_that_made_the_state() -> None:
         return kind
 
     def mark(kind: type[Aggregate]) -> str:
-        return aggregate_form(kind).snapshots
+        return aggregate_schema(kind).snapshots
 
     assert mark(cart(2)) == mark(cart(2))
     assert mark(cart(2)) != mark(cart(3))
@@ -148,33 +147,33 @@ states = st.recursive(
 
 @settings(max_examples=40)
 @given(value=states)
-def test_state_comes_back_from_a_snapshot_as_it_was(value: Any) -> None:
-    form = aggregate_form(Thing)
-    thing = form.new("a")
+def test_state_survives_a_snapshot_unchanged(value: Any) -> None:
+    schema = aggregate_schema(Thing)
+    thing = schema.new("a")
     thing.value, thing.lines = value, [Decimal("1.10")]  # type: ignore[attr-defined]
-    copy = read_state(form, "a", 3, write_state(form, thing))
+    copy = read_state(schema, "a", 3, write_state(schema, thing))
     assert copy.version == 3
     assert (copy.value, copy.lines) == (value, [Decimal("1.10")])  # type: ignore[attr-defined]
     assert type(copy.value) is type(value)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("value", [Counter("a"), object(), [datetime], {"a": {1: Cart()}}])
-def test_state_that_would_come_back_as_something_else_is_refused(value: Any) -> None:
-    form = aggregate_form(Thing)
-    thing = form.new("a")
+def test_state_that_a_snapshot_would_change_is_refused(value: Any) -> None:
+    schema = aggregate_schema(Thing)
+    thing = schema.new("a")
     thing.value = value  # type: ignore[attr-defined]
-    with pytest.raises(Unkeepable, match=r"Thing\.value"):
-        write_state(form, thing)
+    with pytest.raises(StateNotSerializable, match=r"Thing\.value"):
+        write_state(schema, thing)
 
 
-def test_times_of_state_keep_their_moment() -> None:
-    form = aggregate_form(Thing)
-    thing = form.new("a")
+def test_times_in_the_state_survive_a_snapshot() -> None:
+    schema = aggregate_schema(Thing)
+    thing = schema.new("a")
     thing.value = datetime(2024, 5, 1, tzinfo=UTC)  # type: ignore[attr-defined]
-    assert read_state(form, "a", 1, write_state(form, thing)).value == thing.value  # type: ignore[attr-defined]
+    assert read_state(schema, "a", 1, write_state(schema, thing)).value == thing.value  # type: ignore[attr-defined]
 
 
-def test_no_command_can_take_what_execute_takes_itself() -> None:
+def test_no_command_can_use_the_parameters_of_execute() -> None:
     of_both = [inspect.signature(each).parameters for each in (EventStore.execute, EventStore.execute_async)]
     assert of_both[0] == of_both[1]
     named = {name for name, each in of_both[0].items() if each.kind is inspect.Parameter.KEYWORD_ONLY}

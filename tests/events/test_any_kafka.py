@@ -8,17 +8,17 @@ import pytest
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced
 from headrace.events import EventStore, Limits, Rejected
-from headrace.events.aggregate import aggregate_form
-from headrace.events.desk import Desk
+from headrace.events.aggregate import aggregate_schema
 from headrace.events.history import read_history
+from headrace.events.partition_processor import PartitionProcessor
 from headrace.events.topics import open_topics
 from tests.events.cart import Cart
-from tests.events.test_desk import add, by_topic, rejected
+from tests.events.test_partition_processor import add, by_topic, rejected
 from tests.events.test_projection import Baskets, quantities
 
 
 @pytest.mark.timeout(180)
-def test_commands_repeats_moves_and_projections(bootstrap: str, tmp_path: Path) -> None:
+def test_commands_repeats_rebalances_and_projections_work(bootstrap: str, tmp_path: Path) -> None:
     name = f"s{uuid.uuid4().hex[:8]}"
     with EventStore(name, broker=bootstrap, partitions=2) as first:
         for number in range(20):
@@ -41,15 +41,15 @@ def test_commands_repeats_moves_and_projections(bootstrap: str, tmp_path: Path) 
 
 @pytest.mark.timeout(180)
 def test_plain_batches_and_transactions_follow_one_another_and_both_are_fenced(bootstrap: str) -> None:
-    form = aggregate_form(Cart)
+    schema = aggregate_schema(Cart)
     with Cluster.of(bootstrap) as first, Cluster.of(bootstrap) as second:
         topics = open_topics(first, f"s{uuid.uuid4().hex[:8]}", "Cart", 1)
-        old = Desk.open(first, topics, 0, form, Limits())
-        # A plain batch of events, a plain batch of answers, a transaction, and plain ones in its new epoch.
-        for letter in (add("a"), rejected("a"), by_topic(add("a")), add("a"), rejected("a"), add("a")):
-            old.handle([letter])
-        new = Desk.open(second, topics, 0, form, Limits())
+        old = PartitionProcessor.open(first, topics, 0, schema, Limits())
+        # A plain batch of events, a plain batch of replies, a transaction, and plain ones in its new epoch.
+        for envelope in (add("a"), rejected("a"), by_topic(add("a")), add("a"), rejected("a"), add("a")):
+            old.handle([envelope])
+        new = PartitionProcessor.open(second, topics, 0, schema, Limits())
         with pytest.raises(Fenced):
             old.handle([add("a")])
-        assert [answer.version for answer in new.handle([add("a"), by_topic(add("a"), 1)])] == [5, 6]
+        assert [reply.version for reply in new.handle([add("a"), by_topic(add("a"), 1)])] == [5, 6]
         assert [each.version for each in read_history(first, topics, "a")] == [1, 2, 3, 4, 5, 6]

@@ -10,8 +10,8 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.events import Event, UnknownEvent
-from headrace.events.errors import BadEvent
-from headrace.events.event import event_form
+from headrace.events.errors import InvalidEvent
+from headrace.events.event import event_schema
 
 
 class Colour(Enum):
@@ -63,9 +63,9 @@ def everything() -> Everything:
     )
 
 
-def test_an_event_comes_back_from_json_as_it_was() -> None:
-    form = event_form(Everything)
-    assert form.read(form.write(everything()), 1) == everything()
+def test_an_event_survives_json_unchanged() -> None:
+    schema = event_schema(Everything)
+    assert schema.read(schema.write(everything()), 1) == everything()
 
 
 def test_an_event_cannot_be_changed() -> None:
@@ -79,12 +79,12 @@ def test_an_event_cannot_be_changed() -> None:
         ({"number": "3"}, "Everything.number: '3' is of type str, not int"),
         ({"number": True}, "of type bool, not int"),
         ({"at": datetime(2024, 5, 1)}, "has no time zone"),  # noqa: DTZ001  that is the mistake
-        ({"share": float("nan")}, "no form in JSON"),
+        ({"share": float("nan")}, "cannot be represented in JSON"),
         ({"lines": [1]}, "not Line"),
     ],
 )
 def test_fields_of_other_types_are_refused(fields: dict[str, object], problem: str) -> None:
-    with pytest.raises(BadEvent, match=problem):
+    with pytest.raises(InvalidEvent, match=problem):
         dataclasses.replace(everything(), **fields)
 
 
@@ -108,29 +108,29 @@ class Priced(Event, version=3, formerly="Costed"):
         (3, b'{"product": "tea", "cents": 7}', 7),
     ],
 )
-def test_older_versions_become_the_current_one(version: int, stored: bytes, cents: int) -> None:
-    assert event_form(Priced).read(stored, version) == Priced(product="tea", cents=cents)
+def test_older_versions_are_upcast_to_the_current_one(version: int, stored: bytes, cents: int) -> None:
+    assert event_schema(Priced).read(stored, version) == Priced(product="tea", cents=cents)
 
 
 def test_a_newer_version_is_unknown() -> None:
-    with pytest.raises(UnknownEvent, match=r"up to version 3.*Update this one"):
-        event_form(Priced).read(b"{}", 4)
+    with pytest.raises(UnknownEvent, match=r"up to version 3.*Update this program"):
+        event_schema(Priced).read(b"{}", 4)
 
 
-def test_a_field_with_a_default_may_be_missing_and_no_other() -> None:
+def test_only_a_field_with_a_default_may_be_missing() -> None:
     class Renamed(Event):
         product: str
         note: str = "none"
 
-    form = event_form(Renamed)
-    assert form.read(b'{"product": "tea"}', 1) == Renamed(product="tea")
-    with pytest.raises(BadEvent, match=r"lacks \['product'\]"):
-        form.read(b'{"note": "x"}', 1)
-    with pytest.raises(BadEvent, match=r"has \['colour'\].*version=2.*upcast_1"):
-        form.read(b'{"product": "tea", "colour": "red"}', 1)
+    schema = event_schema(Renamed)
+    assert schema.read(b'{"product": "tea"}', 1) == Renamed(product="tea")
+    with pytest.raises(InvalidEvent, match=r"lacks the fields \['product'\]"):
+        schema.read(b'{"note": "x"}', 1)
+    with pytest.raises(InvalidEvent, match=r"has the fields \['colour'\].*version=2.*upcast_1"):
+        schema.read(b'{"product": "tea", "colour": "red"}', 1)
 
 
-def test_a_version_without_its_upcaster_is_refused_at_once() -> None:
+def test_a_version_without_an_upcaster_is_refused_at_once() -> None:
     with pytest.raises(Misuse, match="upcast_1"):
 
         class Late(Event, version=2):

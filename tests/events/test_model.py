@@ -13,22 +13,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, Fenced
 from headrace.events import Limits
-from headrace.events.aggregate import aggregate_form
-from headrace.events.command import Answer, Command
-from headrace.events.desk import Desk, Letter
+from headrace.events.aggregate import aggregate_schema
+from headrace.events.commands import Command, CommandReply
 from headrace.events.history import read_history
+from headrace.events.partition_processor import CommandEnvelope, PartitionProcessor
 from headrace.events.topics import open_topics
 from headrace.testing import EmbeddedBroker, broker
 from tests.events.stock import Stock
 
 IDS = st.sampled_from(["a", "b", "c"])
-LIMITS = Limits(aggregates=1, snapshot_events=4, remembered=1000)
-FORM = aggregate_form(Stock)
+LIMITS = Limits(aggregates=1, snapshot_events=4, replies=1000)
+FORM = aggregate_schema(Stock)
 Crash = st.sampled_from(["none", "none", "none", "before", "after"])
 
 
 class StockMachine(RuleBasedStateMachine):
-    """Desks come and go; the model knows what each aggregate is, and what each command was answered."""
+    """Desks come and go; the model knows what each aggregate is, and what each command was replied."""
 
     shared: EmbeddedBroker
 
@@ -39,56 +39,58 @@ class StockMachine(RuleBasedStateMachine):
         self.topics = open_topics(self.cluster, f"m{uuid.uuid4().hex[:8]}", "Stock", 1)
         self.quantities: dict[str, int] = {}
         self.versions: dict[str, int] = {}
-        self.answers: dict[str, tuple[str, int]] = {}
+        self.replies: dict[str, tuple[str, int]] = {}
         self.sent: list[Command] = []
         self.offsets = itertools.count()
 
     @initialize()
     def begin(self) -> None:
-        self.desk = self.open()
+        self.processor = self.open()
 
-    def open(self) -> Desk:
+    def open(self) -> PartitionProcessor:
         self.clusters.append(Cluster.of(self.shared.bootstrap))
-        return Desk.open(self.clusters[-1], self.topics, 0, FORM, LIMITS)
+        return PartitionProcessor.open(self.clusters[-1], self.topics, 0, FORM, LIMITS)
 
     def decide(self, command: Command) -> tuple[str, int]:
         """What the model says to a command, whose effect it takes over."""
-        if command.command_id in self.answers:
-            return self.answers[command.command_id]
+        if command.command_id in self.replies:
+            return self.replies[command.command_id]
         key, version = command.aggregate_id, self.versions.get(command.aggregate_id, 0)
         quantity = command.arguments["quantity"]
         if command.expected_version not in (None, version):
-            answer = ("conflict", version)
+            reply = ("conflict", version)
         elif command.name == "take" and quantity > self.quantities.get(key, 0):
-            answer = ("rejected", version)
+            reply = ("rejected", version)
         else:
             sign = -1 if command.name == "take" else 1
             self.quantities[key] = self.quantities.get(key, 0) + sign * quantity
             self.versions[key] = version + 1
-            answer = ("done", version + 1)
-        self.answers[command.command_id] = answer
-        return answer
+            reply = ("done", version + 1)
+        self.replies[command.command_id] = reply
+        return reply
 
     def handle(self, commands: list[Command], crash: str, *, by_topic: bool) -> None:
         """Commands that are stored together; a crash before that leaves nothing, one after it everything."""
-        letters = [Letter(command, next(self.offsets) if by_topic else None) for command in commands]
+        envelopes = [
+            CommandEnvelope(command, next(self.offsets) if by_topic else None) for command in commands
+        ]
         if crash != "none":
             self.crash_at_the_end(after=crash == "after")
         try:
-            answers = self.desk.handle(letters)
+            replies = self.processor.handle(envelopes)
         except BrokerUnreachable:
             if crash == "after":
                 for command in commands:
                     self.decide(command)
-            self.desk = self.open()
+            self.processor = self.open()
             return
-        assert [_short(answer) for answer in answers] == [self.decide(command) for command in commands]
+        assert [_short(reply) for reply in replies] == [self.decide(command) for command in commands]
         if crash != "none":  # there was nothing to store
-            self.desk = self.open()
+            self.processor = self.open()
 
     def crash_at_the_end(self, *, after: bool) -> None:
         """Die before or after the last request, be it the commit of a transaction or a plain batch."""
-        writer = self.desk._writer
+        writer = self.processor._writer
         writer.transaction.commit = _dying(writer.transaction.commit, after=after)  # type: ignore[method-assign]
         writer.producer.flush = _dying(writer.producer.flush, after=after)  # type: ignore[method-assign]
 
@@ -116,9 +118,9 @@ class StockMachine(RuleBasedStateMachine):
 
     @rule()
     def move(self) -> None:
-        old, self.desk = self.desk, self.open()
+        old, self.processor = self.processor, self.open()
         with pytest.raises(Fenced):
-            old.handle([Letter(_command("a", "receive", 1, None))])
+            old.handle([CommandEnvelope(_command("a", "receive", 1, None))])
 
     @invariant()
     def nothing_is_negative(self) -> None:
@@ -146,8 +148,8 @@ def _dying(act: Callable[[], Any], *, after: bool) -> Callable[[], Any]:
     return die
 
 
-def _short(answer: Answer) -> tuple[str, int]:
-    return answer.kind, answer.version
+def _short(reply: CommandReply) -> tuple[str, int]:
+    return reply.kind, reply.version
 
 
 def _command(key: str, name: str, quantity: int, expected: int | None) -> Command:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.events import Aggregate, Event, EventStore, Projection, Recorded, UnknownEvent
-from headrace.events.projection_run import Follower
+from headrace.events import Aggregate, Event, EventStore, Projection, RecordedEvent, UnknownEvent
+from headrace.events.projection_runner import ProjectionUpdater
 from tests.events.cart import Added, Cart, Removed
 
 New = Callable[..., EventStore]
@@ -17,10 +17,10 @@ PUT = "INSERT INTO baskets VALUES (?, ?) ON CONFLICT DO UPDATE SET quantity = qu
 
 
 class Baskets(Projection):
-    of = (Cart,)
+    aggregates = (Cart,)
     tables = f"{TABLE}; CREATE TABLE changes (id TEXT, version INT, PRIMARY KEY (id, version));"
 
-    def on_added(self, e: Added, about: Recorded) -> None:
+    def on_added(self, e: Added, about: RecordedEvent) -> None:
         self.db.execute(PUT, (e.product, e.quantity))
         self.db.execute("INSERT INTO changes VALUES (?, ?)", (about.id, about.version))
 
@@ -32,10 +32,10 @@ def quantities(projection: Projection) -> dict[str, int]:
     return dict(projection.query("SELECT product, quantity FROM baskets"))
 
 
-def follow(follower: Follower) -> None:
+def follow(updater: ProjectionUpdater) -> None:
     """Go on until something fails."""
     while True:
-        follower.step()
+        updater.step()
 
 
 def test_a_caller_can_wait_until_a_projection_shows_its_command(store: EventStore, tmp_path: Path) -> None:
@@ -44,18 +44,18 @@ def test_a_caller_can_wait_until_a_projection_shows_its_command(store: EventStor
     for number in range(5):
         store.execute(Cart, f"c{number}", "add", product="tea", quantity=2, wait_for=baskets)
         assert quantities(baskets) == {"tea": 2 * number + 2}
-    store.execute(Cart, "c1", "remove", product="tea", quantity=1, wait_for=Baskets(baskets.place))
+    store.execute(Cart, "c1", "remove", product="tea", quantity=1, wait_for=Baskets(baskets.target))
     assert quantities(baskets) == {"tea": 9}
 
 
-async def test_the_async_twin_waits_too(store: EventStore, tmp_path: Path) -> None:
+async def test_execute_async_waits_for_a_projection(store: EventStore, tmp_path: Path) -> None:
     baskets = Baskets(tmp_path / "baskets.db")
     store.project(baskets)
     await store.execute_async(Cart, "c", "add", product="tea", quantity=2, wait_for=baskets)
     assert quantities(baskets) == {"tea": 2}
 
 
-def test_a_rebuild_happens_beside_and_is_switched_to(store: EventStore, tmp_path: Path) -> None:
+def test_a_rebuild_fills_new_tables_and_switches_to_them(store: EventStore, tmp_path: Path) -> None:
     path = tmp_path / "baskets.db"
     baskets = Baskets(path)
     store.project(baskets)
@@ -63,7 +63,7 @@ def test_a_rebuild_happens_beside_and_is_switched_to(store: EventStore, tmp_path
         store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets)
 
     class Doubled(Projection):
-        of = (Cart,)
+        aggregates = (Cart,)
         tables = f"{TABLE}; CREATE INDEX by_quantity ON baskets (quantity)"
 
         def on_added(self, e: Added) -> None:
@@ -80,7 +80,7 @@ def test_a_rebuild_happens_beside_and_is_switched_to(store: EventStore, tmp_path
     assert not Path(f"{path}.rebuild").exists()
 
 
-def test_an_unknown_event_stops_a_projection_with_its_reason(new_store: New, tmp_path: Path) -> None:
+def test_an_unknown_event_stops_a_projection_with_the_reason(new_store: New, tmp_path: Path) -> None:
     store = new_store()
     store.execute(Cart, "c", "add", product="tea", quantity=1)
 
@@ -90,17 +90,19 @@ def test_an_unknown_event_stops_a_projection_with_its_reason(new_store: New, tmp
     def on_created(self: Aggregate, e: Created) -> None: ...
 
     older = type("Cart", (Aggregate,), {"on_created": on_created})
-    kind = type("Older", (Projection,), {"of": (older,), "tables": TABLE})
+    kind = type("Older", (Projection,), {"aggregates": (older,), "tables": TABLE})
     projection = kind(tmp_path / "baskets.db")
-    follower = Follower(store.broker, store.name, projection)
+    updater = ProjectionUpdater(store.broker, store.name, projection)
     with pytest.raises(UnknownEvent, match="an event 'Added' is in the log, and Cart has no applier"):
-        follow(follower)
-    follower.close()
+        follow(updater)
+    updater.close()
 
 
-def test_who_waits_for_a_projection_that_stopped_is_told(store: EventStore, tmp_path: Path) -> None:
+def test_a_caller_that_waits_for_a_stopped_projection_gets_its_error(
+    store: EventStore, tmp_path: Path
+) -> None:
     class Failing(Projection):
-        of = (Cart,)
+        aggregates = (Cart,)
 
         def on_added(self, e: Added) -> None:
             self.db.execute("INSERT INTO nowhere VALUES (1)")
@@ -111,20 +113,20 @@ def test_who_waits_for_a_projection_that_stopped_is_told(store: EventStore, tmp_
         store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=failing)
 
 
-def test_waiting_for_a_projection_that_nobody_keeps_ends(store: EventStore, tmp_path: Path) -> None:
+def test_waiting_for_a_projection_that_does_not_run_times_out(store: EventStore, tmp_path: Path) -> None:
     store.execute(Cart, "c", "create")
     baskets = Baskets(tmp_path / "b.db")
-    with pytest.raises(HeadraceError, match=r"is executed.*is the projection running"):
+    with pytest.raises(HeadraceError, match=r"was executed.*check that the projection runs"):
         store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets, timeout_s=2)
 
 
-def test_a_method_that_would_never_be_called_is_refused(tmp_path: Path) -> None:
+def test_a_method_without_an_event_is_refused(tmp_path: Path) -> None:
     class Misspelt(Projection):
-        of = (Cart,)
+        aggregates = (Cart,)
 
         def on_aded(self, e: Added) -> None: ...
 
-    with pytest.raises(Misuse, match=r"on_aded will never be called.*on_added"):
+    with pytest.raises(Misuse, match=r"on_aded is never called.*on_added"):
         Misspelt(tmp_path / "x.db")
-    with pytest.raises(Misuse, match=r"of = \(Cart,\)"):
+    with pytest.raises(Misuse, match=r"aggregates = \(Cart,\)"):
         Projection(tmp_path / "x.db")

@@ -1,4 +1,4 @@
-"""Commands and their answers, through a store as its users have it."""
+"""Commands and their replies, through a store as its users have it."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,15 @@ from headrace.errors import Misuse
 from headrace.events import (
     Aggregate,
     CommandFailed,
+    CommandTimeout,
     Event,
     EventStore,
     Limits,
     Rejected,
-    Unanswered,
     UnreadableHistory,
     VersionConflict,
 )
-from headrace.events.differences import ABSENT
+from headrace.events.history import ABSENT
 from headrace.events.store import TIMEOUT_S
 from headrace.events.topics import murmur2
 from headrace.testing import BrokerProcess
@@ -44,7 +44,7 @@ def filled(store: EventStore, key: str = "cart-17") -> None:
     store.execute(Cart, key, "remove", product="tea", quantity=1)
 
 
-def test_a_cart_is_what_its_events_made_it(store: EventStore) -> None:
+def test_an_aggregate_is_the_result_of_its_events(store: EventStore) -> None:
     filled(store)
     cart = store.load(Cart, "cart-17")
     assert (cart.items, cart.version) == ({"tea": 1, "cup": 1}, 4)
@@ -52,7 +52,7 @@ def test_a_cart_is_what_its_events_made_it(store: EventStore) -> None:
     assert store.load(Cart, "cart-18").version == 0
 
 
-def test_an_aggregate_can_be_seen_as_of_a_time(store: EventStore) -> None:
+def test_an_aggregate_can_be_loaded_as_of_a_time(store: EventStore) -> None:
     filled(store)
     third = list(store.history(Cart, "cart-17"))[2]
     before = third.time - timedelta(milliseconds=1)
@@ -61,26 +61,32 @@ def test_an_aggregate_can_be_seen_as_of_a_time(store: EventStore) -> None:
     assert store.load(Cart, "cart-17", as_of=before).version <= 3
 
 
-def test_the_history_has_every_event_with_what_is_known_about_it(store: EventStore) -> None:
+def test_the_history_has_every_event_with_its_metadata(store: EventStore) -> None:
     store.execute(
-        Cart, "c", "add", product="tea", quantity=2, actor="ann", correlation="order-1", causation="click-9"
+        Cart,
+        "c",
+        "add",
+        product="tea",
+        quantity=2,
+        actor="ann",
+        correlation_id="order-1",
+        causation_id="click-9",
     )
     store.execute(Cart, "c", "add", product="cup", quantity=1, command_id="second")
     first, second = store.history(Cart, "c")
     assert (first.type, first.type_version, first.version, first.fields) == (
         "Added", 1, 1, {"product": "tea", "quantity": 2},
     )  # fmt: skip
-    assert (first.actor, first.correlation, first.causation) == ("ann", "order-1", "click-9")
-    assert (second.actor, second.command_id, second.correlation) == (None, "second", "second")
+    assert (first.actor, first.correlation_id, first.causation_id) == ("ann", "order-1", "click-9")
+    assert (second.actor, second.command_id, second.correlation_id) == (None, "second", "second")
     assert (first.event_id, second.event_id) == ("Cart/c/1", "Cart/c/2")
     assert first.time <= second.time <= datetime.now(UTC)
 
 
-def test_steps_say_what_each_event_changed(store: EventStore) -> None:
+def test_steps_show_the_changes_of_each_event(store: EventStore) -> None:
     filled(store)
     changes = [
-        (step.recorded.type, [tuple(each) for each in step.differences])
-        for step in store.steps(Cart, "cart-17")
+        (step.recorded.type, [tuple(each) for each in step.changes]) for step in store.steps(Cart, "cart-17")
     ]
     assert changes == [
         ("CartCreated", []),
@@ -90,7 +96,7 @@ def test_steps_say_what_each_event_changed(store: EventStore) -> None:
     ]
 
 
-def test_any_client_finds_cloud_events_in_the_topic(store: EventStore) -> None:
+def test_any_kafka_client_can_read_the_events_as_cloud_events(store: EventStore) -> None:
     store.execute(Cart, "c", "add", product="tea", quantity=2, actor="ann")
     settings = {"bootstrap.servers": store.broker, "group.id": "g", "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
@@ -110,7 +116,7 @@ def test_any_client_finds_cloud_events_in_the_topic(store: EventStore) -> None:
     consumer.close()
 
 
-def test_a_rejected_command_leaves_no_trace_in_the_events(store: EventStore) -> None:
+def test_a_rejected_command_stores_no_events(store: EventStore) -> None:
     filled(store)
     store.execute(Cart, "cart-17", "check_out")
     with pytest.raises(Rejected, match="the cart is checked out"):
@@ -126,12 +132,12 @@ def test_a_command_may_yield_many_events_or_none(store: EventStore) -> None:
 
 def test_an_expected_version_must_be_the_current_one(store: EventStore) -> None:
     assert store.execute(Cart, "c", "create", expected_version=0) == 1
-    with pytest.raises(VersionConflict, match="is at version 1, and 'create' was meant for version 0"):
+    with pytest.raises(VersionConflict, match="has version 1, and 'create' expected version 0"):
         store.execute(Cart, "c", "create", expected_version=0)
     assert store.execute(Cart, "c", "add", product="tea", quantity=1, expected_version=1) == 2
 
 
-def test_a_repeated_command_has_the_same_answer_and_no_second_effect(store: EventStore) -> None:
+def test_a_repeated_command_has_the_same_reply_and_no_second_effect(store: EventStore) -> None:
     def pay() -> int:
         return store.execute(Cart, "c", "add", product="tea", quantity=1, command_id="once")
 
@@ -149,17 +155,17 @@ def test_a_repeated_command_has_the_same_answer_and_no_second_effect(store: Even
     assert store.execute(Cart, "d", "add", product="tea", quantity=1, command_id="once") == 1
 
 
-def test_answers_are_remembered_through_a_restart_up_to_the_bound(new_store: New) -> None:
-    first = new_store(partitions=1, limits=Limits(remembered=3))
+def test_replies_survive_a_restart_up_to_the_limit(new_store: New) -> None:
+    first = new_store(partitions=1, limits=Limits(replies=3))
     for number in range(5):
         first.execute(Cart, "c", "add", product="tea", quantity=1, command_id=f"n{number}")
     first.close()
-    second = new_store(first.name, limits=Limits(remembered=3))
+    second = new_store(first.name, limits=Limits(replies=3))
     assert second.execute(Cart, "c", "add", product="tea", quantity=1, command_id="n2") == 3
     assert second.execute(Cart, "c", "add", product="tea", quantity=1, command_id="n0") == 6
 
 
-def test_a_process_that_handles_nothing_is_answered_by_the_one_that_does(new_store: New) -> None:
+def test_a_process_without_handlers_gets_replies_from_another_process(new_store: New) -> None:
     owner = new_store()
     filled(owner)
     caller = new_store(owner.name, handles=False)
@@ -171,7 +177,7 @@ def test_a_process_that_handles_nothing_is_answered_by_the_one_that_does(new_sto
 
 def test_a_command_waits_in_the_topic_for_a_handler(new_store: New) -> None:
     caller = new_store(handles=False)
-    with pytest.raises(Unanswered, match="no process handles its partition") as caught:
+    with pytest.raises(CommandTimeout, match="no process handles its partition") as caught:
         caller.execute(Cart, "c", "add", product="tea", quantity=1, timeout_s=1)
     owner = new_store(caller.name)
     owner.handle(Cart)
@@ -180,7 +186,7 @@ def test_a_command_waits_in_the_topic_for_a_handler(new_store: New) -> None:
     assert len(list(owner.history(Cart, "c"))) == 1
 
 
-def test_partitions_move_when_a_process_joins_and_when_it_leaves(new_store: New) -> None:
+def test_partitions_are_reassigned_when_a_process_joins_and_when_it_leaves(new_store: New) -> None:
     first = new_store(partitions=4)
     ids = [f"cart-{number}" for number in range(12)]
     for key in ids:
@@ -188,7 +194,10 @@ def test_partitions_move_when_a_process_joins_and_when_it_leaves(new_store: New)
     second = new_store(first.name)
     second.handle(Cart)
     deadline = time.monotonic() + 20
-    while not second.handled(Cart) or len(first.handled(Cart)) + len(second.handled(Cart)) != 4:
+    while (
+        not second.handled_partitions(Cart)
+        or len(first.handled_partitions(Cart)) + len(second.handled_partitions(Cart)) != 4
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     for store in (first, second):
@@ -197,7 +206,7 @@ def test_partitions_move_when_a_process_joins_and_when_it_leaves(new_store: New)
     assert {second.execute(Cart, key, "remove", product="pot", quantity=2) for key in ids} == {7}
 
 
-def test_many_callers_get_one_decision_at_a_time(store: EventStore) -> None:
+def test_commands_of_many_callers_are_decided_one_at_a_time(store: EventStore) -> None:
     def add(_: int) -> int:
         return store.execute(Cart, "c", "add", product="tea", quantity=1)
 
@@ -207,7 +216,7 @@ def test_many_callers_get_one_decision_at_a_time(store: EventStore) -> None:
     assert store.load(Cart, "c").items == {"tea": 200}
 
 
-async def test_the_async_twin_does_the_same(store: EventStore) -> None:
+async def test_execute_async_returns_versions_and_rejections(store: EventStore) -> None:
     async def add() -> int:
         return await store.execute_async(Cart, "c", "add", product="tea", quantity=1)
 
@@ -237,7 +246,7 @@ class Fragile(Aggregate):
             raise RuntimeError("unlucky")
 
 
-def test_a_fault_of_the_program_stores_nothing_and_harms_nobody_else(store: EventStore) -> None:
+def test_a_command_that_fails_stores_nothing_and_affects_no_other_command(store: EventStore) -> None:
     assert store.execute(Fragile, "f", "hit", numbers=[1, 2]) == 2
     with pytest.raises(CommandFailed, match="ZeroDivisionError"):
         store.execute(Fragile, "f", "crash")
@@ -247,7 +256,9 @@ def test_a_fault_of_the_program_stores_nothing_and_harms_nobody_else(store: Even
     assert store.load(Fragile, "f").seen == [1, 2, 4]
 
 
-def test_who_asks_for_aggregates_that_cannot_be_replayed_is_told_why(new_store: New) -> None:
+def test_an_aggregate_whose_applier_fails_in_a_replay_refuses_commands_with_the_reason(
+    new_store: New,
+) -> None:
     before = new_store(partitions=1)
     before.execute(Cart, "c", "add", product="tea", quantity=1)
     before.close()
@@ -262,10 +273,10 @@ def test_who_asks_for_aggregates_that_cannot_be_replayed_is_told_why(new_store: 
         store.execute(careless, "c", "add", product="tea", quantity=1)
 
 
-async def test_a_caller_that_gives_up_does_not_harm_the_handler(store: EventStore) -> None:
+async def test_a_caller_that_times_out_does_not_affect_the_handler(store: EventStore) -> None:
     store.execute(Cart, "c", "create")
     for _ in range(50):
-        with contextlib.suppress(Unanswered):
+        with contextlib.suppress(CommandTimeout):
             await store.execute_async(Cart, "c", "add", product="tea", quantity=1, timeout_s=0.0001)
     assert store.execute(Cart, "c", "add", product="tea", quantity=1) == store.load(Cart, "c").version
 
@@ -281,33 +292,33 @@ class Bag(Aggregate):
         pass
 
 
-def test_state_that_cannot_be_kept_is_known_at_the_first_command(store: EventStore) -> None:
-    with pytest.raises(CommandFailed, match=r"no snapshot can be made of Bag\.thing"):
+def test_state_that_no_snapshot_can_hold_fails_at_the_first_command(store: EventStore) -> None:
+    with pytest.raises(CommandFailed, match=r"Bag\.thing cannot be stored in a snapshot"):
         store.execute(Bag, "b", "put")
 
 
-def test_misuse_is_told_before_anything_is_sent(store: EventStore) -> None:
+def test_misuse_is_refused_before_anything_is_sent(store: EventStore) -> None:
     with pytest.raises(Misuse, match="no command 'buy'"):
         store.execute(Cart, "c", "buy")
-    with pytest.raises(Misuse, match="no id"):
+    with pytest.raises(Misuse, match="not a valid aggregate id"):
         store.execute(Cart, "", "create")
-    with pytest.raises(Misuse, match="no events of Cart"):
+    with pytest.raises(Misuse, match="has no events of Cart"):
         store.load(Cart, "c")
-    with pytest.raises(Misuse, match="name of a store"):
+    with pytest.raises(Misuse, match="not a valid store name"):
         EventStore("a shop", broker=store.broker)
 
 
 WRONG_CALLS = [
-    ((Cart, "c", "add", "tea", 2), r"Cart\.add\(product: str, quantity: int\): give its parameters by name"),
+    ((Cart, "c", "add", "tea", 2), r"Cart\.add\(product: str, quantity: int\): pass its parameters by name"),
     ((Cart, "c"), r"name a command of Cart \(add, add_all, check_out, create, remove\)"),
     ((Cart, "c", 5), "name a command of Cart"),
-    (("Cart", "c", "add"), "'Cart' is not a class of aggregates"),
-    ((), "None is not a class of aggregates"),
+    (("Cart", "c", "add"), "'Cart' is not an aggregate class"),
+    ((), "None is not an aggregate class"),
 ]
 
 
 @pytest.mark.parametrize(("call", "message"), WRONG_CALLS, ids=[str(len(call)) for call, _ in WRONG_CALLS])
-async def test_a_wrong_call_is_told_the_command_and_its_parameters(
+async def test_the_error_of_a_wrong_call_shows_the_command_and_its_parameters(
     store: EventStore, call: tuple[Any, ...], message: str
 ) -> None:
     execute: Any = store.execute
@@ -318,14 +329,14 @@ async def test_a_wrong_call_is_told_the_command_and_its_parameters(
         await execute_async(*call)
 
 
-def test_parameters_that_a_command_does_not_have_are_named(store: EventStore) -> None:
+def test_the_error_of_an_unknown_parameter_names_it(store: EventStore) -> None:
     with pytest.raises(Misuse, match=r"Cart\.add\(product: str, quantity: int\): .*'amount'"):
         store.execute(Cart, "c", "add", product="tea", quantity=1, amount=1)
     with pytest.raises(Misuse, match=r"Cart\.add\(product: str, quantity: int\): .*'quantity'"):
         store.execute(Cart, "c", "add", product="tea")
 
 
-async def test_a_closed_store_executes_nothing_and_can_still_be_read(new_store: New, tmp_path: Path) -> None:
+async def test_a_closed_store_refuses_commands_and_can_still_be_read(new_store: New, tmp_path: Path) -> None:
     store = new_store()
     store.execute(Cart, "c", "create")
     store.close()
@@ -339,7 +350,7 @@ async def test_a_closed_store_executes_nothing_and_can_still_be_read(new_store: 
     store.close()
 
 
-def test_a_timeout_holds_when_the_broker_was_never_there(closed_port: int) -> None:
+def test_a_timeout_is_kept_when_the_broker_is_not_running(closed_port: int) -> None:
     with EventStore("shop", broker=f"127.0.0.1:{closed_port}") as store:
         begin = time.monotonic()
         with pytest.raises(BrokerUnreachable):
@@ -348,7 +359,7 @@ def test_a_timeout_holds_when_the_broker_was_never_there(closed_port: int) -> No
 
 
 @pytest.mark.parametrize("handles", [True, False])
-async def test_a_timeout_holds_when_the_broker_has_gone(tmp_path: Path, handles: bool) -> None:
+async def test_a_timeout_is_kept_when_the_broker_stops(tmp_path: Path, handles: bool) -> None:
     with BrokerProcess(tmp_path / "data") as kafka, ExitStack() as stack:
         owner = stack.enter_context(EventStore("shop", broker=kafka.bootstrap, partitions=1))
         owner.execute(Cart, "c", "create")
@@ -356,35 +367,35 @@ async def test_a_timeout_holds_when_the_broker_has_gone(tmp_path: Path, handles:
         if not handles:
             store = stack.enter_context(EventStore("shop", broker=kafka.bootstrap, handles=False))
             store.execute(Cart, "c", "add", product="tea", quantity=1)
-            replies = store._dispatches[Cart]._replies
-            wait_until(lambda: not replies.is_reading, "the answers to be read no longer")
+            replies = store._dispatchers[Cart]._replies
+            wait_until(lambda: not replies.is_reading, "the replies to be read no longer")
         kafka.kill()
         for _ in range(2):
             begin = time.monotonic()
-            with pytest.raises((Unanswered, BrokerUnreachable)):
+            with pytest.raises((CommandTimeout, BrokerUnreachable)):
                 store.execute(Cart, "c", "create", timeout_s=0.3)
-            with pytest.raises((Unanswered, BrokerUnreachable)):
+            with pytest.raises((CommandTimeout, BrokerUnreachable)):
                 await store.execute_async(Cart, "c", "create", timeout_s=0.3)
             assert time.monotonic() - begin < HALF_OF_THE_USUAL_S
         kafka.start()
 
 
-def test_keys_are_placed_as_the_java_client_does() -> None:
+def test_keys_have_the_same_partitions_as_in_the_java_client() -> None:
     # From Kafka's own tests (UtilsTest.testMurmur2), without the sign.
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
     assert {key: murmur2(key) for key in known} == {key: n & 0x7FFFFFFF for key, n in known.items()}
 
 
-def test_events_of_other_kinds_do_not_mix(store: EventStore) -> None:
+def test_aggregates_of_different_classes_are_separate(store: EventStore) -> None:
     store.execute(Cart, "same", "add", product="tea", quantity=1)
     store.execute(Fragile, "same", "hit", numbers=[1])
     assert store.load(Cart, "same").version == 1
     assert [each.event_id for each in store.history(Fragile)] == ["Fragile/same/1"]
-    assert [type(each.event(_form())) for each in store.history(Cart)] == [Added]
+    assert [type(each.event(_schema())) for each in store.history(Cart)] == [Added]
     assert Removed(product="tea", quantity=1) != Added(product="tea", quantity=1)
 
 
-def _form():
-    from headrace.events.aggregate import aggregate_form
+def _schema():
+    from headrace.events.aggregate import aggregate_schema
 
-    return aggregate_form(Cart)
+    return aggregate_schema(Cart)

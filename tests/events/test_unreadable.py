@@ -11,9 +11,9 @@ from headrace.client.identity import new_identity
 from headrace.client.partition import TopicPartition
 from headrace.client.records import UnreadableRecords
 from headrace.events import EventStore, Limits, Projection, UnreadableHistory
-from headrace.events.command import Command
-from headrace.events.recorded import write_event
-from headrace.events.unreadable import UnreadableHistories, ids_in
+from headrace.events.commands import Command
+from headrace.events.event import write_event
+from headrace.events.history import UnreadableHistories, ids_in
 from headrace.protocol.batch import build_batch
 from headrace.protocol.records import NewRecord, encode_batch, encode_records
 from tests.broker.wire_client import WireClient, batch_of
@@ -49,14 +49,14 @@ def garbage_of_a_producer(store: EventStore) -> bytes:
 
 
 class Demand(Projection):
-    of = (Cart,)
+    aggregates = (Cart,)
     tables = "CREATE TABLE demand (id TEXT, version INT)"
 
     def on_added(self, e: Added, about: object) -> None:
         self.db.execute("INSERT INTO demand VALUES (?, ?)", (about.id, about.version))  # type: ignore[attr-defined]
 
 
-def test_a_batch_of_another_program_in_the_events_concerns_no_aggregate(
+def test_an_unreadable_batch_of_another_program_affects_no_aggregate(
     new_store: New, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = new_store(partitions=1)
@@ -75,7 +75,7 @@ def test_a_batch_of_another_program_in_the_events_concerns_no_aggregate(
     assert f"of partition 0 of '{before.name}.Cart.events' cannot be read" in caplog.text
 
 
-def test_an_aggregate_with_a_record_that_is_no_event_refuses_commands_and_the_others_go_on(
+def test_an_aggregate_with_an_unreadable_event_refuses_commands_and_the_others_accept_them(
     new_store: New, tmp_path: Path
 ) -> None:
     before = new_store(partitions=1)
@@ -101,7 +101,7 @@ def test_an_aggregate_with_a_record_that_is_no_event_refuses_commands_and_the_ot
     assert (demand.skipped, len(demand.query("SELECT * FROM demand"))) == (1, 3)
 
 
-def test_an_event_that_is_no_json_concerns_its_aggregate_alone(new_store: New, tmp_path: Path) -> None:
+def test_an_event_that_is_not_json_affects_only_its_aggregate(new_store: New, tmp_path: Path) -> None:
     before = new_store(partitions=1)
     add(before, NEW)
     command = Command(aggregate_id=OLD, name="add", arguments={}, command_id="c")
@@ -116,7 +116,7 @@ def test_an_event_that_is_no_json_concerns_its_aggregate_alone(new_store: New, t
     assert demand.skipped == 1
 
 
-def test_events_that_may_be_lost_keep_back_aggregates_without_a_later_event(new_store: New) -> None:
+def test_a_batch_that_may_hold_any_event_affects_aggregates_without_a_later_event(new_store: New) -> None:
     before = new_store(partitions=1)
     for key in (OLD, NEW):
         add(before, key)
@@ -135,7 +135,7 @@ def test_events_that_may_be_lost_keep_back_aggregates_without_a_later_event(new_
         store.close()
 
 
-def test_commands_and_answers_that_cannot_be_read_are_passed_over(new_store: New) -> None:
+def test_unreadable_commands_and_replies_are_skipped(new_store: New) -> None:
     owner = new_store(partitions=1)
     owner.handle(Cart)
     caller = new_store(owner.name, handles=False)
@@ -143,7 +143,7 @@ def test_commands_and_answers_that_cannot_be_read_are_passed_over(new_store: New
     strange = (b"nonsense", b"[]", b'{"aggregate_id": 5, "name": [], "arguments": 0, "command_id": null}')
     for batch in (garbage(), *map(batch_of, strange), garbage_of_a_producer(owner)):
         write(owner, "commands", batch)
-        write(owner, "answers", batch)
+        write(owner, "replies", batch)
     assert add(caller, OLD) == 2
     owner.close()
     successor = new_store(owner.name)
@@ -152,13 +152,13 @@ def test_commands_and_answers_that_cannot_be_read_are_passed_over(new_store: New
     assert add(successor, OLD, command_id="again") == 3
 
 
-def test_answers_that_cannot_be_read_are_told_by_the_events(new_store: New) -> None:
+def test_unreadable_replies_are_derived_from_the_events(new_store: New) -> None:
     owner = new_store(partitions=1, limits=Limits(snapshot_events=1))
     owner.handle(Cart)
     caller = new_store(owner.name, handles=False)
     for number in range(3):
         add(caller, OLD, command_id=f"c{number}")
-    write(owner, "answers", garbage_of_a_producer(owner))
+    write(owner, "replies", garbage_of_a_producer(owner))
     for number in range(3, 6):
         add(caller, OLD, command_id=f"c{number}")
     owner.close()
@@ -166,7 +166,7 @@ def test_answers_that_cannot_be_read_are_told_by_the_events(new_store: New) -> N
     assert [add(successor, OLD, command_id=f"c{number}") for number in range(6)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_snapshots_that_cannot_be_read_are_not_used(new_store: New) -> None:
+def test_unreadable_snapshots_are_not_used(new_store: New) -> None:
     owner = new_store(partitions=1, limits=Limits(snapshot_events=1))
     for _ in range(5):
         add(owner, OLD)
@@ -178,7 +178,7 @@ def test_snapshots_that_cannot_be_read_are_not_used(new_store: New) -> None:
 
 
 @pytest.mark.parametrize("at", range(0, 300, 7))
-def test_a_batch_with_a_wrong_bit_concerns_the_aggregates_that_it_names(at: int) -> None:
+def test_a_batch_with_a_flipped_bit_affects_the_aggregates_that_it_names(at: int) -> None:
     event = Added(product="tea", quantity=1)
     records = [
         write_event(
@@ -192,7 +192,7 @@ def test_a_batch_with_a_wrong_bit_concerns_the_aggregates_that_it_names(at: int)
     assert found is None or found >= {OLD, NEW}
 
 
-def test_an_event_that_continues_the_versions_shows_that_none_is_missing() -> None:
+def test_an_event_that_continues_the_versions_proves_that_none_is_missing() -> None:
     place = TopicPartition("s.Cart.events", 0)
     histories = UnreadableHistories()
     histories.add(UnreadableRecords(place, 3, 3, "no event", key=OLD.encode()))

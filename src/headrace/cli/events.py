@@ -17,9 +17,9 @@ from headrace.cli.session import connect
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session
-    from headrace.events.aggregate import AggregateForm
-    from headrace.events.differences import Difference
-    from headrace.events.recorded import Recorded
+    from headrace.events.aggregate import AggregateSchema
+    from headrace.events.event import RecordedEvent
+    from headrace.events.history import StateChange
     from headrace.events.topics import StoreTopics
 
 commands = typer.Typer(no_args_is_help=True, help="Show the events of aggregates, and what they were.")
@@ -119,17 +119,16 @@ def diff(
 
     Example: headrace events diff shop.Cart cart-17 --program shop.py
     """
-    from headrace.events.differences import steps
-    from headrace.events.history import read_events
+    from headrace.events.history import history_steps, read_events
 
-    form = _form(of, program)
+    schema = _schema(of, program)
     with connect(broker) as session:
-        found = list(steps(form, key, read_events(session.cluster, _topics(session, of), key)))
+        found = list(history_steps(schema, key, read_events(session.cluster, _topics(session, of), key)))
     if as_json:
-        print_json([{**_document(step.recorded), "changes": _changes(step.differences)} for step in found])
+        print_json([{**_document(step.recorded), "changes": _changes(step.changes)} for step in found])
         return
     rows = [
-        (step.recorded.version, _time(step.recorded.time), step.recorded.type, _sentence(step.differences))
+        (step.recorded.version, _time(step.recorded.time), step.recorded.type, _sentence(step.changes))
         for step in found
     ]
     print_table(["version", "time", "event", "changes"], rows)
@@ -145,17 +144,17 @@ def _show(
     as_of: datetime | None,
     as_json: bool,
 ) -> None:
+    from headrace.events.cache import plain_state
     from headrace.events.history import rebuild
-    from headrace.events.state import plain_state
 
-    form = _form(of, program)
+    schema = _schema(of, program)
     with connect(broker) as session:
-        found = rebuild(session.cluster, _topics(session, of), form, key, version=version, as_of=as_of)
-    state = plain_state(form, found)
+        found = rebuild(session.cluster, _topics(session, of), schema, key, version=version, as_of=as_of)
+    state = plain_state(schema, found)
     if as_json:
-        print_json({"aggregate": form.name, "id": key, "version": found.version, "state": state})
+        print_json({"aggregate": schema.name, "id": key, "version": found.version, "state": state})
         return
-    print_line(f"{form.name} {key}, version {found.version}")
+    print_line(f"{schema.name} {key}, version {found.version}")
     for name, value in state.items():
         print_line(f"  {name}: {_text(value)}")
 
@@ -166,8 +165,8 @@ def _topics(session: Session, of: str) -> StoreTopics:
     return find_topics(session.cluster, *_names(of))
 
 
-def _form(of: str, program: Path) -> AggregateForm:
-    from headrace.events.program import load_aggregate
+def _schema(of: str, program: Path) -> AggregateSchema:
+    from headrace.events.aggregate import load_aggregate
 
     return load_aggregate(program, _names(of)[1])
 
@@ -189,7 +188,7 @@ def _read_time(text: str) -> datetime:
     return datetime.fromtimestamp(position.value / 1000, UTC)
 
 
-def _document(recorded: Recorded) -> dict[str, Any]:
+def _document(recorded: RecordedEvent) -> dict[str, Any]:
     names = (
         "id",
         "version",
@@ -197,8 +196,8 @@ def _document(recorded: Recorded) -> dict[str, Any]:
         "type_version",
         "event_id",
         "command_id",
-        "causation",
-        "correlation",
+        "causation_id",
+        "correlation_id",
         "actor",
     )
     return {
@@ -208,8 +207,8 @@ def _document(recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def _changes(differences: tuple[Difference, ...]) -> list[dict[str, Any]]:
-    from headrace.events.differences import ABSENT
+def _changes(differences: tuple[StateChange, ...]) -> list[dict[str, Any]]:
+    from headrace.events.history import ABSENT
 
     return [
         {"path": each.path}
@@ -222,14 +221,14 @@ def _changes(differences: tuple[Difference, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _sentence(differences: tuple[Difference, ...]) -> str | None:
+def _sentence(differences: tuple[StateChange, ...]) -> str | None:
     return (
         "; ".join(f"{path}: {_text(before)} → {_text(after)}" for path, before, after in differences) or None
     )
 
 
 def _text(value: Any) -> str:
-    from headrace.events.differences import ABSENT
+    from headrace.events.history import ABSENT
 
     return "∅" if value is ABSENT else json.dumps(value, ensure_ascii=False)
 

@@ -6,28 +6,27 @@
 from headrace.events.aggregate import Aggregate
 from headrace.events.errors import (
     CommandFailed,
+    CommandTimeout,
     Rejected,
-    Unanswered,
     UnknownEvent,
     UnreadableHistory,
     VersionConflict,
 )
-from headrace.events.event import Event
-from headrace.events.limits import Limits
+from headrace.events.event import Event, RecordedEvent
+from headrace.events.partition_processor import Limits
 from headrace.events.projection import Projection
-from headrace.events.recorded import Recorded
 from headrace.events.store import EventStore
 
 __all__ = [
     "Aggregate",
     "CommandFailed",
+    "CommandTimeout",
     "Event",
     "EventStore",
     "Limits",
     "Projection",
-    "Recorded",
+    "RecordedEvent",
     "Rejected",
-    "Unanswered",
     "UnknownEvent",
     "UnreadableHistory",
     "VersionConflict",

@@ -1,16 +1,16 @@
-"""What can go wrong between a command and its events."""
+"""Errors of the event store."""
 
 from __future__ import annotations
 
 from headrace.errors import HeadraceError, Misuse
 
 __all__ = [
-    "BadEvent",
     "CommandFailed",
+    "CommandTimeout",
+    "InvalidEvent",
     "Misuse",
     "Rejected",
-    "Unanswered",
-    "Unkeepable",
+    "StateNotSerializable",
     "UnknownEvent",
     "UnreadableEvent",
     "UnreadableHistory",
@@ -19,21 +19,21 @@ __all__ = [
 
 
 class Rejected(HeadraceError):
-    """A command that its aggregate refused: raised in the command, and again where it was executed."""
+    """A command that its aggregate rejected: raised in the command, and again by `execute`."""
 
 
 class VersionConflict(Rejected):
-    """A command that was meant for another version of its aggregate than the current one."""
+    """A command whose expected version is not the current version of its aggregate."""
 
 
 class CommandFailed(HeadraceError):
-    """A command that raised something else than `Rejected`: a fault of the program. Nothing was stored."""
+    """A command that raised an error other than `Rejected`. Nothing was stored."""
 
 
-class Unanswered(HeadraceError):
-    """A command whose answer did not come in time: whether it was executed is not known.
+class CommandTimeout(HeadraceError):
+    """A command without a reply in time: it is not known whether it was executed.
 
-    The same command with the same `command_id` can be executed again, and counts once.
+    Repeat it with the same `command_id`: it is executed at most once.
     """
 
     def __init__(self, message: str, *, command_id: str) -> None:
@@ -42,20 +42,20 @@ class Unanswered(HeadraceError):
 
 
 class UnknownEvent(HeadraceError):
-    """An event in the log that this program has no class for, or only an older one."""
+    """An event in the log whose class this program does not have, or only in an older version."""
 
 
-class BadEvent(HeadraceError):
-    """An event whose fields are not those of its class."""
+class InvalidEvent(HeadraceError):
+    """An event with other fields than its class."""
 
 
-class UnreadableEvent(BadEvent):
-    """A record that is no event: another program wrote it, or it is damaged."""
+class UnreadableEvent(InvalidEvent):
+    """A record in the topic of events that is not an event: another program wrote it, or it is damaged."""
 
 
 class UnreadableHistory(HeadraceError):
-    """An aggregate whose events cannot all be read: it takes no commands, because its state is not known."""
+    """An aggregate whose events cannot all be read: it refuses commands, because its state is unknown."""
 
 
-class Unkeepable(HeadraceError):
-    """State that has no form in JSON, so that no snapshot can be made of it."""
+class StateNotSerializable(HeadraceError):
+    """State of an aggregate that cannot be stored as JSON in a snapshot."""

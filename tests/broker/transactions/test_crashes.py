@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced
 from headrace.client.partition import TopicPartition as Place
-from headrace.events.writing import Writer
+from headrace.events.log_writer import Writer
 from headrace.protocol.records import NewRecord
 from tests.broker.processes import BrokerProcess
 from tests.broker.transactions.crashing_broker import COMMAND

@@ -8,23 +8,22 @@ import psycopg
 import pytest
 
 from headrace.errors import Misuse
-from headrace.events import EventStore, Projection, Unanswered, projection_run
+from headrace.events import CommandTimeout, EventStore, Projection, projection_runner
 from headrace.events.postgres import PostgresSchema
-from headrace.events.projection_file import FilePlace
-from headrace.events.projection_place import Place
-from headrace.events.projection_run import Follower
+from headrace.events.projection import ProjectionTarget, SqliteFile
+from headrace.events.projection_runner import ProjectionUpdater
 from headrace.testing.postgres import PostgresServer
 from tests.events.cart import Added, Cart, Removed
 
 
 class Demand(Projection):
-    of = (Cart,)
+    aggregates = (Cart,)
     tables = "CREATE TABLE demand (product VARCHAR(20) PRIMARY KEY, quantity INT)"
     factor = 1
     fails = False
 
     def on_added(self, e: Added) -> None:
-        mark = "%s" if isinstance(self.place, PostgresSchema) else "?"
+        mark = "%s" if isinstance(self.target, PostgresSchema) else "?"
         self.db.execute(
             f"INSERT INTO demand VALUES ({mark}, {mark}) "
             "ON CONFLICT (product) DO UPDATE SET quantity = demand.quantity + excluded.quantity",
@@ -43,9 +42,9 @@ class Doubled(Demand):
 
 
 @pytest.fixture(params=["file", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> ProjectionTarget:
     if request.param == "file":
-        return FilePlace(tmp_path / "demand.db")
+        return SqliteFile(tmp_path / "demand.db")
     return PostgresSchema("demand", url=request.getfixturevalue("database"))
 
 
@@ -53,31 +52,31 @@ def demand(projection: Projection) -> dict[str, int]:
     return dict(projection.query("SELECT product, quantity FROM demand"))
 
 
-def test_two_that_keep_one_place_apply_each_event_once(store: EventStore, place: Place) -> None:
+def test_two_updaters_of_one_target_apply_each_event_once(store: EventStore, place: ProjectionTarget) -> None:
     for number in range(20):
         store.execute(Cart, f"c{number % 7}", "add", product="tea", quantity=1)
-    followers = [Follower(store.broker, store.name, Demand(place)) for _ in range(2)]
+    updaters = [ProjectionUpdater(store.broker, store.name, Demand(place)) for _ in range(2)]
     while demand(Demand(place)).get("tea", 0) < 20:
-        for follower in followers:
-            follower.step()
+        for updater in updaters:
+            updater.step()
     store.execute(Cart, "c0", "add", product="cup", quantity=1)
     while "cup" not in demand(Demand(place)):
-        for follower in followers:
-            follower.step()
+        for updater in updaters:
+            updater.step()
     assert demand(Demand(place)) == {"tea": 20, "cup": 1}
-    for follower in followers:
-        follower.close()
+    for updater in updaters:
+        updater.close()
 
 
-def test_events_and_progress_are_one_transaction(store: EventStore, place: Place) -> None:
+def test_events_and_positions_change_in_one_transaction(store: EventStore, place: ProjectionTarget) -> None:
     clumsy = Demand(place)
     clumsy.fails = True
     store.execute(Cart, "c", "add", product="tea", quantity=3)
     store.execute(Cart, "c", "remove", product="tea", quantity=1)
-    follower = Follower(store.broker, store.name, clumsy)
+    updater = ProjectionUpdater(store.broker, store.name, clumsy)
     with pytest.raises(RuntimeError):
-        _step_for_ever(follower.step)
-    follower.close()
+        _step_for_ever(updater.step)
+    updater.close()
     again = Demand(place)
     store.project(again)
     store.execute(Cart, "c", "add", product="cup", quantity=1, wait_for=again)
@@ -89,7 +88,9 @@ def _step_for_ever(step: Callable[[], Any]) -> None:
         step()
 
 
-def test_who_keeps_it_goes_on_with_what_was_rebuilt_beside(store: EventStore, place: Place) -> None:
+def test_a_running_projection_continues_with_the_rebuilt_tables(
+    store: EventStore, place: ProjectionTarget
+) -> None:
     kept = Demand(place)
     store.project(kept)
     for _ in range(5):
@@ -105,7 +106,7 @@ def test_who_keeps_it_goes_on_with_what_was_rebuilt_beside(store: EventStore, pl
     assert demand(kept) == {"tea": 6}
 
 
-def test_a_schema_stands_beside_what_others_have_in_the_database(store: EventStore, database: str) -> None:
+def test_a_schema_does_not_touch_other_tables_of_the_database(store: EventStore, database: str) -> None:
     with psycopg.connect(database, autocommit=True) as others:
         others.execute("CREATE TABLE demand (mine text)")
         kept = Demand(PostgresSchema("carts", url=database))
@@ -118,26 +119,26 @@ def test_a_schema_stands_beside_what_others_have_in_the_database(store: EventSto
         assert schemas == [("carts",)]
 
 
-def test_a_schema_that_cannot_be_is_refused_without_the_password() -> None:
-    with pytest.raises(Misuse, match="'my carts' is no name of a schema"):
+def test_an_invalid_schema_is_refused_without_showing_the_password() -> None:
+    with pytest.raises(Misuse, match="'my carts' is not a valid schema name"):
         PostgresSchema("my carts", url="postgresql://h/d")
-    with pytest.raises(Misuse, match="none that PostgreSQL understands") as refused:
+    with pytest.raises(Misuse, match="not a valid PostgreSQL URL") as refused:
         PostgresSchema("carts", url="postgresql://u:secret@h:port:99/d?x")
     assert "secret" not in str(refused.value)
     assert PostgresSchema("carts", url="postgresql://u:secret@h/d").name == "the schema 'carts' of h/d"
 
 
-def test_a_projection_goes_on_when_its_database_is_back(
+def test_a_projection_resumes_when_its_database_is_reachable_again(
     store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(projection_run, "LONGEST_PAUSE_S", 0.5)
+    monkeypatch.setattr(projection_runner, "MAX_RETRY_PAUSE_S", 0.5)
     with PostgresServer(tmp_path) as server:
         kept = Demand(PostgresSchema("demand", url=server.url()))
         store.project(kept)
         store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=kept)
         server.kill()
         store.execute(Cart, "c", "add", product="tea", quantity=2)
-        with pytest.raises(Unanswered, match="does not show it after"):
+        with pytest.raises(CommandTimeout, match="does not show it after"):
             store.execute(Cart, "c", "add", product="tea", quantity=4, wait_for=kept, timeout_s=3)
         server.start()
         store.execute(Cart, "c", "add", product="tea", quantity=8, wait_for=kept)

@@ -40,24 +40,24 @@ def test_all_events_come_with_their_fields_as_json(spark: SparkSession, shop: Ev
     assert rows[0].time.timestamp() == known.time.timestamp()
 
 
-def test_events_of_one_kind_have_typed_columns(spark: SparkSession, shop: EventStore) -> None:
+def test_events_of_one_class_have_typed_columns(spark: SparkSession, shop: EventStore) -> None:
     added = shop.df(Cart, Added, spark=spark)
     assert dict(added.dtypes)["quantity"] == "bigint"
     total = added.groupBy("product").agg(F.sum("quantity").alias("total"), F.count("*").alias("n")).collect()
     assert [(row.product, row.total, row.n) for row in total] == [("tea", 21, 6)]
     assert shop.df(Cart, CheckedOut, spark=spark).count() == 0
-    only = shop.df(Cart, Added, columns=["quantity", "id", "correlation"], spark=spark)
+    only = shop.df(Cart, Added, columns=["quantity", "id", "correlation_id"], spark=spark)
     (row,) = only.where("id = 'c2'").collect()
     (known,) = [each for each in shop.history(Cart, "c2") if each.type == "Added"]
-    assert (only.columns, row.quantity, row.correlation) == (
-        ["quantity", "id", "correlation"],
+    assert (only.columns, row.quantity, row.correlation_id) == (
+        ["quantity", "id", "correlation_id"],
         3,
         known.command_id,
     )
     assert shop.df(Cart, columns=["type"], spark=spark).distinct().count() == 3
 
 
-def test_events_are_a_stream_too(spark: SparkSession, shop: EventStore, tmp_path: Path) -> None:
+def test_events_can_be_read_as_a_stream(spark: SparkSession, shop: EventStore, tmp_path: Path) -> None:
     removed = shop.stream(Cart, Removed, spark=spark)
     query = (
         removed.writeStream.format("memory")
@@ -73,26 +73,24 @@ def test_events_are_a_stream_too(spark: SparkSession, shop: EventStore, tmp_path
         spark.catalog.dropTempView("removed")
 
 
-def test_older_versions_are_brought_up_to_the_current_one(
-    spark: SparkSession, event_broker: EmbeddedBroker
-) -> None:
+def test_older_versions_are_upcast(spark: SparkSession, event_broker: EmbeddedBroker) -> None:
     name = f"s{uuid.uuid4().hex[:8]}"
     for version in (1, 2):
         with EventStore(name, broker=event_broker.bootstrap, partitions=1) as store:
             store.execute(priced(version), "p", "price", cents=100 * version)
     current = priced(2)
-    (event,) = {form.kind for form in _events(current)}
+    (event,) = {schema.kind for schema in _events(current)}
     assert store.df(current, event, columns=["currency"], spark=spark).columns == ["currency"]
     rows = store.df(current, event, spark=spark).orderBy("version").collect()
     assert [(row.cents, row.currency, row.type_version) for row in rows] == [(100, "EUR", 1), (200, "USD", 2)]
 
 
-def test_an_older_class_does_not_read_newer_events(spark: SparkSession, event_broker: EmbeddedBroker) -> None:
+def test_an_older_class_refuses_newer_events(spark: SparkSession, event_broker: EmbeddedBroker) -> None:
     name = f"s{uuid.uuid4().hex[:8]}"
     with EventStore(name, broker=event_broker.bootstrap, partitions=1) as store:
         store.execute(priced(2), "p", "price", cents=100)
     older = priced(1)
-    (event,) = {form.kind for form in _events(older)}
+    (event,) = {schema.kind for schema in _events(older)}
     for columns in (None, ["id"], ["cents"]):
         with pytest.raises(Exception, match=r"an event Priced of version 2 is in the log.*up to version 1"):
             store.df(older, event, columns=columns, spark=spark).collect()
@@ -100,9 +98,9 @@ def test_an_older_class_does_not_read_newer_events(spark: SparkSession, event_br
 
 
 def _events(kind: type[Aggregate]):
-    from headrace.events.aggregate import aggregate_form
+    from headrace.events.aggregate import aggregate_schema
 
-    return aggregate_form(kind).events.values()
+    return aggregate_schema(kind).events.values()
 
 
 def priced(version: int) -> type[Aggregate]:
@@ -136,7 +134,7 @@ class Price(Aggregate):
 """
 
 
-def test_what_a_frame_cannot_show_is_refused(spark: SparkSession, shop: EventStore) -> None:
+def test_invalid_columns_and_events_are_refused(spark: SparkSession, shop: EventStore) -> None:
     class Shipped(Event):
         time: str
 
@@ -151,5 +149,5 @@ def test_what_a_frame_cannot_show_is_refused(spark: SparkSession, shop: EventSto
         shop.df(Cart, Added, columns=["product", "owner"], spark=spark)
     with pytest.raises(Misuse, match="name at least one column"):
         shop.df(Cart, columns=[], spark=spark)
-    with pytest.raises(Misuse, match="a field 'time', which every frame"):
+    with pytest.raises(Misuse, match="a field 'time', which is also a metadata column"):
         shop.df(Parcel, Shipped, spark=spark)
