@@ -1,1 +1,1 @@
-"""Change data capture beside Debezium Engine: snapshot, changes, latency, memory, start-up."""
+"""Change data capture compared with Debezium Engine: snapshot, changes, latency, memory, start-up."""

@@ -1,4 +1,4 @@
-"""What capture aims at, as data: the one place to change an aim."""
+"""The performance targets of capture."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,10 @@
-"""Debezium Engine in a process: `python -m bench.capture.debezium URL BOOTSTRAP NAME FOLDER`.
+"""Debezium Engine in a process: `python -m bench.capture.debezium BOOTSTRAP NAME FOLDER`.
 
-Its events go to the same topics, by librdkafka, each batch flushed before it counts as done: at least once.
+The URL of the database is in HEADRACE_CAPTURE, so that its password is not in the process list. Events are
+written to the same topics by librdkafka; each batch is flushed before it counts as done: at-least-once.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ def properties(url: str, name: str, folder: Path) -> dict[str, str]:
         "snapshot.mode": "initial",
         "converter.schemas.enable": "false",
         "decimal.handling.mode": "string",
-        # Larger and quicker than its defaults (2,048 · 8,192 · 500 ms), which cost it throughput and latency.
+        # Above its defaults (2,048, 8,192, 500 ms), which limit its throughput and latency.
         "max.batch.size": "8192",
         "max.queue.size": "32768",
         "poll.interval.ms": "1",
@@ -61,7 +63,8 @@ def properties(url: str, name: str, folder: Path) -> dict[str, str]:
     }
 
 
-def main(url: str, bootstrap: str, name: str, folder: str) -> None:
+def main(bootstrap: str, name: str, folder: str) -> None:
+    url = os.environ["HEADRACE_CAPTURE"]
     DebeziumJsonEngine(properties=properties(url, name, Path(folder)), handler=IntoTopics(bootstrap)).run()
 
 

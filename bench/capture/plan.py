@@ -1,4 +1,4 @@
-"""How much each system is given."""
+"""The sizes of a benchmark run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ class Plan:
     snapshot: Mapping[str, int]
     """Rows of the table, by system."""
     warm: int
-    """Changes before those that are measured."""
+    """Changes before the measurement, as a warm-up."""
     changes: Mapping[str, int]
     rate: int
-    """Transactions a second, each of one row, while latency is measured."""
+    """Transactions of one row per second in the latency measurement."""
     seconds: float
-    """For how long."""
+    """The duration of the latency measurement."""
 
 
 FULL = Plan(

@@ -1,4 +1,4 @@
-"""One system captures one table: how fast, how soon, with how much memory."""
+"""One system captures one table: throughput, latency, memory and start-up time."""
 
 import json
 import os
@@ -46,12 +46,12 @@ INSERT INTO events SELECT g, 'customer ' || g %% 1000, 'product ' || g %% 100, g
 FROM generate_series(%s::bigint, %s::bigint) g
 """
 BURST = 1_000
-"""Rows of a transaction while throughput is measured."""
+"""Rows per transaction in the throughput measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Where a system is tried."""
+    """One run of a system."""
 
     system: str
     plan: Plan
@@ -61,7 +61,7 @@ class Trial:
     readings: Readings
 
     def run(self, number: int) -> None:
-        """All measures, in a database of their own."""
+        """All measurements, in a new database."""
         self._start_up(f"{self.system}{number}small")
         name = f"{self.system}{number}"
         url = self.server.create_database(name)
@@ -83,7 +83,7 @@ class Trial:
             )
 
     def _start_up(self, name: str) -> None:
-        """From the start of the process to the one row of its table."""
+        """From the start of the process until the row of its table is in the topic."""
         url = self.server.create_database(name)
         with psycopg.connect(url, autocommit=True) as connection, Cluster.of(self.bootstrap) as cluster:
             topic = Topic(cluster, f"{name}.public.events")
@@ -94,7 +94,7 @@ class Trial:
                 self._add(FOOTPRINT, "start to the first row", SECONDS, topic.await_records(1) - begun)
 
     def _changes(self, connection: psycopg.Connection[Any], topic: "Topic", newest: int) -> int:
-        """Transactions of a thousand rows, written as fast as the database takes them."""
+        """Transactions of a thousand rows, written as fast as possible."""
         for count in (self.plan.warm, self.plan.changes[self.system]):
             with topic.reader() as consumer:
                 begun = time.monotonic()
@@ -106,7 +106,7 @@ class Trial:
         return newest
 
     def _latency(self, connection: psycopg.Connection[Any], topic: "Topic", newest: int) -> None:
-        """One row a transaction, at a steady rate; from the end of the commit to the consumer."""
+        """Transactions of one row at a steady rate; from the end of the commit to the consumer."""
         count = int(self.plan.rate * self.plan.seconds)
         committed: dict[int, float] = {}
         seen: dict[int, float] = {}
@@ -115,7 +115,7 @@ class Trial:
             noting = threading.Thread(target=note_arrivals, args=(consumer, newest, newest + count, seen))
             noting.start()
             connection.execute(ROWS_SQL, [newest, newest])
-            wait_until(lambda: newest in seen, DEADLINE_S)  # so that connecting is not part of it
+            wait_until(lambda: newest in seen, DEADLINE_S)  # so that the connection is established
             begun = time.monotonic()
             for index in range(count):
                 time.sleep(max(0.0, begun + index / self.plan.rate - time.monotonic()))
@@ -136,7 +136,7 @@ class Trial:
             "headrace": [
                 "headrace.cli",
                 "capture",
-                url,
+                "start",
                 "--tables",
                 "events",
                 "--name",
@@ -144,7 +144,7 @@ class Trial:
                 "--broker",
                 self.bootstrap,
             ],
-            "debezium": ["bench.capture.debezium", url, self.bootstrap, name, str(self.folder)],
+            "debezium": ["bench.capture.debezium", self.bootstrap, name, str(self.folder)],
         }
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -152,8 +152,12 @@ class Trial:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                cwd=self.folder,  # Debezium's engine leaves a log where it stands
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])},
+                cwd=self.folder,  # Debezium's engine writes logs/ to its working directory
+                env={
+                    **os.environ,
+                    "HEADRACE_CAPTURE": url,  # the process list would show its password
+                    "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path]),
+                },
             )
         try:
             yield process
@@ -163,7 +167,7 @@ class Trial:
 
 
 class Topic:
-    """The topic of the captured table, as a reader of committed records sees it."""
+    """The topic of the captured table."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
@@ -172,16 +176,16 @@ class Topic:
         create_topics(cluster, [NewTopic(name=name, partitions=1, configs={"cleanup.policy": "compact"})])
 
     def await_records(self, count: int) -> float:
-        """The time at which so many offsets are there."""
+        """Wait for a number of records; returns the time at which they are in the topic."""
         if not wait_until(
             lambda: list_offsets(self._cluster, {self._place: LATEST})[self._place] >= count, DEADLINE_S
         ):
-            raise TimeoutError(f"{self._place} did not get {count} records in time")
+            raise TimeoutError(f"{self._place} did not get {count} records before the deadline")
         return time.monotonic()
 
     @contextmanager
     def reader(self) -> Iterator[Consumer]:
-        """A reader of what is committed, from the end of the topic on."""
+        """A read_committed consumer at the end of the topic."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
@@ -201,11 +205,11 @@ class Topic:
 
 
 def note_arrivals(consumer: Consumer, first: int, last: int, seen: dict[int, float]) -> None:
-    """Note when the rows of these numbers come."""
+    """Record the arrival times of these rows."""
     while last not in seen:
         message = consumer.poll(DEADLINE_S)
         if message is None:
-            raise TimeoutError(f"row {last} did not come in time")
+            raise TimeoutError(f"row {last} did not arrive before the deadline")
         if not message.error() and message.value():
             number = json.loads(message.value())["after"]["id"]
             if first <= number <= last:
@@ -213,11 +217,12 @@ def note_arrivals(consumer: Consumer, first: int, last: int, seen: dict[int, flo
 
 
 def await_row(consumer: Consumer, number: int) -> float:
-    """The time at which the row of this number is there. Nothing is parsed: that would slow all down."""
+    """Wait for a row; returns the time of its arrival. Values are not parsed, which would slow the consumer
+    down."""
     wanted = f'"id":{number},'.encode()
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         for message in consumer.consume(1000, 0.02):
             if wanted in (message.value() or b""):
                 return time.monotonic()
-    raise TimeoutError(f"row {number} did not come in time")
+    raise TimeoutError(f"row {number} did not arrive before the deadline")

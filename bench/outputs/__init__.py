@@ -1,1 +1,1 @@
-"""How fast rows reach tables and caches, beside what one would write by hand."""
+"""Throughput of sinks into tables and caches, compared with hand-written programs."""

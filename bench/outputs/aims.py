@@ -1,4 +1,4 @@
-"""What outputs aim at, as data: the one place to change an aim."""
+"""The performance targets of sinks."""
 
 from bench.aims import Aim
 

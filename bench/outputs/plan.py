@@ -1,4 +1,4 @@
-"""How much is written, and how often."""
+"""The sizes of a benchmark run."""
 
 import random
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ class Plan:
     name: str
     rounds: int
     rows: int
-    """Of a micro-batch."""
+    """Rows per micro-batch."""
     batches: int
-    """The first of them is a warm-up, and is not counted."""
+    """The number of batches; the first one is a warm-up, and not counted."""
     keys: int
     """Of all rows: each row has one of them by chance, so that some come again in their batch."""
 
     @property
     def records(self) -> int:
-        """How many records are read in all."""
+        """The total number of records."""
         return self.rows * self.batches
 
     def key_of_each(self) -> Iterator[int]:
@@ -29,7 +29,7 @@ class Plan:
         return (2 * chance.randrange(self.keys // 2) + number % 2 for number in range(self.records))
 
     def newest(self) -> dict[int, int]:
-        """What a target has to hold in the end: the number of the last record of each key."""
+        """The expected contents of the target: the number of the last record of each key."""
         return {key: number for number, key in enumerate(self.key_of_each())}
 
 

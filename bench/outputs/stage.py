@@ -1,4 +1,4 @@
-"""What a trial works with: Spark, a broker with the records, and both targets."""
+"""The environment of a run: Spark, a broker with the records, and both targets."""
 
 import itertools
 import os
@@ -60,7 +60,7 @@ class Stage:
     progress: Console
 
     def database(self) -> str:
-        """The address of a new database."""
+        """The URL of a new database."""
         return self.postgres.create_database(f"trial_{next(_numbers)}")
 
     def new_folder(self) -> Path:
@@ -68,7 +68,7 @@ class Stage:
         return self.folder / f"state-{next(_numbers)}"
 
     def stream(self) -> DataFrame:
-        """The records as typed rows, read by our own source whoever writes them."""
+        """The records as typed rows, read by Headrace's source for all systems."""
         rows = (
             self.spark.readStream.format("headrace")
             .option("kafka.bootstrap.servers", self.bootstrap)
@@ -82,7 +82,7 @@ class Stage:
         return rows.load().select("value.*")
 
     def for_each_batch(self, write: Callable[[DataFrame, int], None]) -> list[Moment]:
-        """When each batch of a query was written, by a function of the user's."""
+        """Records when each batch of a query was written."""
         ends: list[Moment] = []
 
         def write_one(rows: DataFrame, batch: int) -> None:
@@ -114,7 +114,7 @@ class Stage:
 
 @contextmanager
 def opened_stage(plan: Plan, folder: Path, progress: Console, cores: int) -> Iterator[Stage]:
-    """A stage whose servers end with the block."""
+    """An environment whose servers stop at the end of the block."""
     jars = fetch(f"postgresql-jdbc-{DRIVER.version}", [DRIVER])
     with ExitStack() as stack:
         bootstrap = stack.enter_context(started_broker("headrace", folder / "broker"))

@@ -26,7 +26,7 @@ MERGE = f"INSERT INTO sales ({', '.join(COLUMNS)}) SELECT {', '.join(COLUMNS)} F
 INSERT = f"INSERT INTO sales ({', '.join(COLUMNS)}) VALUES (%s, %s, %s, %s) {UPSERT}"
 MARK = "UPDATE mark SET batch = %s"
 CHECKED = 1_000
-"""Hashes of which the content is looked at."""
+"""The number of hashes whose contents are checked."""
 
 
 def _job(stage: Stage, sink: Sink) -> list[Moment]:
@@ -43,7 +43,7 @@ def _job(stage: Stage, sink: Sink) -> list[Moment]:
     workplace = Workplace(
         spark=stage.spark, bootstrap=stage.bootstrap, cluster=stage.cluster, state=stage.new_folder()
     )
-    workplace.folder(job).reset(kind="stream")  # the log knows the job from the trial before
+    workplace.folder(job).reset(kind="stream")  # the log has markers of the job from the previous run
     run = JobRun(job, workplace, once=True, steps=step)
     run.start()
     while run.is_active():
@@ -52,14 +52,15 @@ def _job(stage: Stage, sink: Sink) -> list[Moment]:
 
 
 def postgres_by_headrace(stage: Stage) -> None:
-    """`into=postgres(…)`: exactly once, with a mark."""
+    """`into=postgres(…)`: exactly-once, with a batch marker."""
     database = stage.database()
     stage.note(POSTGRES, "headrace", _job(stage, postgres("sales", key="product", url=database)))
     _check(stage, database)
 
 
 def postgres_by_jdbc(stage: Stage) -> None:
-    """The last row of each key by Spark's JDBC writer into a staging table, then a merge with a mark."""
+    """The last row of each key by Spark's JDBC writer into a staging table, then a merge with a batch
+    marker."""
     database = stage.database()
     user, _, server = database.removeprefix("postgres://").partition("@")
     name, _, password = user.partition(":")
@@ -84,13 +85,13 @@ def postgres_by_jdbc(stage: Stage) -> None:
 
 
 def _last_of_each_key(rows: DataFrame) -> DataFrame:
-    """Rows that one merge can take: PostgreSQL refuses a second one with the same key."""
+    """The last row of each key: PostgreSQL rejects two rows with one key in a merge."""
     others = F.struct(*COLUMNS[1:])
     return rows.groupBy("product").agg(F.max_by(others, "orders").alias("last")).select("product", "last.*")
 
 
 def postgres_by_driver(stage: Stage) -> None:
-    """Rows collected, and psycopg's `executemany` in one transaction with a mark."""
+    """Rows collected, and psycopg's `executemany` in one transaction with a batch marker."""
     database = stage.database()
     with psycopg.connect(database, autocommit=True) as connection:
         _make_tables(connection)
@@ -107,14 +108,15 @@ def postgres_by_driver(stage: Stage) -> None:
 
 
 def redis_by_headrace(stage: Stage) -> None:
-    """`into=redis(…)`: exactly once, with a mark."""
+    """`into=redis(…)`: exactly-once, with a batch marker."""
     _empty(stage)
     stage.note(REDIS, "headrace", _job(stage, redis("sales:{product}", url=stage.redis.url)))
     _check_redis(stage)
 
 
 def redis_by_driver(stage: Stage) -> None:
-    """Rows collected, and one HSET for each in a pipeline of redis-py, which is a MULTI, with a mark."""
+    """Rows collected, and one HSET for each in a pipeline of redis-py, which is a MULTI, with a batch
+    marker."""
     _empty(stage)
     with redis_driver.Redis.from_url(stage.redis.url) as client:
 
@@ -153,7 +155,7 @@ def _is_marked(connection: psycopg.Connection[Any], batch: int) -> bool:
 def _check(stage: Stage, database: str) -> None:
     with psycopg.connect(database) as connection:
         found = connection.execute("SELECT count(*), sum(orders)::bigint FROM sales").fetchone()
-    newest = stage.plan.newest()
+    newest = stage.plan.last_batch()
     assert found == (len(newest), sum(newest.values())), found
 
 
@@ -163,7 +165,7 @@ def _empty(stage: Stage) -> None:
 
 
 def _check_redis(stage: Stage) -> None:
-    newest = stage.plan.newest()
+    newest = stage.plan.last_batch()
     some = dict(itertools.islice(newest.items(), CHECKED))
     with redis_driver.Redis.from_url(stage.redis.url) as client:
         count = sum(1 for _ in client.scan_iter("sales:*", count=10_000))

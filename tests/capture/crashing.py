@@ -28,13 +28,13 @@ def main(url: str, bootstrap: str, tables: str, point: str) -> None:
         if following and point == "after the commit":
             die()
 
-    def report(_: str, rows: int, __: int) -> None:
+    def on_progress(_: str, rows: int, __: int) -> None:
         if rows == ROWS and point == "in the snapshot":
             die()
 
     SharedTransaction.commit = crash  # type: ignore[method-assign]
     settings = CaptureSettings(url=url, tables=tuple(tables.split(",")), name="shop", once=True)
-    Capture(settings, bootstrap, tell=following.append, report=report).run()
+    Capture(settings, bootstrap, on_message=following.append, on_progress=on_progress).run()
 
 
 if __name__ == "__main__":

@@ -46,14 +46,16 @@ class Database:
 
     def capture(self, *tables: str, **more: Any) -> int:
         """Capture all that is committed now; how many records that made."""
-        capture = Capture(self.settings(*tables, once=True, **more), self.bootstrap, tell=self.told.append)
+        capture = Capture(
+            self.settings(*tables, once=True, **more), self.bootstrap, on_message=self.told.append
+        )
         capture.run()
         return capture.records
 
     @contextlib.contextmanager
     def capturing(self, *tables: str, **more: Any) -> Iterator[Capture]:
         """A block beside which a capture runs, from the moment in which it follows."""
-        capture = Capture(self.settings(*tables, **more), self.bootstrap, tell=self.told.append)
+        capture = Capture(self.settings(*tables, **more), self.bootstrap, on_message=self.told.append)
         faults: list[BaseException] = []
 
         def run() -> None:
@@ -67,7 +69,8 @@ class Database:
         thread.start()
         try:
             wait_until(
-                lambda: faults or any("follows" in text for text in self.told[told:]), "the capture to follow"
+                lambda: faults or any("streaming" in text for text in self.told[told:]),
+                "the capture to stream",
             )
             yield capture
         finally:

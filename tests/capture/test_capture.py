@@ -8,7 +8,7 @@ USERS = "CREATE TABLE users (id bigint PRIMARY KEY, name text, city text)"
 TOPIC = "shop.public.users"
 
 
-def test_rows_are_captured_and_then_changes_to_them(database: Database) -> None:
+def test_a_snapshot_is_followed_by_changes(database: Database) -> None:
     database.run(USERS, "INSERT INTO users VALUES (1, 'Anna', 'Rome'), (2, 'Bob', NULL)")
     assert database.capture("users") == 2
     database.run(
@@ -28,7 +28,7 @@ def test_rows_are_captured_and_then_changes_to_them(database: Database) -> None:
     assert database.capture("users") == 0
 
 
-def test_an_event_says_where_it_comes_from(database: Database) -> None:
+def test_an_event_names_its_source(database: Database) -> None:
     database.run(USERS)
     database.capture("users")
     database.run("INSERT INTO users VALUES (1, 'Anna', 'Rome')")
@@ -43,7 +43,7 @@ def test_an_event_says_where_it_comes_from(database: Database) -> None:
     assert source["ts_ms"] <= event["ts_ms"]
 
 
-def test_changes_come_while_the_capture_runs(database: Database) -> None:
+def test_changes_are_streamed_while_the_capture_runs(database: Database) -> None:
     database.run(USERS)
     with database.capturing("users"):
         database.run("INSERT INTO users VALUES (1, 'Anna', 'Rome')")
@@ -53,7 +53,7 @@ def test_changes_come_while_the_capture_runs(database: Database) -> None:
     assert [op for _, op, *_ in database.events(TOPIC)] == ["c", "d"]
 
 
-def test_a_row_whose_key_changes_is_gone_and_another_is_new(database: Database) -> None:
+def test_an_update_of_the_key_is_a_delete_and_an_insert(database: Database) -> None:
     database.run(USERS, "INSERT INTO users VALUES (1, 'Anna', 'Rome')")
     database.capture("users")
     database.run("UPDATE users SET id = 9 WHERE id = 1")
@@ -65,7 +65,7 @@ def test_a_row_whose_key_changes_is_gone_and_another_is_new(database: Database) 
     assert list(database.table(TOPIC)) == ["9"]
 
 
-def test_what_is_rolled_back_is_not_captured(database: Database) -> None:
+def test_rolled_back_changes_are_not_captured(database: Database) -> None:
     database.run(USERS)
     database.capture("users")
     with database.connection.transaction(force_rollback=True):
@@ -90,7 +90,7 @@ def test_tables_of_several_schemas_are_captured_by_pattern(database: Database) -
         assert "shop.public.other" not in cluster.topics()
 
 
-def test_a_table_that_is_added_later_has_a_snapshot_of_its_own(database: Database) -> None:
+def test_a_table_that_is_added_later_gets_its_own_snapshot(database: Database) -> None:
     database.run(USERS, "CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
     database.capture("users")
     database.run("INSERT INTO users VALUES (1, 'Anna', 'Rome')", "INSERT INTO orders VALUES (2)")
@@ -118,7 +118,7 @@ def test_a_topic_of_several_partitions_keeps_the_changes_of_a_row_together(datab
     assert len(set.union(*places.values())) == 3
 
 
-def test_records_have_the_time_of_the_commit_and_it_never_goes_back(database: Database) -> None:
+def test_timestamps_are_commit_times_that_never_decrease(database: Database) -> None:
     database.run(USERS, "INSERT INTO users VALUES (1, 'Anna', 'Rome')")
     database.capture("users")
     database.run("UPDATE users SET city = 'Oslo'", "UPDATE users SET city = 'Bonn'")

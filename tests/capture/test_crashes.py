@@ -15,7 +15,7 @@ from tests.soak.summary import RecordProperty
 
 
 @pytest.mark.timeout(240)
-def test_nothing_is_missing_or_doubled_after_kills() -> None:
+def test_no_change_is_lost_or_duplicated_after_kills() -> None:
     with Storm() as storm:
         storm.start_load()
         storm.start_capture()
@@ -61,7 +61,7 @@ def crash(database: Database, point: str, *tables: str) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-def test_a_snapshot_that_was_killed_goes_on_with_the_table_it_was_at(database: Database) -> None:
+def test_a_killed_snapshot_continues_with_its_table(database: Database) -> None:
     database.run(
         "CREATE TABLE a_small (id int PRIMARY KEY)",
         "INSERT INTO a_small VALUES (1), (2)",
@@ -90,7 +90,7 @@ def test_a_snapshot_that_was_killed_goes_on_with_the_table_it_was_at(database: D
 
 
 @pytest.mark.parametrize(("point", "left"), [("before the commit", 2), ("after the commit", 0)])
-def test_a_transaction_is_written_once_wherever_the_capture_dies(
+def test_a_transaction_is_written_once_wherever_the_capture_crashes(
     database: Database, point: str, left: int
 ) -> None:
     database.run("CREATE TABLE t (id int PRIMARY KEY)")

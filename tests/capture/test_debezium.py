@@ -245,7 +245,7 @@ def _properties(url: str, folder: Path) -> dict[str, str]:
     }
 
 
-def test_values_are_the_same_but_for_those_that_are_listed(captured: Captured) -> None:
+def test_values_equal_debeziums_except_for_the_listed_differences(captured: Captured) -> None:
     ours, theirs = captured
     compared = 0
     for (_, mine), (_, other) in zip(ours["types"], theirs["types"], strict=True):
@@ -260,7 +260,7 @@ def test_values_are_the_same_but_for_those_that_are_listed(captured: Captured) -
 
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table not in ("types", "emptied")])
-def test_events_are_the_same_in_order_operation_and_rows(captured: Captured, table: str) -> None:
+def test_events_equal_debeziums_in_order_operation_and_rows(captured: Captured, table: str) -> None:
     ours, theirs = captured
     assert [_comparable(event) for event in ours[table]] == [_comparable(event) for event in theirs[table]]
     for (key, _), (other, _) in zip(ours[table], theirs[table], strict=True):
@@ -270,7 +270,7 @@ def test_events_are_the_same_in_order_operation_and_rows(captured: Captured, tab
         )
 
 
-def test_a_truncate_is_an_event_for_each_row_instead_of_one_without_a_key(captured: Captured) -> None:
+def test_a_truncate_is_an_event_for_each_row(captured: Captured) -> None:
     ours, theirs = captured
     assert [value["op"] for _, value in theirs["emptied"]] == ["r", "r", "c", "t", "c"]
     assert [(key, value and value["op"]) for key, value in ours["emptied"]] == [
@@ -280,7 +280,7 @@ def test_a_truncate_is_an_event_for_each_row_instead_of_one_without_a_key(captur
     ]
 
 
-def test_the_source_of_a_change_is_the_same(captured: Captured) -> None:
+def test_the_source_of_a_change_equals_debeziums(captured: Captured) -> None:
     ours, theirs = captured
     for table in TABLES:
         if table == "emptied":

@@ -4,14 +4,14 @@ import hashlib
 
 import pytest
 
-from headrace.capture.errors import CaptureError, UnfitDatabase
+from headrace.capture.errors import CaptureError, PreflightFailed
 from tests.capture.database import Database, read_topic
 
 USERS = "CREATE TABLE users (id int PRIMARY KEY, name text, email text, card text)"
 TOPIC = "shop.public.users"
 
 
-def test_columns_are_chosen_masked_and_hashed(database: Database) -> None:
+def test_columns_are_selected_masked_and_hashed(database: Database) -> None:
     database.run(USERS, "INSERT INTO users VALUES (1, 'Anna', 'a@example.com', '1234')")
     choice = {
         "columns": ("users.email", "users.card"),
@@ -30,15 +30,15 @@ def test_columns_are_chosen_masked_and_hashed(database: Database) -> None:
 
 
 @pytest.mark.parametrize("choice", [{"mask": ("users.id",)}, {"hash": ("users.nothing",)}])
-def test_keys_and_unknown_columns_are_not_hidden(
+def test_keys_and_unknown_columns_cannot_be_masked(
     database: Database, choice: dict[str, tuple[str, ...]]
 ) -> None:
     database.run(USERS)
-    with pytest.raises(UnfitDatabase, match=r"users\.(id is part of the key|nothing)"):
+    with pytest.raises(PreflightFailed, match=r"users\.(id is part of the key|nothing)"):
         database.capture("users", **choice)
 
 
-def test_rows_of_the_outbox_go_where_they_say(database: Database) -> None:
+def test_outbox_rows_go_to_the_topics_that_they_name(database: Database) -> None:
     database.run(
         "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), topic text, key text, "
         "value jsonb, headers jsonb)",
@@ -60,7 +60,7 @@ def test_rows_of_the_outbox_go_where_they_say(database: Database) -> None:
     assert list(database.table(TOPIC)) == ["1"]
 
 
-def test_an_outbox_without_the_columns_is_refused(database: Database) -> None:
+def test_an_outbox_without_the_columns_is_rejected(database: Database) -> None:
     database.run("CREATE TABLE outbox (id int PRIMARY KEY, body text)")
     with pytest.raises(CaptureError, match="no columns `topic` and `value`"):
         database.capture(outbox="outbox")

@@ -137,7 +137,9 @@ FEW = settings(
 
 @FEW
 @given(transactions=TRANSACTIONS)
-def test_topics_agree_with_tables(shared: Database, transactions: list[tuple[Any, str]]) -> None:
+def test_topics_equal_tables_after_random_transactions(
+    shared: Database, transactions: list[tuple[Any, str]]
+) -> None:
     check_transactions(shared, transactions)
 
 
@@ -145,5 +147,7 @@ def test_topics_agree_with_tables(shared: Database, transactions: list[tuple[Any
 @pytest.mark.timeout(3600)
 @settings(FEW, max_examples=150)
 @given(transactions=TRANSACTIONS)
-def test_topics_agree_with_tables_many_times(shared: Database, transactions: list[tuple[Any, str]]) -> None:
+def test_topics_equal_tables_after_many_random_transactions(
+    shared: Database, transactions: list[tuple[Any, str]]
+) -> None:
     check_transactions(shared, transactions)

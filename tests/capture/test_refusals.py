@@ -1,4 +1,4 @@
-"""What is wrong is said with what to do, before anything is captured."""
+"""Preflight checks, permanent errors and limits: each message says what to do."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,7 +7,14 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, SourceLost, TooFarBehind, UnfitDatabase
+from headrace.capture.errors import (
+    CaptureError,
+    DatabaseUnavailable,
+    PreflightFailed,
+    SlotInUse,
+    SlotLost,
+    WalLimitExceeded,
+)
 from headrace.capture.settings import CaptureSettings
 from headrace.errors import Misuse
 from headrace.testing import broker
@@ -18,40 +25,40 @@ from tests.cli.terminal import wait_until
 TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
 
 
-def test_a_table_that_is_not_there_is_named(database: Database) -> None:
-    with pytest.raises(UnfitDatabase, match=r"no table public\.nothing"):
+def test_a_missing_table_is_named(database: Database) -> None:
+    with pytest.raises(PreflightFailed, match=r"no table public\.nothing"):
         database.capture("nothing")
 
 
-def test_a_table_whose_rows_cannot_be_told_apart_is_refused(database: Database) -> None:
+def test_a_table_without_a_primary_key_is_rejected(database: Database) -> None:
     database.run("CREATE TABLE t (a int)")
-    with pytest.raises(UnfitDatabase, match="REPLICA IDENTITY FULL"):
+    with pytest.raises(PreflightFailed, match="REPLICA IDENTITY FULL"):
         database.capture("t")
     database.run("INSERT INTO t VALUES (1)", "UPDATE t SET a = 2")  # which a publication would have broken
 
 
-def test_a_server_without_logical_log_is_refused(database: Database) -> None:
+def test_a_server_without_logical_wal_level_is_rejected(database: Database) -> None:
     with (
         TemporaryDirectory(prefix="headrace-") as folder,
         PostgresServer(Path(folder), settings={"wal_level": "replica"}) as server,
     ):
         settings = Database(server.url(), "postgres", database.bootstrap)
-        with pytest.raises(UnfitDatabase, match="ALTER SYSTEM SET wal_level = logical"):
+        with pytest.raises(PreflightFailed, match="ALTER SYSTEM SET wal_level = logical"):
             settings.capture("t")
         settings.connection.close()
 
 
-def test_a_user_without_privileges_is_told_which(database: Database) -> None:
+def test_a_missing_privilege_is_named(database: Database) -> None:
     database.run(TABLE, f"CREATE ROLE {database.name}_reader LOGIN")
     url = database.url.replace("postgres@", f"{database.name}_reader@")
     reader = Database(url, database.name, database.bootstrap)
-    with pytest.raises(UnfitDatabase, match="REPLICATION"):
+    with pytest.raises(PreflightFailed, match="REPLICATION"):
         reader.capture("t")
     database.run(f"ALTER ROLE {database.name}_reader REPLICATION")
-    with pytest.raises(UnfitDatabase, match=r"GRANT SELECT ON public\.t"):
+    with pytest.raises(PreflightFailed, match=r"GRANT SELECT ON public\.t"):
         reader.capture("t")
     database.run(f"GRANT SELECT ON t TO {database.name}_reader")
-    with pytest.raises(UnfitDatabase, match=r"CREATE PUBLICATION headrace_shop FOR TABLE ONLY public\.t"):
+    with pytest.raises(PreflightFailed, match=r"CREATE PUBLICATION headrace_shop FOR TABLE ONLY public\.t"):
         reader.capture("t")
     database.run("CREATE PUBLICATION headrace_shop FOR TABLE t WITH (publish_via_partition_root = true)")
     database.run("INSERT INTO t VALUES (1)")
@@ -59,58 +66,60 @@ def test_a_user_without_privileges_is_told_which(database: Database) -> None:
     reader.connection.close()
 
 
-def test_two_captures_of_one_name_do_not_run_at_once(
+def test_two_captures_of_one_name_exclude_each_other(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.postgres.source.TAKEN_S", 0.2)
+    monkeypatch.setattr("headrace.capture.postgres.source.SLOT_RELEASE_TIMEOUT_S", 0.2)
     database.run(TABLE)
     with database.capturing("t"):
-        with pytest.raises(SlotTaken, match="headrace capture stop shop"):
+        with pytest.raises(SlotInUse, match="headrace capture stop shop"):
             database.capture("t")
         database.run("INSERT INTO t VALUES (1)")
         wait_until(lambda: list(database.table("shop.public.t")) == ["1"], "the first one to go on")
 
 
-def test_the_name_of_another_database_is_not_taken(database: Database, postgres: PostgresServer) -> None:
+def test_the_name_of_a_capture_of_another_database_is_rejected(
+    database: Database, postgres: PostgresServer
+) -> None:
     database.run(TABLE)
     database.capture("t")
     other = Database(postgres.url(), "postgres", database.bootstrap)
-    with pytest.raises((CaptureError, UnfitDatabase), match=r"another database|no table"):
+    with pytest.raises((CaptureError, PreflightFailed), match=r"another database|no table"):
         other.capture("t")
     other.connection.close()
 
 
-def test_a_slot_that_is_gone_means_a_new_snapshot_which_the_user_asks_for(database: Database) -> None:
+def test_a_lost_slot_stops_the_capture_until_it_is_dropped(database: Database) -> None:
     database.run(TABLE)
     database.capture("t")
     wait_until(lambda: database.slot().active_pid is None, "the slot to be left")
     database.run("SELECT pg_drop_replication_slot('headrace_shop')")
-    with pytest.raises(SlotGone, match="headrace capture drop shop"):
+    with pytest.raises(SlotLost, match="headrace capture drop shop"):
         database.capture("t")
 
 
-def test_a_database_that_is_not_there_is_said_at_once(database: Database) -> None:
+def test_an_unreachable_database_is_reported_at_once(database: Database) -> None:
     lost = Database.__new__(Database)
     lost.url, lost.bootstrap, lost.told = "postgres://nobody@127.0.0.1:1/shop", database.bootstrap, []
-    with pytest.raises(SourceLost, match="does not answer"):
+    with pytest.raises(DatabaseUnavailable, match="does not respond"):
         lost.capture("t")
 
 
-def test_too_much_log_is_said_and_then_let_go(database: Database) -> None:
+def test_retained_wal_is_warned_of_and_the_slot_is_dropped_at_the_limit(database: Database) -> None:
     database.run(TABLE)
     database.capture("t")
     with psycopg.connect(database.url, autocommit=True) as busy:
         busy.execute("CREATE TABLE noise AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 3000)")
     database.capture("t", warn_bytes=1 << 20)
-    assert any("MiB of its log" in text for text in database.told)
+    assert any("MiB of WAL" in text for text in database.told)
     with psycopg.connect(database.url, autocommit=True) as busy:
         busy.execute("INSERT INTO noise SELECT a FROM noise")
-    with pytest.raises(TooFarBehind, match="The slot was dropped"):
+    with pytest.raises(WalLimitExceeded, match="and was dropped"):
         database.capture("t", stop_bytes=1 << 20)
     assert database.slot() is None
 
 
-def test_the_slot_moves_on_while_the_captured_tables_are_quiet(database: Database) -> None:
+def test_the_slot_advances_while_only_other_tables_change(database: Database) -> None:
     database.run(TABLE)
     database.capture("t")
     database.run("CREATE TABLE noise AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 3000)")
@@ -122,22 +131,22 @@ def test_the_slot_moves_on_while_the_captured_tables_are_quiet(database: Databas
 @pytest.mark.parametrize(
     ("problem", "settings"),
     [
-        ("no database", {"url": "mysql://h/d", "tables": ("t",)}),
+        ("not a database", {"url": "mysql://h/d", "tables": ("t",)}),
         ("no tables", {"url": "postgres://h/d", "tables": ()}),
         ("not the name of a table", {"url": "postgres://h/d", "tables": ("a.b.c",)}),
-        ("cannot begin", {"url": "postgres://h/d", "tables": ("t",), "name": "a/b"}),
+        ("cannot be a prefix", {"url": "postgres://h/d", "tables": ("t",), "name": "a/b"}),
         (
             "masked and hashed",
             {"url": "postgres://h/d", "tables": ("t",), "mask": ("t.a",), "hash": ("t.a",)},
         ),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(problem: str, settings: dict[str, object]) -> None:
+def test_invalid_settings_are_rejected(problem: str, settings: dict[str, object]) -> None:
     with pytest.raises(Misuse, match=problem):
         CaptureSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_a_password_is_shown_nowhere() -> None:
+def test_a_password_is_not_printed() -> None:
     settings = CaptureSettings(
         url="postgres://ann:secret@h:5432/shop?sslmode=require", tables=("t",), salt="s3"
     )
@@ -203,7 +212,7 @@ def test_a_message_that_its_topic_refuses_stops_the_capture_until_the_topic_is_a
     command = rf"headrace topic alter TOPIC --config {name}={setting}`.*slot is kept: start the capture again"
     with pytest.raises(CaptureError, match=rf"store a batch in orders/0.*{command}"):
         database.capture(outbox="outbox")
-    assert not any("tried again" in text for text in database.told)
+    assert not any("Retrying" in text for text in database.told)
     entry = ConfigEntry(name, setting, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "orders", incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result()
@@ -222,7 +231,7 @@ def test_a_large_message_of_the_outbox_does_not_share_a_batch(database: Database
     assert database.capture(outbox="outbox") == 4
 
 
-def test_a_row_that_is_too_large_for_a_record_stops_the_capture_until_its_column_is_left_out(
+def test_a_row_above_the_record_limit_stops_the_capture_until_its_column_is_excluded(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.capture.source.LARGEST_RECORD", 1 << 20)
@@ -238,7 +247,7 @@ def test_a_row_that_is_too_large_for_a_record_stops_the_capture_until_its_column
     assert database.table("shop.public.t") == {"7": {"id": 7}, "8": {"id": 8}}
 
 
-def test_a_publication_that_leaves_changes_out_is_corrected(database: Database) -> None:
+def test_an_incomplete_publication_is_altered(database: Database) -> None:
     database.run(
         "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE t_1 PARTITION OF t DEFAULT",
@@ -250,21 +259,21 @@ def test_a_publication_that_leaves_changes_out_is_corrected(database: Database) 
     assert list(database.table("shop.public.t")) == ["2"]
 
 
-def test_a_partition_is_captured_by_the_name_of_its_table(database: Database) -> None:
+def test_a_partition_is_captured_as_its_partitioned_table(database: Database) -> None:
     database.run(
         "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE t_1 PARTITION OF t DEFAULT",
     )
-    with pytest.raises(UnfitDatabase, match=r"public\.t_1 is a partition.*name t instead"):
+    with pytest.raises(PreflightFailed, match=r"public\.t_1 is a partition.*Name t instead"):
         database.capture("t_1")
 
 
-def test_a_slot_that_this_broker_does_not_know_is_left_alone(database: Database) -> None:
+def test_a_slot_of_another_broker_is_not_used(database: Database) -> None:
     database.run(TABLE)
     database.capture("t")
     with broker() as other:
         elsewhere = Database(database.url, database.name, other.bootstrap)
-        with pytest.raises(CaptureError, match="this broker knows nothing of it"):
+        with pytest.raises(CaptureError, match="unknown to this broker"):
             elsewhere.capture("t")
         elsewhere.connection.close()
     database.run("INSERT INTO t VALUES (1)")

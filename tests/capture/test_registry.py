@@ -11,7 +11,7 @@ import pytest
 from headrace.capture.capture import Capture
 from headrace.capture.errors import CaptureFailed, UnknownCapture
 from headrace.capture.process import CaptureProcess
-from headrace.capture.registry import drop_capture, find_capture, list_captures, status_of, stop_capture
+from headrace.capture.registry import capture_status, drop_capture, find_capture, list_captures, stop_capture
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
 from headrace.testing.postgres import PostgresServer
@@ -22,34 +22,34 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
 TOPIC = "shop.public.t"
 
 
-def test_a_capture_is_found_with_what_it_holds(database: Database) -> None:
+def test_the_status_of_a_capture_shows_its_retained_wal(database: Database) -> None:
     database.run(TABLE)
     database.capture("t")
     (progress,) = list_captures(database.bootstrap)
-    status = status_of(progress, database.url)
+    status = capture_status(progress, database.url)
     assert (status.name, status.tables) == ("shop", {"public.t": TOPIC})
-    assert status.wal_held_bytes is not None
-    with pytest.raises(UnknownCapture, match="there are: shop"):
+    assert status.retained_wal_bytes is not None
+    with pytest.raises(UnknownCapture, match="Known captures: shop"):
         find_capture(database.bootstrap, "other")
 
 
-def test_the_address_that_the_topic_names_is_not_connected_to(database: Database) -> None:
+def test_the_stored_address_is_not_connected_to(database: Database) -> None:
     database.run(TABLE)
     database.capture("t")
     with socket.create_server(("127.0.0.1", 0)) as trap:
         trap.settimeout(0)
         address = f"postgres://operator@127.0.0.1:{trap.getsockname()[1]}/shop"
         forged = replace(find_capture(database.bootstrap, "shop"), address=address)
-        status = status_of(forged, None)
-        assert "give its address with --url" in status.problem
+        status = capture_status(forged, None)
+        assert "set its address with --url" in status.problem
         for act in (stop_capture, drop_capture):
-            with pytest.raises(Misuse, match="was not asked: give its address"):
+            with pytest.raises(Misuse, match="was not queried: set its address"):
                 act(database.bootstrap, forged, None)
         with pytest.raises(BlockingIOError):
             trap.accept()
 
 
-def test_a_slot_is_not_dropped_in_another_database(database: Database, postgres: PostgresServer) -> None:
+def test_a_slot_in_another_database_is_not_dropped(database: Database, postgres: PostgresServer) -> None:
     database.run(TABLE)
     database.capture("t")
     progress = find_capture(database.bootstrap, "shop")
@@ -58,7 +58,7 @@ def test_a_slot_is_not_dropped_in_another_database(database: Database, postgres:
     assert database.slot() is not None
 
 
-def test_the_name_of_the_slot_is_not_taken_from_the_topic(database: Database) -> None:
+def test_the_name_of_the_slot_is_not_read_from_the_topic(database: Database) -> None:
     database.run(TABLE)
     database.capture("t")
     progress = find_capture(database.bootstrap, "shop")
@@ -67,20 +67,20 @@ def test_the_name_of_the_slot_is_not_taken_from_the_topic(database: Database) ->
     assert progress.slot == "headrace_shop"
 
 
-def test_a_capture_is_stopped_from_elsewhere_and_goes_on_when_it_is_started_again(database: Database) -> None:
+def test_a_capture_is_stopped_remotely_and_continues_after_a_start(database: Database) -> None:
     database.run(TABLE)
-    process = CaptureProcess(database.settings("t"), database.bootstrap, tell=database.told.append)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.told.append)
     process.start()
-    wait_until(lambda: process.is_active() and "follows" in str(database.told), "the capture to follow")
+    wait_until(lambda: process.is_active() and "streaming" in str(database.told), "the capture to follow")
     assert stop_capture(database.bootstrap, find_capture(database.bootstrap, "shop"), database.url)
     wait_until(lambda: not process.is_active(), "its end")
-    assert "was asked to stop" in database.told[-1]
+    assert "was requested to stop" in database.told[-1]
     database.run("INSERT INTO t VALUES (1)")
     assert database.capture("t") == 1
     assert not stop_capture(database.bootstrap, find_capture(database.bootstrap, "shop"), database.url)
 
 
-def test_a_capture_begun_anew_corrects_what_its_topics_hold(database: Database) -> None:
+def test_a_new_snapshot_corrects_existing_topics(database: Database) -> None:
     database.run(TABLE, "INSERT INTO t VALUES (1), (2)")
     database.capture("t")
     database.drop()
@@ -91,11 +91,11 @@ def test_a_capture_begun_anew_corrects_what_its_topics_hold(database: Database) 
     assert ("1", "d") in [(key, op) for key, op, *_ in database.events(TOPIC)]
 
 
-def test_a_process_ends_cleanly_when_its_standard_input_does(database: Database) -> None:
+def test_a_process_stops_cleanly_at_the_end_of_its_input(database: Database) -> None:
     database.run(TABLE)
-    process = CaptureProcess(database.settings("t"), database.bootstrap, tell=database.told.append)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.told.append)
     process.start()
-    wait_until(lambda: process.is_active() and "follows" in str(database.told), "the capture to follow")
+    wait_until(lambda: process.is_active() and "streaming" in str(database.told), "the capture to follow")
     assert process.is_settled()
     database.run("INSERT INTO t VALUES (1)")
     wait_until(lambda: list(database.table(TOPIC)) == ["1"], "the change")
@@ -104,7 +104,7 @@ def test_a_process_ends_cleanly_when_its_standard_input_does(database: Database)
     assert database.capture("t") == 0
 
 
-def test_the_topics_of_all_tables_are_there_before_the_first_snapshot(database: Database) -> None:
+def test_the_topics_of_all_tables_exist_before_the_first_snapshot(database: Database) -> None:
     database.run(TABLE, "CREATE TABLE u (id int)", "ALTER TABLE u REPLICA IDENTITY FULL")
     found: list[set[str]] = []
 
@@ -113,23 +113,25 @@ def test_the_topics_of_all_tables_are_there_before_the_first_snapshot(database: 
             found.append(set(cluster.topics([TOPIC, "shop.public.u"])))
         capture.stop()
 
-    capture = Capture(database.settings("t", "u"), database.bootstrap, ready=ready)
+    capture = Capture(database.settings("t", "u"), database.bootstrap, on_ready=ready)
     capture.run()
     assert found == [{TOPIC, "shop.public.u"}]
 
 
-def test_a_process_says_why_it_failed_and_whether_there_is_hope(database: Database) -> None:
-    process = CaptureProcess(database.settings("nothing"), database.bootstrap, tell=database.told.append)
+def test_a_process_reports_its_error_and_whether_a_retry_may_help(database: Database) -> None:
+    process = CaptureProcess(
+        database.settings("nothing"), database.bootstrap, on_message=database.told.append
+    )
     process.start()
     with pytest.raises(CaptureFailed, match=r"no table public\.nothing"):
         wait_until(lambda: not process.is_active(), "its end")
 
 
-def test_a_capture_that_is_killed_leaves_its_slot_to_the_next(database: Database) -> None:
+def test_a_killed_capture_releases_its_slot(database: Database) -> None:
     database.run(TABLE)
-    process = CaptureProcess(database.settings("t"), database.bootstrap, tell=database.told.append)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.told.append)
     process.start()
-    wait_until(lambda: process.is_active() and "follows" in str(database.told), "the capture to follow")
+    wait_until(lambda: process.is_active() and "streaming" in str(database.told), "the capture to follow")
     os.kill(process.pid, signal.SIGKILL)
     database.run("INSERT INTO t VALUES (1)")
     assert database.capture("t") == 1

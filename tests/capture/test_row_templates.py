@@ -5,12 +5,18 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.pgoutput import UNCHANGED, Tuple, Value
-from headrace.capture.postgres.relation import NOTHING, Envelopes, Row, RowKey, Transaction
-from headrace.capture.postgres.row_templates import PATIENCE, Columns, RowKinds
-from headrace.capture.postgres.values import Convert, boolean, moment, octets, text, zoned_moment
+from headrace.capture.postgres.pgoutput import UNCHANGED, TupleData, Value
+from headrace.capture.postgres.relation import (
+    NULL_JSON,
+    Envelopes,
+    KeyFormatter,
+    RowFormatter,
+    SourceTransaction,
+)
+from headrace.capture.postgres.row_templates import PATIENCE, RowTemplates, TableColumns
+from headrace.capture.postgres.values import Converter, boolean, bytea, text, timestamp, timestamptz
 
-AT = Transaction(7, 1_700_000_000_001, 42, 1_700_000_000_002, 1_700_000_000_003)
+AT = SourceTransaction(7, 1_700_000_000_001, 42, 1_700_000_000_002, 1_700_000_000_003)
 LSN = 1 << 40
 NUMBERS = st.integers(-(10**6), 10**6).map(lambda number: str(number).encode())
 # Letters that also are signs of the protocol, lengths that look like letters, and what JSON escapes.
@@ -20,18 +26,18 @@ TEXTS = st.one_of(
 DAYS = st.sampled_from(
     [b"2026-01-02 03:04:05", b"2026-01-02 03:04:05.25", b"infinity", b"0044-03-15 00:00:00 BC"]
 )
-VALUES: dict[Convert | None, st.SearchStrategy[bytes]] = {
+VALUES: dict[Converter | None, st.SearchStrategy[bytes]] = {
     None: NUMBERS,
     text: TEXTS,
-    moment: DAYS,
-    zoned_moment: DAYS.map(lambda day: day + b"+00"),
+    timestamp: DAYS,
+    timestamptz: DAYS.map(lambda day: day + b"+00"),
     boolean: st.sampled_from([b"t", b"f"]),
-    octets: st.binary(max_size=3).map(lambda value: b"\\x" + value.hex().encode()),
+    bytea: st.binary(max_size=3).map(lambda value: b"\\x" + value.hex().encode()),
 }
 CONVERTERS = st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=6)
 
 
-def insert(values: Tuple) -> bytes:
+def insert(values: TupleData) -> bytes:
     """The message of a new row."""
     parts = [struct.pack(">cqqqcich", b"w", LSN, LSN, 0, b"I", 1, b"N", len(values))]
     for value in values:
@@ -45,23 +51,23 @@ def insert(values: Tuple) -> bytes:
 class Table:
     """A table whose rows are written in both ways."""
 
-    def __init__(self, converters: list[Convert | None], key: list[int]) -> None:
+    def __init__(self, converters: list[Converter | None], key: list[int]) -> None:
         names = [f"100% {index}" for index in range(len(converters))]
         self.envelopes = Envelopes(name="50%b", database="d", schema="s", table="t")
-        self.kinds = RowKinds(Columns(names, converters, key), self.envelopes)
-        self.row = Row(list(range(len(names))), names, converters)
-        self.key = RowKey(key, names, converters)
+        self.kinds = RowTemplates(TableColumns(names, converters, key), self.envelopes)
+        self.row = RowFormatter(list(range(len(names))), names, converters)
+        self.key = KeyFormatter(key, names, converters)
 
-    def event(self, values: Tuple) -> tuple[bytes | None, bytes]:
-        row = self.row.of(values)
+    def event(self, values: TupleData) -> tuple[bytes | None, bytes]:
+        row = self.row.format(values)
         times = {"commit_ms": AT.commit_ms, "xid": AT.xid, "now_ms": AT.now_ms}
-        return self.key.of(values), self.envelopes.change(b"c", NOTHING, row, lsn=LSN, **times)
+        return self.key.format(values), self.envelopes.change(b"c", NULL_JSON, row, lsn=LSN, **times)
 
 
 @settings(max_examples=150)
 @given(data=st.data(), converters=CONVERTERS)
-def test_a_row_is_written_as_value_by_value_or_not_at_all(
-    data: st.DataObject, converters: list[Convert | None]
+def test_a_template_formats_a_row_as_value_by_value_or_does_not_match(
+    data: st.DataObject, converters: list[Converter | None]
 ) -> None:
     key = data.draw(st.lists(st.sampled_from(range(len(converters))), max_size=2, unique=True))
     table = Table(converters, key)
@@ -74,8 +80,8 @@ def test_a_row_is_written_as_value_by_value_or_not_at_all(
         assert found is None or found == table.event(row)
 
 
-def test_rows_of_every_kind_are_known_once_seen() -> None:
-    table = Table([None, text, zoned_moment, boolean, text], [0])
+def test_a_template_matches_rows_like_the_first() -> None:
+    table = Table([None, text, timestamptz, boolean, text], [0])
     day = b"2026-01-02 03:04:05+00"
     rows: list[list[Value]] = [
         [b"1", b"a", day, b"t", b"b"],
@@ -90,15 +96,15 @@ def test_rows_of_every_kind_are_known_once_seen() -> None:
     assert table.kinds.event(insert(rows[0]), AT) == table.event(rows[0])
 
 
-def test_a_null_is_not_taken_for_the_end_of_a_text() -> None:
+def test_a_null_is_not_mistaken_for_the_end_of_a_text() -> None:
     table = Table([None, text, text, text], [0])
     table.kinds.learn([b"1", b"a", None, b"bn"])
-    mistakable: Tuple = [b"1", b"an", b"b", None]
+    mistakable: TupleData = [b"1", b"an", b"b", None]
     assert len(insert(mistakable)) == len(insert([b"1", b"a", None, b"bn"]))
     assert table.kinds.event(insert(mistakable), AT) is None
 
 
-def test_rows_that_are_rarely_alike_are_not_looked_at_any_more() -> None:
+def test_templates_are_disabled_when_they_mostly_miss() -> None:
     table = Table([None, text], [0])
     rows: list[list[Value]] = [[b"1", None], [b"1", b"a"]]
     for number in range(2 * PATIENCE):
@@ -107,7 +113,7 @@ def test_rows_that_are_rarely_alike_are_not_looked_at_any_more() -> None:
     assert table.kinds.event(insert(rows[1]), AT) is None
 
 
-def test_a_key_that_needs_escapes_is_not_written_at_once() -> None:
+def test_a_key_that_needs_escapes_has_no_template() -> None:
     table = Table([text, text], [0])
     table.kinds.learn([b'"1"', b"a"])
     assert table.kinds.event(insert([b'"1"', b"a"]), AT) is None

@@ -61,7 +61,7 @@ def values(bootstrap: str, topic: str) -> list[Any]:
 
 
 @pytest.mark.timeout(240)
-def test_jobs_over_captured_tables_and_their_changes_follow_the_database(
+def test_jobs_over_captured_tables_stay_consistent_with_the_database(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
     def run() -> None:
@@ -109,7 +109,7 @@ def test_jobs_over_captured_tables_and_their_changes_follow_the_database(
     }
 
 
-def test_values_are_rows_or_change_events_around_them() -> None:
+def test_values_are_rows_or_change_events() -> None:
     reader = RowReader(pa.struct([("id", pa.int64()), ("op", pa.string())]))
     event = {"before": None, "after": {"id": 1, "op": "x"}, "source": {}, "op": "c", "ts_ms": 1}
     documents = [None, event, {**event, "after": None, "op": "d"}, {**event, "after": None, "op": "t"}]
@@ -124,7 +124,7 @@ def test_values_are_rows_or_change_events_around_them() -> None:
     assert deleted.to_pylist() == [False, True]
 
 
-def test_a_bad_value_does_not_decide_what_the_others_are() -> None:
+def test_an_invalid_value_does_not_decide_the_format_of_others() -> None:
     reader = RowReader(pa.struct([("id", pa.int64())]))
     event = b'{"before": null, "after": {"id": 1}, "source": {}, "op": "u"}'
     bad_event = event.replace(b"1", b'"one"')

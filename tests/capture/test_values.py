@@ -70,7 +70,7 @@ def columns(values: list[Any]) -> dict[str, Any]:
     return {f"c{index}": value for index, value in enumerate(values)}
 
 
-def test_every_type_has_its_value_in_snapshots_and_in_changes(database: Database) -> None:
+def test_values_of_every_type_are_equal_in_snapshots_and_changes(database: Database) -> None:
     database.run(
         "CREATE TYPE mood AS ENUM ('happy', 'so so')",
         "CREATE DOMAIN cents AS int CHECK (value >= 0)",
@@ -93,7 +93,7 @@ def test_every_type_has_its_value_in_snapshots_and_in_changes(database: Database
     assert set(table["4"].values()) == {4, None}
 
 
-def test_generated_columns_are_left_out_of_both(database: Database) -> None:
+def test_generated_columns_are_not_captured(database: Database) -> None:
     database.run(
         "CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
         "INSERT INTO t VALUES (1)",
@@ -122,7 +122,7 @@ def test_a_key_of_one_column_is_its_text(database: Database, kind: str, literal:
 
 
 @pytest.mark.parametrize(("identity", "after"), [("DEFAULT", "__headrace_unavailable_value"), ("FULL", None)])
-def test_a_large_value_that_did_not_change_is_marked_or_filled(
+def test_an_unchanged_toast_value_is_a_placeholder_or_filled_from_the_old_row(
     database: Database, identity: str, after: str | None
 ) -> None:
     database.run(

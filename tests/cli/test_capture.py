@@ -43,8 +43,8 @@ def test_a_database_is_captured_listed_and_dropped(here: Terminal, shop: str) ->
     assert here.do("capture", "list", "--json").json[0]["tables"] == ["public.users"]
     assert "table     public.users in shop.public.users" in here.do("capture", "status", "shop").lines
     status = here.do("capture", "status", "shop", "--json").json
-    assert status["wal_held_bytes"] >= 0
-    assert here.do("capture", "stop", "shop").out == "capture shop did not run\n"
+    assert status["retained_wal_bytes"] >= 0
+    assert here.do("capture", "stop", "shop").out == "capture shop was not running\n"
     assert here.run("capture", "drop", "shop").code == 2
     assert here.do("capture", "drop", "shop", "--yes").out == "capture shop dropped\n"
     assert here.run("capture", "status", "shop").code == 1
@@ -66,7 +66,7 @@ def test_the_address_and_the_salt_need_not_be_in_the_list_of_processes(
 
 def test_a_password_on_the_command_line_is_warned_of(here: Terminal) -> None:
     outcome = here.run("capture", "postgres://joe:s3cret@127.0.0.1:1/shop", "--tables", "t")
-    assert "the password in the address can be read by every user" in outcome.err
+    assert "every user of this machine can read the password" in outcome.err
     assert "s3cret" not in outcome.err
 
 
@@ -75,7 +75,7 @@ def test_a_capture_runs_until_a_signal(here: Terminal, shop: str, number: int) -
     process = here.start("capture", shop, "--tables", "users")
     assert process.stdout is not None
     assert process.stdout.readline() == b"snapshot of public.users: 1 rows\n"
-    assert process.stdout.readline().startswith(b"follows postgres://")
+    assert process.stdout.readline().startswith(b"streaming changes of postgres://")
     wait_until(
         lambda: here.do("capture", "status", "shop", "--json").json["is_running"], "the capture to run"
     )

@@ -1,4 +1,4 @@
-"""The place of a job that rows come from."""
+"""The context of the job that rows come from."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,15 +7,15 @@ import pyarrow as pa
 import pytest
 
 from headrace.folders import LocalFolder
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import SinkContext
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Callable[..., Place]:
-    """Makes the place of a job whose rows are like those of a table."""
+def context(tmp_path: Path) -> Callable[..., SinkContext]:
+    """Creates the context of a job whose rows have the schema of a table."""
 
-    def make(rows: pa.Table, *, job: str = "shop.revenue", generation: int = 1) -> Place:
-        return Place(
+    def make(rows: pa.Table, *, job: str = "shop.revenue", generation: int = 1) -> SinkContext:
+        return SinkContext(
             job=job,
             generation=generation,
             schema=rows.schema,

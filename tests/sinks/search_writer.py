@@ -11,22 +11,22 @@ import pyarrow as pa
 
 from headrace.folders import LocalFolder
 from headrace.sinks.search import search
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import SinkContext
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "batch": pa.int64()})
 ROWS = 200
 SINK = search("numbers", key="id", text=["name"])
 
 
-def place(folder: Path) -> Place:
-    return Place(
+def context(folder: Path) -> SinkContext:
+    return SinkContext(
         job="shop.numbers", generation=1, schema=SCHEMA, folder=LocalFolder(folder / "own"), state=folder
     )
 
 
 def main(folder: Path) -> None:
-    target = SINK.open(place(folder))
-    newest = target.newest()
+    target = SINK.open(context(folder))
+    newest = target.last_batch()
     for batch in count(0 if newest is None else newest + 1):
         rows = [{"id": number, "name": f"row {number}", "batch": batch} for number in range(ROWS)]
         target.write(batch, pa.Table.from_pylist(rows, schema=SCHEMA))

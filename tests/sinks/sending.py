@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.folders import LocalFolder
-from headrace.sinks.delivery import Delivery
+from headrace.sinks.delivery import SinkDelivery
 from headrace.sinks.email import email
-from headrace.sinks.sink import Place
+from headrace.sinks.sink import SinkContext
 from headrace.sinks.webhook import webhook
 
 ROWS = pa.table({"id": [1, 2, 3, 4, 5, 6]})
@@ -17,18 +17,18 @@ ROWS = pa.table({"id": [1, 2, 3, 4, 5, 6]})
 
 def main(url: str, folder: str) -> None:
     sink = (
-        webhook(url, at_once=1)
+        webhook(url, max_in_flight=1)
         if url.startswith("http")
         else email("ann@example.com", sender="shop@example.com", subject="{id}", body="{id}", smtp=url)
     )
-    place = Place(
+    context = SinkContext(
         job="shop.alerts",
         generation=1,
         schema=ROWS.schema,
         folder=LocalFolder(Path(folder)),
         state=Path(folder),
     )
-    delivery = Delivery(sink, place, tell=print, pause=lambda seconds: bool(time.sleep(seconds)))
+    delivery = SinkDelivery(sink, context, on_status=print, wait=lambda seconds: bool(time.sleep(seconds)))
     assert delivery.deliver(0, ROWS) == []
     delivery.close()
 

@@ -13,5 +13,5 @@ MODULES.append("headrace.streams.outputs")
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_an_example_says_what_is_so(module: str) -> None:
+def test_the_examples_of_a_module_hold(module: str) -> None:
     assert doctest.testmod(importlib.import_module(module)).failed == 0

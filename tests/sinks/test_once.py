@@ -42,7 +42,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Receiver | Mailbox]:
         yield server
 
 
-def test_a_killed_sender_sends_nothing_twice_but_what_was_under_way(server: Any, tmp_path: Path) -> None:
+def test_a_killed_sender_repeats_only_messages_in_flight(server: Any, tmp_path: Path) -> None:
     sender = Sender(server.url, tmp_path)
     in_flight = []
 

@@ -13,16 +13,24 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.sinks.postgres import postgres
-from headrace.sinks.sink import Place, Refused, Sink, Superseded, Target, Unavailable, Unsuitable
+from headrace.sinks.sink import (
+    IncompatibleTarget,
+    RowsRejected,
+    Sink,
+    SinkContext,
+    SinkWriter,
+    TargetUnavailable,
+    WriterFenced,
+)
 from headrace.testing.postgres import PostgresServer
 
-Places = Callable[..., Place]
+Contexts = Callable[..., SinkContext]
 SALES = pa.table({"product": ["tea", "cup"], "revenue": [3.5, 9.0]})
 
 
 @contextmanager
-def opened(sink: Sink, place: Place) -> Iterator[Target]:
-    with closing(sink.open(place)) as target:
+def opened(sink: Sink, context: SinkContext) -> Iterator[SinkWriter]:
+    with closing(sink.open(context)) as target:
         yield target
 
 
@@ -32,14 +40,14 @@ def asked(database: str, query: str) -> list[Any]:
         return cursor.fetchall() if cursor.description else []
 
 
-def test_a_table_is_made_for_the_rows_and_each_row_replaces_the_one_with_its_key(
-    database: str, place: Places
+def test_a_table_is_created_and_each_row_replaces_the_row_with_its_key(
+    database: str, context: Contexts
 ) -> None:
-    with opened(postgres("revenue", key="product", url=database), place(SALES)) as target:
-        assert target.newest() is None
+    with opened(postgres("revenue", key="product", url=database), context(SALES)) as target:
+        assert target.last_batch() is None
         target.write(0, SALES)
         target.write(1, pa.table({"product": ["tea", "pot", "tea"], "revenue": [4.0, 1.0, 5.0]}))
-        assert target.newest() == 1
+        assert target.last_batch() == 1
     assert asked(database, "SELECT product, revenue FROM revenue ORDER BY 1") == [
         ("cup", 9.0),
         ("pot", 1.0),
@@ -47,53 +55,53 @@ def test_a_table_is_made_for_the_rows_and_each_row_replaces_the_one_with_its_key
     ]
 
 
-def test_a_batch_that_is_there_is_not_written_again(database: str, place: Places) -> None:
-    with opened(postgres("sales", url=database), place(SALES)) as target:
+def test_a_repeated_batch_is_skipped(database: str, context: Contexts) -> None:
+    with opened(postgres("sales", url=database), context(SALES)) as target:
         target.write(0, SALES)
         target.write(0, SALES)
-    with opened(postgres("sales", url=database), place(SALES)) as target:
-        assert target.newest() == 0
+    with opened(postgres("sales", url=database), context(SALES)) as target:
+        assert target.last_batch() == 0
     assert asked(database, "SELECT count(*) FROM sales") == [(2,)]
 
 
-def test_a_new_series_of_batches_begins_at_nothing_and_shuts_the_old_one_out(
-    database: str, place: Places
-) -> None:
+def test_a_new_generation_starts_over_and_fences_the_old_one(database: str, context: Contexts) -> None:
     sink = postgres("sales", url=database)
-    with opened(sink, place(SALES)) as old, opened(sink, place(SALES, generation=2)) as new:
+    with opened(sink, context(SALES)) as old, opened(sink, context(SALES, generation=2)) as new:
         old.write(7, SALES)
-        assert new.newest() is None
+        assert new.last_batch() is None
         new.write(0, SALES)
-        with pytest.raises(Superseded, match=r"a later run of the job 'shop\.revenue'"):
+        with pytest.raises(WriterFenced, match=r"a later generation of the job 'shop\.revenue'"):
             old.write(8, SALES)
     assert asked(database, "SELECT count(*) FROM sales") == [(4,)]
 
 
-def test_two_jobs_that_write_one_table_have_marks_of_their_own(database: str, place: Places) -> None:
+def test_two_jobs_that_write_one_table_have_separate_markers(database: str, context: Contexts) -> None:
     sink = postgres("sales", url=database)
-    with opened(sink, place(SALES)) as one, opened(sink, place(SALES, job="shop.other")) as other:
+    with opened(sink, context(SALES)) as one, opened(sink, context(SALES, job="shop.other")) as other:
         one.write(3, SALES)
-        assert other.newest() is None
+        assert other.last_batch() is None
         other.write(0, SALES)
-        assert (one.newest(), other.newest()) == (3, 0)
+        assert (one.last_batch(), other.last_batch()) == (3, 0)
 
 
-def test_mirror_deletes_upsert_leaves_and_append_writes_what_is_deleted(database: str, place: Places) -> None:
+def test_mirror_deletes_upsert_ignores_and_append_inserts_deleted_rows(
+    database: str, context: Contexts
+) -> None:
     changes = pa.table(
         {"product": ["tea", "cup", "pot"], "revenue": [None, 2.0, 1.0], "_deleted": [True, False, None]}
     )
     for mode in ("mirror", "upsert"):
-        with opened(postgres(mode, key="product", mode=mode, url=database), place(changes)) as target:
+        with opened(postgres(mode, key="product", mode=mode, url=database), context(changes)) as target:
             target.write(0, SALES.append_column("_deleted", pa.array([False, None], pa.bool_())))
             target.write(1, changes)
-    with opened(postgres("log", url=database), place(changes)) as target:
+    with opened(postgres("log", url=database), context(changes)) as target:
         target.write(0, changes)
     assert asked(database, "SELECT * FROM mirror ORDER BY 1") == [("cup", 2.0), ("pot", 1.0)]
     assert asked(database, "SELECT * FROM upsert ORDER BY 1") == [("cup", 2.0), ("pot", 1.0), ("tea", 3.5)]
     assert asked(database, "SELECT product, _deleted FROM log ORDER BY 1")[2] == ("tea", True)
 
 
-def test_every_type_arrives_as_it_was(database: str, place: Places) -> None:
+def test_values_of_every_type_are_written_unchanged(database: str, context: Contexts) -> None:
     rows = pa.table(
         {
             "text": ['a"b,\n\\', "", None],
@@ -111,7 +119,7 @@ def test_every_type_arrives_as_it_was(database: str, place: Places) -> None:
             "parts": [{"x": 1, "y": None}, {"x": 2, "y": "z"}, None],
         }
     )
-    with opened(postgres("types", url=database), place(rows)) as target:
+    with opened(postgres("types", url=database), context(rows)) as target:
         target.write(0, rows)
         target.write(1, rows.slice(1, 1))
     found = asked(database, "SELECT * FROM types")
@@ -121,21 +129,19 @@ def test_every_type_arrives_as_it_was(database: str, place: Places) -> None:
     ]
 
 
-def test_rows_that_the_table_does_not_take_are_named_and_nothing_is_written(
-    database: str, place: Places
-) -> None:
+def test_rejected_rows_are_named_and_nothing_is_written(database: str, context: Contexts) -> None:
     asked(database, "CREATE TABLE stock (item text PRIMARY KEY, n int CHECK (n >= 0))")
     rows = pa.table({"item": [f"i{n}" for n in range(40)], "n": range(40)})
     bad = rows.set_column(1, "n", pa.array([-1 if n in (7, 30) else n for n in range(40)]))
     bad = bad.set_column(0, "item", pa.array(["a\0b" if n == 12 else f"i{n}" for n in range(40)]))
-    with opened(postgres("stock", key="item", url=database), place(rows)) as target:
-        with pytest.raises(Refused, match="3 rows were refused") as refusal:
+    with opened(postgres("stock", key="item", url=database), context(rows)) as target:
+        with pytest.raises(RowsRejected, match="3 rows were rejected") as refusal:
             target.write(0, bad)
         assert sorted(refusal.value.rows) == [7, 12, 30]
         assert 'violates check constraint "stock_n_check"' in refusal.value.rows[7]
-        assert refusal.value.final
+        assert not refusal.value.retryable
         assert asked(database, "SELECT count(*) FROM stock") == [(0,)]
-        assert target.newest() is None
+        assert target.last_batch() is None
         target.write(0, rows)
     assert asked(database, "SELECT count(*) FROM stock") == [(40,)]
 
@@ -158,29 +164,29 @@ UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
     ],
 )
 @pytest.mark.parametrize("mode", ["upsert", "mirror"])
-def test_of_keys_that_are_equal_to_the_database_the_last_row_counts(
-    database: str, place: Places, column: str, keys: list[Any], kind: pa.DataType, mode: Any
+def test_the_last_row_counts_among_keys_that_the_database_treats_as_equal(
+    database: str, context: Contexts, column: str, keys: list[Any], kind: pa.DataType, mode: Any
 ) -> None:
     asked(database, f"CREATE TABLE t (k {column} PRIMARY KEY, v int)")
     asked(database, f"CREATE TABLE other (k {column} PRIMARY KEY, v int)")
     rows = pa.table({"k": pa.array(keys, kind), "v": pa.array([1, 2], pa.int32())})
     for table, order in (("t", [0, 1]), ("other", [1, 0])):
-        with opened(postgres(table, key="k", mode=mode, url=database), place(rows)) as target:
+        with opened(postgres(table, key="k", mode=mode, url=database), context(rows)) as target:
             target.write(0, rows.take(order))
     assert asked(database, "SELECT v FROM t UNION ALL SELECT v FROM other") == [(2,), (1,)]
 
 
-def test_a_deletion_meets_the_row_that_the_database_takes_for_the_same(database: str, place: Places) -> None:
+def test_a_delete_uses_the_key_equality_of_the_database(database: str, context: Contexts) -> None:
     asked(database, "CREATE TABLE t (k uuid PRIMARY KEY, v int)")
     rows = pa.table({"k": [UUID, UUID.upper()], "v": pa.array([1, 2], pa.int32()), "_deleted": [False, True]})
-    with opened(postgres("t", key="k", mode="mirror", url=database), place(rows)) as target:
+    with opened(postgres("t", key="k", mode="mirror", url=database), context(rows)) as target:
         target.write(0, rows)
         assert asked(database, "SELECT * FROM t") == []
         target.write(1, rows.take([1, 0]))
     assert asked(database, "SELECT v FROM t") == [(1,)]
 
 
-def test_keys_that_only_a_trigger_makes_equal_are_written_in_order(database: str, place: Places) -> None:
+def test_keys_that_a_trigger_makes_equal_are_written_in_order(database: str, context: Contexts) -> None:
     asked(database, "CREATE TABLE t (k text PRIMARY KEY, v int)")
     asked(
         database,
@@ -189,30 +195,32 @@ def test_keys_that_only_a_trigger_makes_equal_are_written_in_order(database: str
         "CREATE TRIGGER low BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION lower_key()",
     )
     rows = pa.table({"k": ["tea", "cup", "TEA"], "v": pa.array([1, 2, 3], pa.int32())})
-    with opened(postgres("t", key="k", url=database), place(rows)) as target:
+    with opened(postgres("t", key="k", url=database), context(rows)) as target:
         target.write(0, rows)
-        assert target.newest() == 0
+        assert target.last_batch() == 0
     assert asked(database, "SELECT v FROM t ORDER BY v") == [(2,), (3,)]
 
 
 @pytest.mark.parametrize("constraint", ["PRIMARY KEY", "UNIQUE"])
-def test_a_key_whose_constraint_is_deferrable_is_refused_before_anything_is_written(
-    database: str, place: Places, constraint: str
+def test_a_deferrable_key_constraint_is_rejected_before_anything_is_written(
+    database: str, context: Contexts, constraint: str
 ) -> None:
     asked(database, f"CREATE TABLE t (product text {constraint} DEFERRABLE, revenue float8)")
-    with pytest.raises(Unsuitable, match="is DEFERRABLE, and INSERT … ON CONFLICT does not support that"):
-        postgres("t", key="product", url=database).open(place(SALES))
+    with pytest.raises(
+        IncompatibleTarget, match="is DEFERRABLE, and INSERT … ON CONFLICT does not support that"
+    ):
+        postgres("t", key="product", url=database).open(context(SALES))
 
 
-def test_columns_that_an_index_only_includes_are_not_of_its_key(database: str, place: Places) -> None:
+def test_included_columns_of_an_index_are_not_part_of_its_key(database: str, context: Contexts) -> None:
     asked(database, "CREATE TABLE t (product text, revenue float8)")
     asked(database, "CREATE UNIQUE INDEX ON t (product) INCLUDE (revenue)")
-    with opened(postgres("t", key="product", url=database), place(SALES)) as target:
+    with opened(postgres("t", key="product", url=database), context(SALES)) as target:
         target.write(0, SALES)
     assert asked(database, "SELECT count(*) FROM t") == [(2,)]
 
 
-def test_rows_that_a_deferred_constraint_refuses_are_found(database: str, place: Places) -> None:
+def test_rows_that_violate_a_deferred_constraint_are_found(database: str, context: Contexts) -> None:
     asked(database, "CREATE TABLE product (name text PRIMARY KEY)")
     asked(database, "INSERT INTO product VALUES ('tea')")
     asked(
@@ -220,23 +228,23 @@ def test_rows_that_a_deferred_constraint_refuses_are_found(database: str, place:
         "CREATE TABLE sold (product text PRIMARY KEY REFERENCES product INITIALLY DEFERRED, revenue float8)",
     )
     with (
-        opened(postgres("sold", key="product", url=database), place(SALES)) as target,
-        pytest.raises(Refused, match="foreign key") as refusal,
+        opened(postgres("sold", key="product", url=database), context(SALES)) as target,
+        pytest.raises(RowsRejected, match="foreign key") as refusal,
     ):
         target.write(0, SALES)
     assert list(refusal.value.rows) == [1]
 
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
-def test_a_batch_of_nothing_but_bad_rows_is_copied_a_few_times_only(
-    database: str, place: Places, mode: Any
+def test_a_batch_of_only_bad_rows_is_copied_at_most_three_times(
+    database: str, context: Contexts, mode: Any
 ) -> None:
     asked(database, "CREATE TABLE stock (item text PRIMARY KEY, n int CHECK (n < 0))")
     rows = pa.table({"item": [f"i{n}" for n in range(500)], "n": pa.array(range(500), pa.int32())})
     key = "item" if mode == "upsert" else ()
-    with opened(postgres("stock", key=key, mode=mode, url=database), place(rows)) as target:
+    with opened(postgres("stock", key=key, mode=mode, url=database), context(rows)) as target:
         copies = _counted_copies(target)
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RowsRejected) as refusal:
             target.write(0, rows)
     assert list(refusal.value.rows) == list(range(500))
     assert len(copies) <= 3
@@ -244,7 +252,7 @@ def test_a_batch_of_nothing_but_bad_rows_is_copied_a_few_times_only(
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_rows_that_the_columns_cannot_hold_are_found_in_one_pass(
-    database: str, place: Places, mode: Any
+    database: str, context: Contexts, mode: Any
 ) -> None:
     asked(database, "CREATE TYPE size AS ENUM ('small', 'large')")
     asked(
@@ -268,9 +276,9 @@ def test_rows_that_the_columns_cannot_hold_are_found_in_one_pass(
         }
     )
     key = "k" if mode == "upsert" else ()
-    with opened(postgres("t", key=key, mode=mode, url=database), place(rows)) as target:
+    with opened(postgres("t", key=key, mode=mode, url=database), context(rows)) as target:
         copies = _counted_copies(target)
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RowsRejected) as refusal:
             target.write(0, rows)
         assert list(refusal.value.rows) == [3, 5, 8, 9]
         assert "value too long for type character varying(3)" in refusal.value.rows[5]
@@ -293,26 +301,26 @@ def _counted_copies(target: Any) -> list[Any]:
     return copies
 
 
-def test_rows_without_a_key_are_refused_each(database: str, place: Places) -> None:
+def test_each_row_without_a_key_is_rejected(database: str, context: Contexts) -> None:
     rows = pa.table({"product": ["tea", None, None], "revenue": [1.0, 2.0, 3.0]})
     sink = postgres("revenue", key="product", url=database)
-    with opened(sink, place(rows)) as target, pytest.raises(Refused) as refusal:
+    with opened(sink, context(rows)) as target, pytest.raises(RowsRejected) as refusal:
         target.write(0, rows)
     assert list(refusal.value.rows) == [1, 2]
 
 
-def test_a_row_whose_foreign_key_is_on_its_way_may_be_taken_later(database: str, place: Places) -> None:
+def test_a_missing_foreign_key_is_retryable(database: str, context: Contexts) -> None:
     asked(database, "CREATE TABLE product (name text PRIMARY KEY)")
     asked(database, "CREATE TABLE sold (product text PRIMARY KEY REFERENCES product, revenue float8)")
-    with opened(postgres("sold", key="product", url=database), place(SALES)) as target:
-        with pytest.raises(Refused, match="foreign key") as refusal:
+    with opened(postgres("sold", key="product", url=database), context(SALES)) as target:
+        with pytest.raises(RowsRejected, match="foreign key") as refusal:
             target.write(0, SALES)
-        assert not refusal.value.final
+        assert refusal.value.retryable
 
 
-def test_a_key_that_somebody_else_inserts_meanwhile_is_updated(database: str, place: Places) -> None:
+def test_a_key_that_another_program_inserts_concurrently_is_updated(database: str, context: Contexts) -> None:
     with (
-        opened(postgres("revenue", key="product", url=database), place(SALES)) as target,
+        opened(postgres("revenue", key="product", url=database), context(SALES)) as target,
         psycopg.connect(database) as other,
         ThreadPoolExecutor() as threads,
     ):
@@ -330,20 +338,20 @@ def test_a_key_that_somebody_else_inserts_meanwhile_is_updated(database: str, pl
     ]
 
 
-def test_rows_that_are_nothing_but_their_key_are_there_once(database: str, place: Places) -> None:
+def test_rows_that_consist_of_their_key_are_inserted_once(database: str, context: Contexts) -> None:
     rows = pa.table({"day": [date(2026, 1, 1), date(2026, 1, 2)], "product": ["tea", "cup"]})
-    with opened(postgres("sold", key=["day", "product"], url=database), place(rows)) as target:
+    with opened(postgres("sold", key=["day", "product"], url=database), context(rows)) as target:
         target.write(0, rows)
         target.write(1, rows)
         target.write(2, rows.slice(0, 1))
     assert asked(database, "SELECT count(*) FROM sold") == [(2,)]
 
 
-def test_columns_that_the_table_lacks_are_added(database: str, place: Places) -> None:
-    with opened(postgres("revenue", key="product", url=database), place(SALES)) as target:
+def test_missing_columns_are_added_to_the_table(database: str, context: Contexts) -> None:
+    with opened(postgres("revenue", key="product", url=database), context(SALES)) as target:
         target.write(0, SALES)
     more = SALES.append_column("city", pa.array(["Oslo", None]))
-    with opened(postgres("revenue", key="product", url=database), place(more)) as target:
+    with opened(postgres("revenue", key="product", url=database), context(more)) as target:
         target.write(1, more)
     assert asked(database, "SELECT city FROM revenue ORDER BY product") == [(None,), ("Oslo",)]
 
@@ -353,21 +361,21 @@ def test_columns_that_the_table_lacks_are_added(database: str, place: Places) ->
     [
         ("product text PRIMARY KEY, revenue boolean", "column revenue is of type boolean, and the rows have"),
         ("product int PRIMARY KEY, revenue float8", "column product is of type integer"),
-        ("product text PRIMARY KEY, city text NOT NULL", "city must not be null and has no default"),
+        ("product text PRIMARY KEY, city text NOT NULL", "city is NOT NULL without a default"),
         ("product text, revenue float8", r"CREATE UNIQUE INDEX ON revenue \(product\)"),
         ("name text PRIMARY KEY, revenue float8", "its key has no column product"),
     ],
 )
-def test_a_table_that_is_another_one_is_refused_before_anything_is_written(
-    database: str, place: Places, table: str, message: str
+def test_an_incompatible_table_is_rejected_before_anything_is_written(
+    database: str, context: Contexts, table: str, message: str
 ) -> None:
     asked(database, f"CREATE TABLE revenue ({table})")
-    with pytest.raises(Unsuitable, match=message):
-        postgres("revenue", key="product", url=database).open(place(SALES))
-    assert asked(database, "SELECT to_regclass('headrace_marks')") == [(None,)]
+    with pytest.raises(IncompatibleTarget, match=message):
+        postgres("revenue", key="product", url=database).open(context(SALES))
+    assert asked(database, "SELECT to_regclass('headrace_batch_markers')") == [(None,)]
 
 
-def test_a_table_of_other_but_fitting_types_is_taken_as_it_is(database: str, place: Places) -> None:
+def test_a_table_with_other_compatible_types_is_used_unchanged(database: str, context: Contexts) -> None:
     asked(database, "CREATE SCHEMA shop")
     asked(
         database,
@@ -375,51 +383,51 @@ def test_a_table_of_other_but_fitting_types_is_taken_as_it_is(database: str, pla
         "at timestamp(3) with time zone DEFAULT now())",
     )
     rows = SALES.append_column("at", pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * 2))
-    with opened(postgres("shop.revenue", key="product", url=database), place(rows)) as target:
+    with opened(postgres("shop.revenue", key="product", url=database), context(rows)) as target:
         target.write(0, rows)
     assert asked(database, "SELECT product, revenue FROM shop.revenue ORDER BY product") == [
         ("cup", Decimal("9.0")),
         ("tea", Decimal("3.5")),
     ]
-    assert asked(database, "SELECT batch FROM shop.headrace_marks") == [(0,)]
+    assert asked(database, "SELECT batch FROM shop.headrace_batch_markers") == [(0,)]
 
 
-def test_a_server_that_is_not_there_or_goes_away_is_unavailable(
-    postgres_server: PostgresServer, database: str, place: Places, closed_port: int
+def test_an_unreachable_or_stopped_server_is_unavailable(
+    postgres_server: PostgresServer, database: str, context: Contexts, closed_port: int
 ) -> None:
     away = f"postgresql://postgres@127.0.0.1:{closed_port}/shop"
-    with pytest.raises(Unavailable, match=r"^postgres sales: .*refused"):
-        postgres("sales", url=away).open(place(SALES))
-    with opened(postgres("sales", url=database), place(SALES)) as target:
+    with pytest.raises(TargetUnavailable, match=r"^postgres sales: .*refused"):
+        postgres("sales", url=away).open(context(SALES))
+    with opened(postgres("sales", url=database), context(SALES)) as target:
         asked(
             database,
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE application_name = 'headrace shop.revenue' AND datname = current_database()",
         )
-        with pytest.raises(Unavailable, match=r"terminat|closed|lost"):
+        with pytest.raises(TargetUnavailable, match=r"terminat|closed|lost"):
             target.write(0, SALES)
 
 
-def test_nothing_that_is_shown_holds_the_password(place: Places) -> None:
+def test_the_password_is_not_printed(context: Contexts) -> None:
     sink = postgres("sales", url="postgresql://joe:s3cret@127.0.0.1:1/shop")
     assert "s3cret" not in repr(sink) + sink.name
-    with pytest.raises(Unavailable) as fault:
-        sink.open(place(SALES))
+    with pytest.raises(TargetUnavailable) as fault:
+        sink.open(context(SALES))
     assert "s3cret" not in str(fault.value)
-    with pytest.raises(Unsuitable) as wrong:
-        postgres("sales", url="postgresql://joe:s3cret@[host/shop").open(place(SALES))
+    with pytest.raises(IncompatibleTarget) as wrong:
+        postgres("sales", url="postgresql://joe:s3cret@[host/shop").open(context(SALES))
     assert "s3cret" not in str(wrong.value)
     assert wrong.value.__cause__ is None
 
 
-def test_the_address_comes_from_the_environment(
-    database: str, place: Places, monkeypatch: pytest.MonkeyPatch
+def test_the_url_comes_from_the_environment(
+    database: str, context: Contexts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HEADRACE_POSTGRES", raising=False)
     with pytest.raises(Misuse, match="set HEADRACE_POSTGRES in the environment"):
-        postgres("sales").open(place(SALES))
+        postgres("sales").open(context(SALES))
     monkeypatch.setenv("HEADRACE_POSTGRES", database)
-    with opened(postgres("sales"), place(SALES)) as target:
+    with opened(postgres("sales"), context(SALES)) as target:
         target.write(0, SALES)
     assert asked(database, "SELECT count(*) FROM sales") == [(2,)]
 
@@ -427,22 +435,20 @@ def test_the_address_comes_from_the_environment(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"table": "a.b.c"}, "write the table's name"),
+        ({"table": "a.b.c"}, "write the name of the table"),
         ({"table": "t", "mode": "mirror"}, 'needs a key: name its columns, for example key="id"'),
         ({"table": "t", "mode": "merge"}, "use upsert, append or mirror"),
         ({"table": "t", "key": ["a", "a"]}, "name each column of the key once"),
-        ({"table": "t", "tries": 0}, "tries is at least 1"),
+        ({"table": "t", "max_attempts": 0}, "max_attempts must be at least 1"),
     ],
 )
-def test_an_output_that_makes_no_sense_is_refused_when_it_is_declared(
-    arguments: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_declaration_is_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(Misuse, match=message):
         postgres(**arguments)
 
 
-def test_a_key_that_the_rows_do_not_have_is_named(database: str, place: Places) -> None:
+def test_a_missing_key_column_is_named(database: str, context: Contexts) -> None:
     with pytest.raises(
-        Unsuitable, match="keyed by id, but the job's rows have only the columns product, rev"
+        IncompatibleTarget, match="keyed by id, but the job's rows have only the columns product, rev"
     ):
-        postgres("sales", key="id", url=database).open(place(SALES))
+        postgres("sales", key="id", url=database).open(context(SALES))

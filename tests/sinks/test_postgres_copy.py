@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
 from headrace.sinks.postgres import postgres
-from headrace.sinks.postgres_copy import binary_of, is_binary
-from headrace.sinks.sink import Place, Refused
+from headrace.sinks.postgres_copy import encode_binary, is_binary_compatible
+from headrace.sinks.sink import RowsRejected, SinkContext
 
-Places = Callable[..., Place]
+Contexts = Callable[..., SinkContext]
 TABLE = (
     "flag boolean, byte smallint, small smallint, whole integer, large bigint, less real, "
     'real double precision, day date, at timestamptz, "local" timestamp, name text, short varchar(5), '
@@ -58,33 +58,39 @@ WITH_NULLS = ROWS.flatmap(lambda row: st.tuples(*(st.sampled_from([value, None])
 
 @given(given_rows=st.lists(WITH_NULLS, min_size=1, max_size=20), skipped=st.integers(0, 3))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_postgresql_reads_is_what_was_given(database: str, given_rows: list[Any], skipped: int) -> None:
+def test_postgresql_reads_the_binary_format_unchanged(
+    database: str, given_rows: list[Any], skipped: int
+) -> None:
     rows = [dict(zip(SCHEMA.names, row, strict=True)) for row in given_rows]
     table = pa.Table.from_pylist([{}] * skipped + rows, schema=SCHEMA).slice(skipped)
     with psycopg.connect(database, row_factory=dict_row) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TEMPORARY TABLE given ({TABLE}); SET TimeZone = 'UTC'")
         with cursor.copy("COPY given FROM STDIN (FORMAT binary)") as copy:
-            copy.write(binary_of(table))
+            copy.write(encode_binary(table))
         # As text, the fewest digits of a `real` would come back, which are another number as a `double`.
         assert cursor.execute("SELECT * FROM given", binary=True).fetchall() == rows
 
 
-def test_a_table_that_is_made_is_written_in_binary_form(database: str) -> None:
+def test_a_created_table_is_written_in_the_binary_format(database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute(f"CREATE TABLE given ({TABLE})")
         kinds = connection.execute(
             "SELECT format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = 'given'::regclass AND attnum > 0"
         ).fetchall()
-    assert all(is_binary(kind, column) for kind, (column,) in zip(SCHEMA.types, kinds, strict=True))
+    assert all(
+        is_binary_compatible(kind, column) for kind, (column,) in zip(SCHEMA.types, kinds, strict=True)
+    )
 
 
-def test_values_that_postgresql_does_not_have_are_refused_one_by_one(database: str, place: Places) -> None:
+def test_values_outside_of_postgresqls_range_are_rejected_one_by_one(
+    database: str, context: Contexts
+) -> None:
     times = pa.array([0, np.iinfo(np.int64).min, 1, -(2**62)], pa.timestamp("us", "UTC"))
     days = pa.array([date(1, 1, 1), date(9999, 12, 31), date(1970, 1, 1), None])
     rows = pa.table({"name": ["a", "b", "c\0", "d"], "at": times, "day": days})
-    with closing(postgres("given", key="name", url=database).open(place(rows))) as target:
-        with pytest.raises(Refused) as refusal:
+    with closing(postgres("given", key="name", url=database).open(context(rows))) as target:
+        with pytest.raises(RowsRejected) as refusal:
             target.write(0, rows)
         assert sorted(refusal.value.rows) == [1, 2, 3]
         assert "out of range" in refusal.value.rows[1]
@@ -95,9 +101,9 @@ def test_values_that_postgresql_does_not_have_are_refused_one_by_one(database: s
     assert found == [("a", datetime(1970, 1, 1, tzinfo=UTC), date(1, 1, 1))]
 
 
-def test_rows_of_narrower_types_than_were_declared_are_widened(database: str, place: Places) -> None:
+def test_rows_of_narrower_types_are_widened(database: str, context: Contexts) -> None:
     declared = pa.table({"id": pa.array([1], pa.int64())})
-    with closing(postgres("given", key="id", url=database).open(place(declared))) as target:
+    with closing(postgres("given", key="id", url=database).open(context(declared))) as target:
         target.write(0, pa.table({"id": pa.array([7, 8], pa.int32())}))
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT id FROM given ORDER BY id").fetchall() == [(7,), (8,)]

@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sinks.rows import texts_of
+from headrace.sinks.rows import format_texts
 
 
 @given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False)))
-def test_numbers_are_as_in_json(numbers: list[float | None]) -> None:
-    texts = texts_of(pa.chunked_array([numbers], pa.float64())).to_pylist()
+def test_numbers_are_formatted_as_in_json(numbers: list[float | None]) -> None:
+    texts = format_texts(pa.chunked_array([numbers], pa.float64())).to_pylist()
     assert texts == [None if number is None else json.dumps(number) for number in numbers]
 
 
 @given(st.lists(st.none() | st.datetimes()), st.sampled_from([None, "UTC"]))
-def test_times_have_a_t_microseconds_and_their_zone(times: list[datetime | None], zone: str | None) -> None:
+def test_times_are_iso_8601_with_microseconds_and_zone(
+    times: list[datetime | None], zone: str | None
+) -> None:
     column = pa.chunked_array([pa.array(times, pa.timestamp("us")).cast(pa.timestamp("us", zone))])
     ending = "" if zone is None else "Z"
-    assert texts_of(column).to_pylist() == [
+    assert format_texts(column).to_pylist() == [
         None if time is None else time.isoformat(timespec="microseconds") + ending for time in times
     ]
 
@@ -44,5 +46,5 @@ def test_times_have_a_t_microseconds_and_their_zone(times: list[datetime | None]
         (["a"], '["a"]'),
     ],
 )
-def test_values_of_every_type_are_as_in_json_without_quotes(value: Any, text: str) -> None:
-    assert texts_of(pa.chunked_array([[value, None], [value]])).to_pylist() == [text, None, text]
+def test_values_of_every_type_are_formatted_as_in_json_without_quotes(value: Any, text: str) -> None:
+    assert format_texts(pa.chunked_array([[value, None], [value]])).to_pylist() == [text, None, text]

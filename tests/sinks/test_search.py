@@ -19,7 +19,14 @@ from headrace.cli.app import app
 from headrace.errors import Misuse
 from headrace.folders import LocalFolder
 from headrace.sinks.search import NoSuchIndex, SearchIndex, SearchSink, search, search_index
-from headrace.sinks.sink import Place, Refused, Sink, Superseded, Unavailable, Unsuitable
+from headrace.sinks.sink import (
+    IncompatibleTarget,
+    RowsRejected,
+    Sink,
+    SinkContext,
+    TargetUnavailable,
+    WriterFenced,
+)
 from headrace.testing.sinks import SinkContract
 from headrace.testing.sinks import rows as sold
 from tests.sinks import search_writer, writing
@@ -41,8 +48,8 @@ CUP = {"id": 2, "name": "Tea cup", "city": "New York", "price": 8.0, "at": NOON}
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(
+def context(tmp_path: Path) -> SinkContext:
+    return SinkContext(
         job="my.shop.products",
         generation=1,
         schema=SCHEMA,
@@ -51,9 +58,9 @@ def place(tmp_path: Path) -> Place:
     )
 
 
-def write(place: Place, batch: int, *rows: dict[str, Any], sink: SearchSink = PRODUCTS) -> None:
-    table = pa.Table.from_pylist([{"_deleted": False, **row} for row in rows], place.schema)
-    assert writing.write(sink, place, batch, table) == batch
+def write(context: SinkContext, batch: int, *rows: dict[str, Any], sink: SearchSink = PRODUCTS) -> None:
+    table = pa.Table.from_pylist([{"_deleted": False, **row} for row in rows], context.schema)
+    assert writing.write(sink, context, batch, table) == batch
 
 
 class TestTheContract(SinkContract):
@@ -65,15 +72,15 @@ class TestTheContract(SinkContract):
     def read(self) -> list[dict[str, Any]]:
         return [hit.row for hit in SearchIndex(self.folder / "sales").find("*", limit=1_000_000)]
 
-    def test_jobs_do_not_know_of_one_another(self) -> None:
+    def test_jobs_have_separate_markers(self) -> None:
         """One after the other: an index has one writer at a time."""
         with self._opened() as one:
             one.write(7, sold(("tea", 1.0)))
         with self._opened(job="shop.other") as other:
-            assert other.newest() is None
+            assert other.last_batch() is None
             other.write(0, sold(("cup", 2.0)))
         with self._opened() as one:
-            assert one.newest() == 7
+            assert one.last_batch() == 7
         assert self._held() == [("cup", 2.0), ("tea", 1.0)]
 
 
@@ -81,8 +88,8 @@ def found(tmp_path: Path, query: str) -> list[int]:
     return sorted(hit.row["id"] for hit in search_index("products", state=str(tmp_path)).find(query))
 
 
-def test_rows_are_found_by_their_words_and_columns(tmp_path: Path, place: Place) -> None:
-    write(place, 0, TEA, CUP)
+def test_rows_are_found_by_words_and_columns(tmp_path: Path, context: SinkContext) -> None:
+    write(context, 0, TEA, CUP)
     answers = {
         "tea": [1, 2],
         "tea AND cup": [2],
@@ -100,85 +107,87 @@ def test_rows_are_found_by_their_words_and_columns(tmp_path: Path, place: Place)
     assert best.row == CUP | {"at": "2026-01-01T12:00:00.000000Z"}
 
 
-def test_english_words_are_found_in_all_their_forms(tmp_path: Path, place: Place) -> None:
-    write(place, 0, CUP, sink=search("products", key="id", text=["name"], words="English"))
+def test_the_english_analyzer_stems_words(tmp_path: Path, context: SinkContext) -> None:
+    write(context, 0, CUP, sink=search("products", key="id", text=["name"], analyzer="english"))
     assert found(tmp_path, "cups") == [2]
 
 
-def test_a_row_takes_the_place_of_the_one_before_and_deletes_go(tmp_path: Path, place: Place) -> None:
-    write(place, 0, TEA, TEA | {"name": "Black tea"}, CUP)
+def test_a_row_replaces_the_row_with_its_key_and_deletes_remove_it(
+    tmp_path: Path, context: SinkContext
+) -> None:
+    write(context, 0, TEA, TEA | {"name": "Black tea"}, CUP)
     reader = search_index("products", state=str(tmp_path))
     assert [hit.row["name"] for hit in reader.find("name:tea AND city:Oslo")] == ["Black tea"]
-    write(place, 1, TEA | {"name": "Coffee"}, CUP | {"_deleted": True})
+    write(context, 1, TEA | {"name": "Coffee"}, CUP | {"_deleted": True})
     assert [hit.row["name"] for hit in reader.find("*")] == ["Coffee"]
     assert reader.count() == 1
 
 
-def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path, place: Place) -> None:
-    write(place, 3, TEA)
-    write(place, 3, CUP)
+def test_a_repeated_batch_changes_nothing(tmp_path: Path, context: SinkContext) -> None:
+    write(context, 3, TEA)
+    write(context, 3, CUP)
     assert found(tmp_path, "*") == [1]
 
 
-def test_a_new_generation_begins_with_nothing_and_ends_the_one_before(tmp_path: Path, place: Place) -> None:
-    write(place, 3, TEA)
-    write(replace(place, generation=2), 0, CUP)
-    with pytest.raises(Superseded, match="later run"):
-        write(place, 4, TEA)
+def test_a_new_generation_starts_over_and_fences_the_old_one(tmp_path: Path, context: SinkContext) -> None:
+    write(context, 3, TEA)
+    write(replace(context, generation=2), 0, CUP)
+    with pytest.raises(WriterFenced, match="later run"):
+        write(context, 4, TEA)
     assert found(tmp_path, "*") == [1, 2]
 
 
-def test_one_process_writes_at_a_time(place: Place) -> None:
-    target = PRODUCTS.open(place)
-    with pytest.raises(Unavailable, match="another process"):
-        PRODUCTS.open(place)
+def test_only_one_process_writes_an_index(context: SinkContext) -> None:
+    target = PRODUCTS.open(context)
+    with pytest.raises(TargetUnavailable, match="another process"):
+        PRODUCTS.open(context)
     target.close()
-    PRODUCTS.open(place).close()
+    PRODUCTS.open(context).close()
 
 
-def test_rows_without_a_key_are_refused_and_nothing_is_written(tmp_path: Path, place: Place) -> None:
-    with pytest.raises(Refused) as refused:
-        write(place, 0, TEA, TEA, CUP | {"id": None})
+def test_rows_without_a_key_are_rejected_and_nothing_is_written(tmp_path: Path, context: SinkContext) -> None:
+    with pytest.raises(RowsRejected) as refused:
+        write(context, 0, TEA, TEA, CUP | {"id": None})
     assert refused.value.rows == {2: "id is null"}
     by_name = search("products", key="name")
-    with pytest.raises(Refused, match="longer than"):
-        write(place, 0, TEA | {"name": "x" * 70_000}, sink=replace(by_name, path=tmp_path / "other"))
+    with pytest.raises(RowsRejected, match="longer than"):
+        write(context, 0, TEA | {"name": "x" * 70_000}, sink=replace(by_name, path=tmp_path / "other"))
     assert found(tmp_path, "*") == []
 
 
-def test_an_index_of_other_columns_is_left_alone(place: Place) -> None:
-    write(place, 0, TEA)
-    with pytest.raises(Unsuitable, match=r"headrace job reset my\.shop\.products"):
-        search("products", key="name", text=["name"]).open(place)
+def test_an_index_of_other_columns_is_not_changed(context: SinkContext) -> None:
+    write(context, 0, TEA)
+    with pytest.raises(IncompatibleTarget, match=r"headrace job reset my\.shop\.products"):
+        search("products", key="name", text=["name"]).open(context)
 
 
 @pytest.mark.parametrize(
     ("sink", "complaint"),
     [
         (search("products", key="nr"), "needs nr"),
-        (search("products", key="id", text=["price"]), "no text to search in price"),
+        (search("products", key="id", text=["price"]), "no text columns in price"),
     ],
 )
-def test_columns_that_do_not_fit_are_named(place: Place, sink: SearchSink, complaint: str) -> None:
-    with pytest.raises(Unsuitable, match=complaint):
-        sink.open(place)
+def test_invalid_columns_are_named(context: SinkContext, sink: SearchSink, complaint: str) -> None:
+    with pytest.raises(IncompatibleTarget, match=complaint):
+        sink.open(context)
 
 
 @pytest.mark.parametrize("query", ["(((", "nothing:tea", "price:[a TO b]"])
-def test_a_query_that_is_none_is_explained(tmp_path: Path, place: Place, query: str) -> None:
-    write(place, 0, TEA)
-    with pytest.raises(Misuse, match=r"cannot be read as a query.*name, city, price"):
+def test_an_invalid_query_is_explained(tmp_path: Path, context: SinkContext, query: str) -> None:
+    write(context, 0, TEA)
+    with pytest.raises(Misuse, match=r"is not a valid query.*name, city, price"):
         found(tmp_path, query)
 
 
-def test_an_index_that_is_not_there_is_named_with_those_that_are(tmp_path: Path, place: Place) -> None:
-    write(place, 0, TEA)
-    with pytest.raises(NoSuchIndex, match=r"there are: products"):
+def test_the_error_for_a_missing_index_lists_the_existing_ones(tmp_path: Path, context: SinkContext) -> None:
+    write(context, 0, TEA)
+    with pytest.raises(NoSuchIndex, match=r"existing: products"):
         search_index("tea", state=str(tmp_path))
 
 
-def test_the_command_prints_what_is_found(tmp_path: Path, place: Place) -> None:
-    write(place, 0, TEA, CUP)
+def test_the_command_prints_the_matches(tmp_path: Path, context: SinkContext) -> None:
+    write(context, 0, TEA, CUP)
     run = CliRunner().invoke(app, ["search", "products", "cup", "--state", str(tmp_path)])
     score, *row = run.stdout.splitlines()[1].split()
     assert float(score) > 0
@@ -189,7 +198,7 @@ def test_the_command_prints_what_is_found(tmp_path: Path, place: Place) -> None:
     assert [hit["row"]["name"] for hit in json.loads(run.stdout)] in (["Green tea"], ["Tea cup"])
     assert "the best 1 of 2 rows" in run.stderr
     run = CliRunner().invoke(app, ["search", "cups", "tea", "--state", str(tmp_path)])
-    assert (run.exit_code, "there are: products" in run.stderr) == (1, True)
+    assert (run.exit_code, "existing: products" in run.stderr) == (1, True)
 
 
 @pytest.fixture
@@ -208,7 +217,7 @@ def writer(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-def test_a_kill_in_the_middle_leaves_a_whole_batch(tmp_path: Path, writer: Any) -> None:
+def test_a_kill_during_a_batch_leaves_a_complete_batch(tmp_path: Path, writer: Any) -> None:
     last = -1
     for lines in (1, 3, 7):
         process = writer()
@@ -219,9 +228,9 @@ def test_a_kill_in_the_middle_leaves_a_whole_batch(tmp_path: Path, writer: Any) 
         index = SearchIndex(tmp_path / "search/numbers")
         batches = {hit.row["batch"] for hit in index.find("*", limit=search_writer.ROWS + 1)}
         assert index.count() == search_writer.ROWS
-        target = search_writer.SINK.open(search_writer.place(tmp_path))
-        assert batches == {target.newest()}
-        assert target.newest() >= last  # what was said to be done is there
+        target = search_writer.SINK.open(search_writer.context(tmp_path))
+        assert batches == {target.last_batch()}
+        assert target.last_batch() >= last  # what was said to be done is there
         target.close()
 
 
@@ -233,14 +242,14 @@ BATCHES = st.lists(
 
 @settings(max_examples=20)
 @given(batches=BATCHES)
-def test_whatever_comes_the_index_has_the_newest_rows(
+def test_the_index_has_the_latest_rows_after_random_batches(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[int, str, bool]]]
 ) -> None:
     path = tmp_path_factory.mktemp("model")
-    place = Place(job="a.b", generation=1, schema=SCHEMA, folder=LocalFolder(path), state=path)
+    context = SinkContext(job="a.b", generation=1, schema=SCHEMA, folder=LocalFolder(path), state=path)
     expected: dict[int, str] = {}
     for number, batch in enumerate(batches):
-        write(place, number, *({"id": key, "name": name, "_deleted": gone} for key, name, gone in batch))
+        write(context, number, *({"id": key, "name": name, "_deleted": gone} for key, name, gone in batch))
         for key, name, gone in batch:
             expected.pop(key, None)
             expected |= {} if gone else {key: name}

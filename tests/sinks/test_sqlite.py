@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import Misuse
-from headrace.sinks.delivery import Delivery
-from headrace.sinks.sink import Place, Refused, Superseded, Unavailable, Unsuitable
+from headrace.sinks.delivery import SinkDelivery
+from headrace.sinks.sink import IncompatibleTarget, RowsRejected, SinkContext, TargetUnavailable, WriterFenced
 from headrace.sinks.sqlite import sqlite
 
-Places = Callable[..., Place]
+Contexts = Callable[..., SinkContext]
 SALES = pa.table({"product": ["tea", "cup"], "revenue": [3.5, 9.0]})
 
 
@@ -32,8 +32,8 @@ def database(file: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def test_values_are_stored_as_sqlite_knows_them(
-    file: Path, database: sqlite3.Connection, place: Places
+def test_values_are_stored_in_sqlites_types(
+    file: Path, database: sqlite3.Connection, context: Contexts
 ) -> None:
     rows = pa.table(
         {
@@ -49,7 +49,7 @@ def test_values_are_stored_as_sqlite_knows_them(
             "parts": [{"names": ["a", "b"], "price": 1.5}, None],
         }
     )
-    with closing(sqlite("types", file=file).open(place(rows))) as target:
+    with closing(sqlite("types", file=file).open(context(rows))) as target:
         target.write(0, rows)
     assert database.execute("SELECT * FROM types").fetchall() == [
         (
@@ -60,12 +60,12 @@ def test_values_are_stored_as_sqlite_knows_them(
     ]
 
 
-def test_columns_that_the_table_lacks_are_added(
-    file: Path, database: sqlite3.Connection, place: Places
+def test_missing_columns_are_added_to_the_table(
+    file: Path, database: sqlite3.Connection, context: Contexts
 ) -> None:
     more = SALES.append_column("city", pa.array(["Oslo", None]))
     for number, rows in enumerate((SALES, more)):
-        with closing(sqlite("revenue", key="product", file=file).open(place(rows))) as target:
+        with closing(sqlite("revenue", key="product", file=file).open(context(rows))) as target:
             target.write(number, rows)
     assert database.execute("SELECT city FROM revenue ORDER BY product").fetchall() == [(None,), ("Oslo",)]
 
@@ -74,42 +74,42 @@ def test_columns_that_the_table_lacks_are_added(
     ("table", "message"),
     [
         ("product TEXT PRIMARY KEY, revenue TEXT", "column revenue is of type TEXT, and the rows have REAL"),
-        ("product TEXT PRIMARY KEY, city TEXT NOT NULL", "city must not be null and has no default"),
+        ("product TEXT PRIMARY KEY, city TEXT NOT NULL", "city is NOT NULL without a default"),
         ("product TEXT, revenue REAL", r"CREATE UNIQUE INDEX … ON revenue \(product\)"),
         ("name TEXT PRIMARY KEY, revenue REAL", "its key has no column product"),
     ],
 )
-def test_a_table_that_is_another_one_is_refused_before_anything_is_written(
-    file: Path, database: sqlite3.Connection, place: Places, table: str, message: str
+def test_an_incompatible_table_is_rejected_before_anything_is_written(
+    file: Path, database: sqlite3.Connection, context: Contexts, table: str, message: str
 ) -> None:
     database.execute(f"CREATE TABLE revenue ({table})")
-    with pytest.raises(Unsuitable, match=message):
-        sqlite("revenue", key="product", file=file).open(place(SALES))
+    with pytest.raises(IncompatibleTarget, match=message):
+        sqlite("revenue", key="product", file=file).open(context(SALES))
     assert database.execute("SELECT name FROM sqlite_master WHERE name LIKE 'headrace%'").fetchall() == []
 
 
-def test_a_unique_index_is_as_good_as_a_primary_key(
-    file: Path, database: sqlite3.Connection, place: Places
-) -> None:
+def test_a_unique_index_can_be_the_key(file: Path, database: sqlite3.Connection, context: Contexts) -> None:
     database.execute("CREATE TABLE revenue (id INTEGER PRIMARY KEY, product VARCHAR UNIQUE, revenue NUMERIC)")
-    with closing(sqlite("revenue", key="product", file=file).open(place(SALES))) as target:
+    with closing(sqlite("revenue", key="product", file=file).open(context(SALES))) as target:
         target.write(0, SALES)
     assert database.execute("SELECT product, revenue FROM revenue").fetchall() == [("tea", 3.5), ("cup", 9)]
 
 
-def test_rows_that_the_table_does_not_take_are_named_and_nothing_is_written(
-    file: Path, database: sqlite3.Connection, place: Places
+def test_rejected_rows_are_named_and_nothing_is_written(
+    file: Path, database: sqlite3.Connection, context: Contexts
 ) -> None:
     database.execute("CREATE TABLE stock (item TEXT, n INTEGER CHECK (n >= 0))")
     rows = pa.table(
         {"item": [f"i{n}" for n in range(20)], "n": [-1 if n in (3, 17) else n for n in range(20)]}
     )
-    with closing(sqlite("stock", file=file).open(place(rows))) as target:
-        with pytest.raises(Refused, match="2 rows were refused; row 3: CHECK constraint failed") as refusal:
+    with closing(sqlite("stock", file=file).open(context(rows))) as target:
+        with pytest.raises(
+            RowsRejected, match="2 rows were rejected; row 3: CHECK constraint failed"
+        ) as refusal:
             target.write(0, rows)
         assert sorted(refusal.value.rows) == [3, 17]
-        assert refusal.value.final
-        assert target.newest() is None
+        assert not refusal.value.retryable
+        assert target.last_batch() is None
     assert database.execute("SELECT count(*) FROM stock").fetchone() == (0,)
 
 
@@ -117,13 +117,13 @@ def test_rows_that_the_table_does_not_take_are_named_and_nothing_is_written(
     ("column", "keys"),
     [("TEXT COLLATE NOCASE", ["tea", "TEA"]), ("NUMERIC", ["1", "1.0"]), ("REAL", [0.0, -0.0])],
 )
-def test_of_keys_that_are_equal_to_sqlite_the_last_row_counts(
-    file: Path, database: sqlite3.Connection, place: Places, column: str, keys: list[Any]
+def test_the_last_row_counts_among_keys_that_sqlite_treats_as_equal(
+    file: Path, database: sqlite3.Connection, context: Contexts, column: str, keys: list[Any]
 ) -> None:
     database.execute(f"CREATE TABLE t (k {column} PRIMARY KEY, v INTEGER)")
     rows = pa.table({"k": keys, "v": [1, 2], "_deleted": [False, False]})
     gone = rows.set_column(2, "_deleted", pa.array([False, True]))
-    with closing(sqlite("t", key="k", mode="mirror", file=file).open(place(rows))) as target:
+    with closing(sqlite("t", key="k", mode="mirror", file=file).open(context(rows))) as target:
         target.write(0, rows)
         assert database.execute("SELECT v FROM t").fetchall() == [(2,)]
         target.write(1, gone)
@@ -132,16 +132,19 @@ def test_of_keys_that_are_equal_to_sqlite_the_last_row_counts(
     assert database.execute("SELECT v FROM t").fetchall() == [(1,)]
 
 
-def test_rows_without_a_key_are_refused_each(file: Path, place: Places) -> None:
+def test_each_row_without_a_key_is_rejected(file: Path, context: Contexts) -> None:
     rows = pa.table({"k": [1.0, None, float("nan"), None], "v": [1, 2, 3, 4]})
     sink = sqlite("t", key="k", file=file)
-    with closing(sink.open(place(rows))) as target, pytest.raises(Refused, match="NOT NULL") as refusal:
+    with (
+        closing(sink.open(context(rows))) as target,
+        pytest.raises(RowsRejected, match="NOT NULL") as refusal,
+    ):
         target.write(0, rows)
     assert list(refusal.value.rows) == [1, 2, 3]
 
 
-def test_a_deletion_that_a_foreign_key_forbids_is_refused(
-    file: Path, database: sqlite3.Connection, place: Places
+def test_a_delete_that_violates_a_foreign_key_is_rejected(
+    file: Path, database: sqlite3.Connection, context: Contexts
 ) -> None:
     database.executescript(
         "CREATE TABLE t (k TEXT PRIMARY KEY, v INTEGER); CREATE TABLE u (k TEXT REFERENCES t);"
@@ -149,9 +152,9 @@ def test_a_deletion_that_a_foreign_key_forbids_is_refused(
     )
     rows = pa.table({"k": ["cup", "tea"], "v": [1, 2], "_deleted": [False, True]})
     sink = sqlite("t", key="k", mode="mirror", file=file)
-    with closing(sink.open(place(rows))) as target, pytest.raises(Refused, match="FOREIGN") as refusal:
+    with closing(sink.open(context(rows))) as target, pytest.raises(RowsRejected, match="FOREIGN") as refusal:
         target.write(0, rows)
-    assert (list(refusal.value.rows), refusal.value.final) == ([1], False)
+    assert (list(refusal.value.rows), refusal.value.retryable) == ([1], True)
 
 
 DEFERRED = "REFERENCES product DEFERRABLE INITIALLY DEFERRED"
@@ -159,15 +162,15 @@ DEFERRED = "REFERENCES product DEFERRABLE INITIALLY DEFERRED"
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_rows_that_violate_a_deferred_foreign_key_are_dead_letters_and_the_others_are_written(
-    file: Path, database: sqlite3.Connection, place: Places, mode: Any
+    file: Path, database: sqlite3.Connection, context: Contexts, mode: Any
 ) -> None:
     database.executescript(
         "CREATE TABLE product (name TEXT PRIMARY KEY); INSERT INTO product VALUES ('tea');"
         f"CREATE TABLE sold (product TEXT {DEFERRED}, revenue REAL, UNIQUE (product));"
     )
     key = "product" if mode == "upsert" else ()
-    sink = sqlite("sold", key=key, mode=mode, file=file, tries=1)
-    delivery = Delivery(sink, place(SALES), tell=lambda _: None, pause=lambda _: False)
+    sink = sqlite("sold", key=key, mode=mode, file=file, max_attempts=1)
+    delivery = SinkDelivery(sink, context(SALES), on_status=lambda _: None, wait=lambda _: False)
     letters = delivery.deliver(0, SALES)
     delivery.close()
     assert [(json.loads(letter.value)["product"], letter.reason) for letter in letters] == [
@@ -177,15 +180,15 @@ def test_rows_that_violate_a_deferred_foreign_key_are_dead_letters_and_the_other
 
 
 def test_a_row_whose_deferred_foreign_key_refers_to_a_later_row_of_the_batch_is_written(
-    file: Path, database: sqlite3.Connection, place: Places
+    file: Path, database: sqlite3.Connection, context: Contexts
 ) -> None:
     database.execute(
         "CREATE TABLE person (name TEXT PRIMARY KEY, boss TEXT "
         "REFERENCES person DEFERRABLE INITIALLY DEFERRED)"
     )
     rows = pa.table({"name": ["Ann", "Bob", "Cat", "Dan"], "boss": ["Bob", None, "Eve", "Cat"]})
-    sink = sqlite("person", key="name", file=file, tries=1)
-    delivery = Delivery(sink, place(rows), tell=lambda _: None, pause=lambda _: False)
+    sink = sqlite("person", key="name", file=file, max_attempts=1)
+    delivery = SinkDelivery(sink, context(rows), on_status=lambda _: None, wait=lambda _: False)
     letters = delivery.deliver(0, rows)
     delivery.close()
     assert sorted(json.loads(letter.value)["name"] for letter in letters) == ["Cat", "Dan"]
@@ -194,7 +197,7 @@ def test_a_row_whose_deferred_foreign_key_refers_to_a_later_row_of_the_batch_is_
 
 @pytest.mark.parametrize("options", ["", " WITHOUT ROWID"])
 def test_a_deferred_foreign_key_that_no_single_row_violates_stops_the_job_with_the_reason(
-    file: Path, database: sqlite3.Connection, place: Places, options: str
+    file: Path, database: sqlite3.Connection, context: Contexts, options: str
 ) -> None:
     database.executescript(
         f"CREATE TABLE product (name TEXT PRIMARY KEY){options}; INSERT INTO product VALUES ('tea');"
@@ -202,48 +205,48 @@ def test_a_deferred_foreign_key_that_no_single_row_violates_stops_the_job_with_t
     )
     rows = pa.table({"name": ["tea"], "_deleted": [True]})
     sink = sqlite("product", key="name", mode="mirror", file=file)
-    with closing(sink.open(place(rows))) as target:
-        with pytest.raises(Unsuitable, match="deferred foreign key of sold, which references product"):
+    with closing(sink.open(context(rows))) as target:
+        with pytest.raises(
+            IncompatibleTarget, match="deferred foreign key of sold, which references product"
+        ):
             target.write(0, rows)
-        assert target.newest() is None
+        assert target.last_batch() is None
     assert database.execute("SELECT count(*) FROM product").fetchone() == (1,)
 
 
-def test_an_older_series_of_batches_is_shut_out(file: Path, place: Places) -> None:
+def test_an_older_generation_is_fenced(file: Path, context: Contexts) -> None:
     sink = sqlite("sales", file=file)
-    with closing(sink.open(place(SALES))) as old, closing(sink.open(place(SALES, generation=2))) as new:
+    with closing(sink.open(context(SALES))) as old, closing(sink.open(context(SALES, generation=2))) as new:
         old.write(7, SALES)
         new.write(0, SALES)
-        with pytest.raises(Superseded, match="one that began anew"):
+        with pytest.raises(WriterFenced, match="a later generation"):
             old.write(8, SALES)
 
 
-def test_a_folder_that_is_not_there_is_waited_for(tmp_path: Path, place: Places) -> None:
-    with pytest.raises(Unavailable, match="sqlite sales: unable to open database file"):
-        sqlite("sales", file=tmp_path / "disk" / "shop.db").open(place(SALES))
+def test_a_missing_folder_is_unavailable(tmp_path: Path, context: Contexts) -> None:
+    with pytest.raises(TargetUnavailable, match="sqlite sales: unable to open database file"):
+        sqlite("sales", file=tmp_path / "disk" / "shop.db").open(context(SALES))
 
 
 def test_the_file_comes_from_the_environment(
-    file: Path, place: Places, monkeypatch: pytest.MonkeyPatch
+    file: Path, context: Contexts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HEADRACE_SQLITE", raising=False)
     with pytest.raises(Misuse, match="set HEADRACE_SQLITE in the environment"):
-        sqlite("sales").open(place(SALES))
+        sqlite("sales").open(context(SALES))
     monkeypatch.setenv("HEADRACE_SQLITE", str(file))
-    sqlite("sales").open(place(SALES)).close()
+    sqlite("sales").open(context(SALES)).close()
     assert file.exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"table": ""}, "write the table's name"),
-        ({"table": "t", "tries": 0}, "tries is at least 1"),
+        ({"table": ""}, "write the name of the table"),
+        ({"table": "t", "max_attempts": 0}, "max_attempts must be at least 1"),
         ({"table": "t", "mode": "mirror"}, "needs a key"),
     ],
 )
-def test_an_output_that_makes_no_sense_is_refused_when_it_is_declared(
-    arguments: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_declaration_is_rejected(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(Misuse, match=message):
         sqlite(**arguments)

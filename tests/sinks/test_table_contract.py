@@ -13,7 +13,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from headrace import postgres, sqlite
-from headrace.sinks.sink import Place, Sink, Target
+from headrace.sinks.sink import Sink, SinkContext, SinkWriter
 from headrace.testing.sinks import SinkContract
 
 
@@ -86,8 +86,8 @@ class Files:
     def name(self) -> str:
         return f"files {self.folder.name}"
 
-    def open(self, place: Place) -> Target:
-        folder = self.folder / f"{place.job}-{place.generation}"
+    def open(self, context: SinkContext) -> SinkWriter:
+        folder = self.folder / f"{context.job}-{context.generation}"
         folder.mkdir(parents=True, exist_ok=True)
         return Folder(folder)
 
@@ -96,7 +96,7 @@ class Files:
 class Folder:
     path: Path
 
-    def newest(self) -> int | None:
+    def last_batch(self) -> int | None:
         return max((int(file.stem) for file in self.path.glob("*.jsonl")), default=None)
 
     def write(self, batch: int, rows: pa.Table) -> None:

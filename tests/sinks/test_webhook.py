@@ -13,7 +13,7 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.folders import LocalFolder
-from headrace.sinks.sink import Place, Refused, Sink, Unavailable, Unsuitable
+from headrace.sinks.sink import IncompatibleTarget, RowsRejected, Sink, SinkContext, TargetUnavailable
 from headrace.sinks.webhook import BadSignature, sign, verify, webhook
 from headrace.testing.sinks import SinkContract
 from tests.sinks.receiver import Receiver
@@ -24,8 +24,10 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(job="shop.alerts", generation=1, schema=SCHEMA, folder=LocalFolder(tmp_path), state=tmp_path)
+def context(tmp_path: Path) -> SinkContext:
+    return SinkContext(
+        job="shop.alerts", generation=1, schema=SCHEMA, folder=LocalFolder(tmp_path), state=tmp_path
+    )
 
 
 def rows(*ids: int, product: str = "tea") -> pa.Table:
@@ -48,10 +50,10 @@ class TestTheContract(SinkContract):
         return [request.row for request in self._receiver.requests]
 
 
-def test_a_row_arrives_as_a_signed_event(place: Place) -> None:
+def test_a_row_arrives_as_a_signed_event(context: SinkContext) -> None:
     with Receiver() as receiver:
         sink = webhook(receiver.url, secret="s3cret", type="shop.sold", subject="{product}", time="at")
-        assert write(sink, place, 0, rows(7)) == 0
+        assert write(sink, context, 0, rows(7)) == 0
     (request,) = receiver.requests
     identity = verify("s3cret", request.headers, request.body)
     assert request.headers["Content-Type"] == "application/cloudevents+json; charset=utf-8"
@@ -67,11 +69,11 @@ def test_a_row_arrives_as_a_signed_event(place: Place) -> None:
         "data": {"id": 7, "product": "tea", "at": "2026-01-01T12:00:00.000000Z"},
     }
     for forged in (request.body + b" ", request.body.replace(b"tea", b"pot")):
-        with pytest.raises(BadSignature, match="another secret"):
+        with pytest.raises(BadSignature, match="different one"):
             verify("s3cret", request.headers, forged)
 
 
-def test_an_old_message_is_not_genuine() -> None:
+def test_an_old_message_is_rejected() -> None:
     headers = {"webhook-id": "1", "webhook-timestamp": "5", "webhook-signature": sign("x", "1", 5, b"{}")}
     with pytest.raises(BadSignature, match="ago"):
         verify("x", headers, b"{}")
@@ -79,80 +81,80 @@ def test_an_old_message_is_not_genuine() -> None:
         verify("x", {}, b"{}")
 
 
-def test_the_signature_is_that_of_the_specification() -> None:
+def test_the_signature_matches_the_specification() -> None:
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     signature = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_each_row_is_sent_once_however_often_the_batch_comes(place: Place) -> None:
+def test_each_row_is_sent_once_when_the_batch_is_repeated(context: SinkContext) -> None:
     with Receiver() as receiver:
         sink = webhook(receiver.url)
         for _ in range(2):
-            write(sink, place, 0, rows(1, 2, 2))  # two equal rows are two events
-        write(sink, place, 1, rows(1))
+            write(sink, context, 0, rows(1, 2, 2))  # two equal rows are two events
+        write(sink, context, 1, rows(1))
     assert receiver.rows("id") == [1, 1, 2, 2]
     assert len(set(receiver.ids)) == 4
 
 
-def test_rows_that_failed_are_sent_again_and_the_others_are_not(place: Place) -> None:
+def test_only_failed_rows_are_sent_again(context: SinkContext) -> None:
     failing = {2, 3}
     with Receiver(lambda request: 500 if request.row["id"] in failing else 200) as receiver:
         sink = webhook(receiver.url)
-        with pytest.raises(Refused, match="it answered 500: it is said why") as refused:
-            write(sink, place, 0, rows(1, 2, 3, 4))
+        with pytest.raises(RowsRejected, match="it responded 500: it is said why") as refused:
+            write(sink, context, 0, rows(1, 2, 3, 4))
         assert set(refused.value.rows) == {1, 2}
-        assert not refused.value.final
+        assert refused.value.retryable
         failing.clear()
-        assert write(sink, place, 0, rows(4, 3, 2, 1)) == 0
+        assert write(sink, context, 0, rows(4, 3, 2, 1)) == 0
     assert receiver.rows("id") == [1, 2, 2, 3, 3, 4]
     assert len(set(receiver.ids)) == 4
 
 
-def test_rows_that_are_refused_are_refused_for_good(place: Place) -> None:
+def test_rejected_rows_are_not_retried(context: SinkContext) -> None:
     with Receiver(lambda request: 422 if request.row["id"] == 2 else 200) as receiver:
         sink = webhook(receiver.url)
-        with pytest.raises(Refused, match="it answered 422") as refused:
-            write(sink, place, 0, rows(1, 2, 3))
-        assert (list(refused.value.rows), refused.value.final) == ([1], True)
-        assert write(sink, place, 0, rows(1, 3)) == 0
+        with pytest.raises(RowsRejected, match="it responded 422") as refused:
+            write(sink, context, 0, rows(1, 2, 3))
+        assert (list(refused.value.rows), refused.value.retryable) == ([1], False)
+        assert write(sink, context, 0, rows(1, 3)) == 0
     assert receiver.rows("id") == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "reason"), [("hang", "no answer in time"), ("cut", "connection was cut")]
+    ("behaviour", "reason"), [("hang", "no response before the timeout"), ("cut", "connection was lost")]
 )
-def test_a_row_without_an_answer_is_sent_again_with_the_same_id(
-    place: Place, behaviour: Any, reason: str
+def test_a_row_without_a_response_is_sent_again_with_the_same_id(
+    context: SinkContext, behaviour: Any, reason: str
 ) -> None:
     with Receiver() as receiver:
         receiver.behave = lambda request: behaviour if len(receiver.requests) == 1 else 200
         sink = webhook(receiver.url, timeout="2 seconds")
-        with pytest.raises(Refused, match=reason) as refused:
-            write(sink, place, 0, rows(1))
-        assert not refused.value.final
-        write(sink, place, 0, rows(1))
+        with pytest.raises(RowsRejected, match=reason) as refused:
+            write(sink, context, 0, rows(1))
+        assert refused.value.retryable
+        write(sink, context, 0, rows(1))
     assert len(receiver.ids) == 2
     assert len(set(receiver.ids)) == 1
 
 
-def test_a_receiver_that_is_away_is_waited_for(place: Place, closed_port: int) -> None:
-    with pytest.raises(Unavailable, match=r"webhook 127\.0\.0\.1: no connection: .*refused"):
-        write(webhook(f"http://127.0.0.1:{closed_port}"), place, 0, rows(1))
+def test_an_unreachable_receiver_is_unavailable(context: SinkContext, closed_port: int) -> None:
+    with pytest.raises(TargetUnavailable, match=r"webhook 127\.0\.0\.1: no connection: .*refused"):
+        write(webhook(f"http://127.0.0.1:{closed_port}"), context, 0, rows(1))
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_receiver_that_is_busy_is_left_alone_for_as_long_as_it_says(place: Place, status: int) -> None:
+def test_retry_after_of_a_busy_receiver_is_respected(context: SinkContext, status: int) -> None:
     with Receiver(lambda request: (status, {"Retry-After": "600"})) as receiver:
-        sink = webhook(receiver.url, at_once=1)
-        with pytest.raises(Unavailable, match=f"it answered {status}"):
-            write(sink, place, 0, rows(*range(50)))
-        with pytest.raises(Unavailable, match=r"left alone for \d+ s more"):
-            write(sink, place, 0, rows(*range(50)))
+        sink = webhook(receiver.url, max_in_flight=1)
+        with pytest.raises(TargetUnavailable, match=f"it responded {status}"):
+            write(sink, context, 0, rows(*range(50)))
+        with pytest.raises(TargetUnavailable, match=r"asked to wait \d+ s more"):
+            write(sink, context, 0, rows(*range(50)))
     assert len(receiver.requests) == 1  # neither the other rows nor the next try disturbed it
 
 
-def test_rows_of_one_key_arrive_in_order_and_wait_for_one_another(place: Place) -> None:
+def test_rows_with_the_same_order_by_arrive_in_order(context: SinkContext) -> None:
     products = {"tea": [1, 2, 3, 4], "cup": [5, 6, 7, 8]}
     table = pa.concat_tables([rows(*ids, product=product) for product, ids in products.items()])
     with Receiver() as receiver:
@@ -160,15 +162,15 @@ def test_rows_of_one_key_arrive_in_order_and_wait_for_one_another(place: Place) 
             500 if receiver.rows("id").count(2) == 1 and request.row["id"] == 2 else 200
         )
         sink = webhook(receiver.url, order_by="product")
-        with pytest.raises(Refused):
-            write(sink, place, 0, table)
-        write(sink, place, 0, table)
+        with pytest.raises(RowsRejected):
+            write(sink, context, 0, table)
+        write(sink, context, 0, table)
     arrived = [(request.row["product"], request.row["id"]) for request in receiver.requests]
     assert [number for product, number in arrived if product == "cup"] == [5, 6, 7, 8]
     assert [number for product, number in arrived if product == "tea"] == [1, 2, 2, 3, 4]
 
 
-def test_several_are_under_way_at_once(place: Place) -> None:
+def test_several_messages_are_in_flight(context: SinkContext) -> None:
     with Receiver() as receiver:
         deadline = time.monotonic() + 30
 
@@ -178,48 +180,48 @@ def test_several_are_under_way_at_once(place: Place) -> None:
             return 200
 
         receiver.behave = together
-        write(webhook(receiver.url, at_once=4, timeout="30 seconds"), place, 0, rows(1, 2, 3, 4))
+        write(webhook(receiver.url, max_in_flight=4, timeout="30 seconds"), context, 0, rows(1, 2, 3, 4))
         assert time.monotonic() < deadline
 
 
-def test_answers_without_end_are_not_read(place: Place) -> None:
+def test_endless_responses_are_not_read(context: SinkContext) -> None:
     endless = {"Content-Length": "1000000000"}
     with Receiver(lambda request: (400 if request.row["id"] == 2 else 200, endless)) as receiver:
         sink = webhook(receiver.url, timeout="2 seconds")
-        with pytest.raises(Refused, match="it answered 400"):
-            write(sink, place, 0, rows(1, 2))
-        assert write(sink, place, 0, rows(1)) == 0
+        with pytest.raises(RowsRejected, match="it responded 400"):
+            write(sink, context, 0, rows(1, 2))
+        assert write(sink, context, 0, rows(1)) == 0
     assert receiver.rows("id") == [1, 2]
 
 
-def test_a_new_generation_sends_again(place: Place, tmp_path: Path) -> None:
+def test_a_new_generation_sends_again(context: SinkContext, tmp_path: Path) -> None:
     with Receiver() as receiver:
         sink = webhook(receiver.url)
-        write(sink, place, 0, rows(1))
-        write(sink, replace(place, generation=2, folder=LocalFolder(tmp_path / "2")), 0, rows(1))
+        write(sink, context, 0, rows(1))
+        write(sink, replace(context, generation=2, folder=LocalFolder(tmp_path / "2")), 0, rows(1))
     assert Counter(receiver.ids).most_common(1)[0][1] == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"url": "hooks.example.com"}, "the address is none"),
-        ({"url": "http://h", "at_once": 0}, "at least 1"),
+        ({"url": "hooks.example.com"}, "the URL is invalid"),
+        ({"url": "http://h", "max_in_flight": 0}, "at least 1"),
         ({"url": "http://h", "timeout": "soon"}, "not a duration"),
-        ({"url": "http://h", "subject": "{"}, "no template"),
+        ({"url": "http://h", "subject": "{"}, "not a valid template"),
     ],
 )
-def test_what_is_declared_wrongly_is_refused_at_once(arguments: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_declaration_is_rejected(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(Misuse, match=complaint):
         webhook(**arguments)
 
 
-def test_columns_that_rows_lack_are_named(place: Place) -> None:
+def test_missing_columns_are_named(context: SinkContext) -> None:
     for sink in (webhook("http://h", order_by="city"), webhook("http://h", subject="{city}")):
-        with pytest.raises(Unsuitable, match="city"):
-            sink.open(place)
-    with pytest.raises(Unsuitable, match="no column of timestamps"):
-        webhook("http://h", time="id").open(place)
+        with pytest.raises(IncompatibleTarget, match="city"):
+            sink.open(context)
+    with pytest.raises(IncompatibleTarget, match="not a timestamp column"):
+        webhook("http://h", time="id").open(context)
 
 
 def test_secrets_are_not_printed() -> None:

@@ -100,7 +100,7 @@ def test_a_server_that_is_killed_is_waited_for_and_a_stop_does_not_wait(
         wait_until(waits, "the job to wait", deadline_s=60)
         (report,) = workshop.recorder.reports
         assert report.reason.startswith("postgres log: ")
-        assert "; next try in " in report.reason
+        assert "; retrying in " in report.reason
         assert "s3cret" not in report.reason
         postgres_server.start()
         wait_until(lambda: held() == [1, 2], "the second row", deadline_s=60)

@@ -1,6 +1,5 @@
-"""Change data capture: what a database commits, as events in topics, each transaction once and whole.
+"""Change data capture: the committed changes of a database as events, each transaction exactly once.
 
-`capture` orchestrates: it fences whoever ran before, reads how far they came, has the source take snapshots
-and follow the database's log, and commits what the source writes together with the progress. What is said
-here of databases is the small seam `source`; all of PostgreSQL is in `postgres`.
+`capture` fences the previous process, reads its offset, lets the source take snapshots and stream changes,
+and commits records together with offsets. `source` is the interface to a database; `postgres` implements it.
 """

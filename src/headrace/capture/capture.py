@@ -1,4 +1,4 @@
-"""A capture from its start to its end: who writes, how far it was, snapshots, changes, lost connections."""
+"""The life of one capture: preflight checks, snapshots, streaming, and retries after lost connections."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.capture.errors import CaptureError, CaptureStopped, SlotTaken, SourceLost
-from headrace.capture.offsets import make_topic, read_progress
+from headrace.capture.errors import CaptureError, CaptureStopped, DatabaseUnavailable, SlotInUse
+from headrace.capture.offsets import create_offsets_topic, read_offsets
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.settings import MIB
 from headrace.capture.source import LARGEST_RECORD
-from headrace.capture.writer import Writer
+from headrace.capture.writer import TransactionalChangeWriter
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, Fenced, RequestRefused
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.capture.settings import CaptureSettings
-    from headrace.capture.source import Source
+    from headrace.capture.source import CaptureSource
 
-BROKER_S: Final = 15.0
-"""How long a broker may be silent before the capture begins again with it."""
-PERMANENT: Final = frozenset(
+BROKER_TIMEOUT_S: Final = 15.0
+"""After this long without a response from the broker, the capture reconnects."""
+NOT_RETRYABLE: Final = frozenset(
     {
         ErrorCode.cluster_authorization_failed,
         ErrorCode.invalid_config,
@@ -42,7 +42,7 @@ PERMANENT: Final = frozenset(
         ErrorCode.unsupported_version,
     }
 )
-"""Refusals that the same request would get again."""
+"""Errors that the same request would get again."""
 REMEDIES: Final = {
     ErrorCode.message_too_large: "Raise the topic's limit: `headrace topic alter TOPIC --config "
     f"max.message.bytes={LARGEST_RECORD + MIB}`.",
@@ -54,81 +54,88 @@ REMEDIES: Final = {
     "transactional id.",
 }
 """How to continue with the change that was refused."""
-FIRST_WAIT_S: Final = 0.1
-LONGEST_WAIT_S: Final = 5.0
+INITIAL_BACKOFF_S: Final = 0.1
+MAX_BACKOFF_S: Final = 5.0
 
 
 class Capture:
-    """One capture, run by one thread; `stop` may come from any other."""
+    """One capture, run by one thread; `stop` may be called from any other."""
 
     def __init__(
         self,
         settings: CaptureSettings,
         bootstrap: str,
         *,
-        tell: Callable[[str], None] = lambda _: None,
-        report: Callable[[str, int, int], None] = lambda *_: None,
-        ready: Callable[[], None] = lambda: None,
+        on_message: Callable[[str], None] = lambda _: None,
+        on_progress: Callable[[str, int, int], None] = lambda *_: None,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._bootstrap = bootstrap
-        self._tell = tell
-        self._report = report
-        self._ready = ready
+        self._on_message = on_message
+        self._on_progress = on_progress
+        self._on_ready = on_ready
         self._stopped = threading.Event()
-        self._reached = 0
-        """How often the database and the broker were both there."""
+        self._sessions = 0
+        """How many sessions had both the database and the broker."""
         self.records = 0
-        """How many were stored, those of snapshots included."""
+        """The number of committed records, including those of snapshots."""
 
     def stop(self) -> None:
-        """Ask for a clean end: what is whole is stored, and the database told so."""
+        """Request a clean stop: complete transactions are committed and confirmed to the database."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Capture until stopped; a database or broker that goes away is waited for, once all was well."""
-        wait_s = FIRST_WAIT_S
+        """Capture until stopped; after the first session, lost connections are retried with backoff."""
+        backoff_s = INITIAL_BACKOFF_S
         while not self._stopped.is_set():
-            before = self._reached
+            before = self._sessions
             try:
-                self._session()
+                self._run_session()
             except CaptureStopped as stopped:
-                self._tell(str(stopped))
+                self._on_message(str(stopped))
                 return
-            except (SourceLost, BrokerUnreachable, RequestRefused, SlotTaken) as fault:
-                if isinstance(fault, RequestRefused) and fault.code in PERMANENT:
+            except (DatabaseUnavailable, BrokerUnreachable, RequestRefused, SlotInUse) as fault:
+                if isinstance(fault, RequestRefused) and fault.code in NOT_RETRYABLE:
                     remedy = REMEDIES.get(fault.code, "Remove the cause.")
                     raise CaptureError(
                         f"{fault}. {remedy} The replication slot is kept: start the capture again, and it "
                         "continues with this change."
                     ) from fault
-                if not self._reached:
+                if not self._sessions:
                     raise
-                wait_s = FIRST_WAIT_S if self._reached > before else min(wait_s * 2, LONGEST_WAIT_S)
-                self._tell(f"{fault} It is tried again in {wait_s:g} s.")
-                self._stopped.wait(wait_s)
+                backoff_s = (
+                    INITIAL_BACKOFF_S if self._sessions > before else min(backoff_s * 2, MAX_BACKOFF_S)
+                )
+                self._on_message(f"{fault} Retrying in {backoff_s:g} s.")
+                self._stopped.wait(backoff_s)
             except Fenced as fault:
                 raise CaptureError(
-                    f"another capture named {self._settings.name!r} has taken over: this one ends, and "
-                    "nothing of its last transaction counts."
+                    f"another capture named {self._settings.name!r} has fenced this one: this one stops, "
+                    "and its last transaction is aborted."
                 ) from fault
             else:
                 return
 
-    def _session(self) -> None:
-        """One connection to the database and one to the broker, until the first of them is lost."""
+    def _run_session(self) -> None:
+        """One connection to the database and one to the broker, until either is lost."""
         source = PostgresSource(
-            self._settings, tell=self._tell, report=self._report, stopped=self._stopped.is_set
+            self._settings,
+            on_message=self._on_message,
+            on_progress=self._on_progress,
+            stopped=self._stopped.is_set,
         )
         try:
-            source.check()
-            with Cluster.of(self._bootstrap, timeout_s=BROKER_S) as cluster:
-                make_topic(cluster)
-                writer = Writer(cluster, self._bootstrap, self._settings, source.on_stored)
+            source.preflight()
+            with Cluster.of(self._bootstrap, timeout_s=BROKER_TIMEOUT_S) as cluster:
+                create_offsets_topic(cluster)
+                writer = TransactionalChangeWriter(
+                    cluster, self._bootstrap, self._settings, source.on_committed
+                )
                 try:
                     self._capture(source, writer)
                 except (BrokerUnreachable, Fenced):
-                    raise  # the next one to open the transactional id aborts what is open
+                    raise  # the next process that opens the transactional id aborts the transaction
                 except BaseException:
                     writer.close()
                     raise
@@ -139,19 +146,20 @@ class Capture:
         finally:
             source.close()
 
-    def _capture(self, source: Source, writer: Writer) -> None:
-        known = read_progress(self._bootstrap)
+    def _capture(self, source: CaptureSource, writer: TransactionalChangeWriter) -> None:
+        known = read_offsets(self._bootstrap)
         name = self._settings.name
-        if name in known.stopped and self._reached:
-            raise CaptureStopped(f"the capture {name!r} was asked to stop")
-        progress = source.prepare(known.captures.get(name))
-        # Before there is a slot it is stored that there will be: one that nobody knows is somebody else's.
-        writer.begin(progress, forget_stop=name in known.stopped)
-        if not progress.position:
-            writer.begin(source.begin(progress))
-        self._reached += 1
-        source.open_topics(writer.progress, writer)
-        self._ready()
-        source.snapshot(writer.progress, writer)
+        if name in known.stopped and self._sessions:
+            raise CaptureStopped(f"the capture {name!r} was requested to stop")
+        offset = source.prepare(known.captures.get(name))
+        # The offset is committed before the slot is created: a slot without an offset belongs to another
+        # capture.
+        writer.start_from(offset, clear_stop_request=name in known.stopped)
+        if not offset.position:
+            writer.start_from(source.create_slot(offset))
+        self._sessions += 1
+        source.create_topics(writer.offset, writer)
+        self._on_ready()
+        source.snapshot(writer.offset, writer)
         if not self._stopped.is_set():
-            source.follow(writer.progress, writer)
+            source.stream_changes(writer.offset, writer)

@@ -1,34 +1,34 @@
-"""What can stand in the way of a capture."""
+"""Errors of captures."""
 
 from headrace.errors import HeadraceError, Misuse
 
 
 class CaptureError(HeadraceError):
-    """A capture cannot go on, and trying again would not help."""
+    """The capture cannot continue, and a retry would not help."""
 
 
-class UnfitDatabase(Misuse):
-    """The database is not set up for capture, or this user may not read it: the message says what to do."""
+class PreflightFailed(Misuse):
+    """The database is not configured for capture, or a privilege is missing; the message says what to do."""
 
 
-class SourceLost(HeadraceError):
-    """The database does not answer, or stopped answering: it is tried again."""
+class DatabaseUnavailable(HeadraceError):
+    """The database does not respond; the capture retries."""
 
 
-class SlotTaken(HeadraceError):
+class SlotInUse(HeadraceError):
     """Another process reads the slot."""
 
 
-class SlotGone(CaptureError):
-    """The slot is no longer there, or the database has removed the log that it stood for."""
+class SlotLost(CaptureError):
+    """The replication slot does not exist any more, or the server has removed its WAL."""
 
 
-class TooFarBehind(CaptureError):
-    """The database held more of its log for the capture than was allowed; the slot was dropped."""
+class WalLimitExceeded(CaptureError):
+    """The slot retained more WAL than the limit, and was dropped."""
 
 
 class CaptureStopped(HeadraceError):
-    """Somebody asked the capture to stop: not a failure."""
+    """The capture was requested to stop; not a failure."""
 
 
 class UnknownCapture(HeadraceError):
@@ -36,4 +36,4 @@ class UnknownCapture(HeadraceError):
 
 
 class CaptureFailed(HeadraceError):
-    """A capture in a process of its own gave up; the message is what it said."""
+    """A capture in its own process failed; the message is that of the process."""

@@ -1,4 +1,4 @@
-"""How far each capture is: a record in a compacted topic, written in the transaction that it belongs to."""
+"""The offsets of captures: records in a compacted topic, written in the transaction that they describe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.capture.errors import CaptureError
-from headrace.capture.settings import slot_of
+from headrace.capture.settings import slot_name
 from headrace.client.errors import BrokerUnreachable
 from headrace.client.topics import NewTopic, create_topics
 
@@ -20,43 +20,43 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "headrace.captures"
 STOP: Final = "/stop"
-"""Behind the name of a capture: the key of a request to stop it."""
+"""The suffix of a capture's name in the key of a stop request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableProgress:
-    """A table whose snapshot is in its topic."""
+class TableSnapshot:
+    """A completed snapshot of a table."""
 
     topic: str
     position: int
-    """Of the snapshot: transactions that committed before it are in it."""
+    """The position of the snapshot: it contains every transaction that committed before."""
     key: tuple[str, ...]
-    """The columns that the keys of its records are made of; none where they have no keys."""
+    """The key columns of the table's records; empty if the records have no keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Up to where a capture has written its database's log."""
+class CaptureOffset:
+    """The position in the database's log up to which a capture has committed its records."""
 
     name: str
     address: str
-    """The database, without password, for people. It is never connected to: whoever may write the topic could
-    have an operator's password sent to a server of their own."""
+    """The database without its password, for display. No command connects to it: anyone who can write the
+    topic could redirect an operator's password to another server."""
     system: str
-    """What tells this database from a copy or another one under the same address."""
+    """The system identifier and the name of the database, which a copy at the same address does not have."""
     position: int
-    """The end of the last transaction that is in the log; 0 while there is no slot yet."""
+    """The end LSN of the last committed transaction; 0 before the slot exists."""
     time_ms: int = 0
-    """The newest time of a record: later ones are not older."""
-    tables: Mapping[str, TableProgress] = field(default_factory=dict)
+    """The highest timestamp of a record so far; timestamps never decrease."""
+    tables: Mapping[str, TableSnapshot] = field(default_factory=dict)
 
     @property
     def slot(self) -> str:
         """The name of the replication slot and of the publication."""
-        return slot_of(self.name)
+        return slot_name(self.name)
 
-    def with_table(self, name: str, table: TableProgress) -> Self:
-        """The same with one more table whose snapshot is taken."""
+    def with_table(self, name: str, table: TableSnapshot) -> Self:
+        """A copy with one more completed snapshot."""
         return replace(self, tables={**self.tables, name: table})
 
     def to_bytes(self) -> bytes:
@@ -65,43 +65,42 @@ class Progress:
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Self:
-        """A record's value read back."""
+        """Decode a record's value."""
         try:
             document: dict[str, Any] = json.loads(value)
             tables = {
-                name: TableProgress(**{**table, "key": tuple(table["key"])})
+                name: TableSnapshot(**{**table, "key": tuple(table["key"])})
                 for name, table in document.pop("tables").items()
             }
             return cls(**document, tables=tables)
         except (ValueError, TypeError, KeyError) as fault:
             raise CaptureError(
-                f"a record in {TOPIC!r} is not the progress of a capture ({fault}): who wrote it?"
+                f"a record in {TOPIC!r} is not the offset of a capture ({fault}). Delete the record, or "
+                "drop the capture."
             ) from fault
 
 
-def make_topic(cluster: Cluster) -> None:
-    """See to it that there is a topic for progress."""
+def create_offsets_topic(cluster: Cluster) -> None:
+    """Create the topic of offsets if it does not exist."""
     create_topics(cluster, [NewTopic(name=TOPIC, partitions=1, configs={"cleanup.policy": "compact"})])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What the topic says."""
+class KnownCaptures:
+    """The contents of the topic of offsets."""
 
-    captures: Mapping[str, Progress]
+    captures: Mapping[str, CaptureOffset]
     stopped: frozenset[str]
-    """The names of captures that were asked to stop."""
+    """The names of captures with a stop request."""
 
 
-def read_progress(bootstrap: str) -> Known:
-    """The progress of every capture that is known, by name."""
-    from headrace.capture.offsets import newest_records
-
-    newest = newest_records(bootstrap, TOPIC)
+def read_offsets(bootstrap: str) -> KnownCaptures:
+    """Read the offset of every capture of this broker."""
+    newest = read_latest_records(bootstrap, TOPIC)
     names = {key.decode(): value for key, value in newest.items()}
-    return Known(
+    return KnownCaptures(
         captures={
-            name: replace(Progress.from_bytes(value), name=name)
+            name: replace(CaptureOffset.from_bytes(value), name=name)
             for name, value in names.items()
             if not name.endswith(STOP)
         },
@@ -109,20 +108,20 @@ def read_progress(bootstrap: str) -> Known:
     )
 
 
-PATIENCE_S: Final = 30.0
-END: Final = -191
-"""What librdkafka calls the end of a partition."""
+READ_TIMEOUT_S: Final = 30.0
+PARTITION_EOF: Final = -191
+"""librdkafka's code for the end of a partition."""
 UNKNOWN_TOPIC: Final = (3, -190, -188)
-"""Kafka's and librdkafka's errors for a topic that is not there."""
+"""Kafka's and librdkafka's errors for a topic that does not exist."""
 
 
 def read_records(bootstrap: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """Key and value of all committed records with a key; nothing where there is no such topic."""
-    return _records(bootstrap, topic, "read_committed", None, {})
+    """Yield key and value of all committed records that have a key; none if the topic does not exist."""
+    return _read_partitions(bootstrap, topic, "read_committed", None, {})
 
 
-def newest_records(bootstrap: str, topic: str) -> dict[bytes, bytes]:
-    """The value of each key whose newest committed record has one; nothing where there is no such topic."""
+def read_latest_records(bootstrap: str, topic: str) -> dict[bytes, bytes]:
+    """The latest committed value of each key, without deleted keys; empty if the topic does not exist."""
     newest: dict[bytes, bytes] = {}
     for key, value in read_records(bootstrap, topic):
         if value is None:
@@ -133,15 +132,15 @@ def newest_records(bootstrap: str, topic: str) -> dict[bytes, bytes]:
 
 
 def live_keys(bootstrap: str, topic: str) -> set[bytes]:
-    """The keys whose newest record has a value, with those of the one transaction that may be open.
+    """The keys whose latest record has a value, including records of the caller's open transaction.
 
-    Only for a topic that the caller alone writes: what follows the last stable offset is taken for its own.
+    Only for a topic with a single writer: everything after the last stable offset counts as the caller's.
     """
     live: set[bytes] = set()
     stable: dict[int, int] = {}
-    committed = _records(bootstrap, topic, "read_committed", None, stable)
-    # This one begins when the first one has ended, and where: at the last stable offset.
-    opened = _records(bootstrap, topic, "read_uncommitted", stable, {})
+    committed = _read_partitions(bootstrap, topic, "read_committed", None, stable)
+    # A generator: it starts after the first one has ended, at the last stable offset.
+    opened = _read_partitions(bootstrap, topic, "read_uncommitted", stable, {})
     for key, value in itertools.chain(committed, opened):
         if value is None:
             live.discard(key)
@@ -150,10 +149,10 @@ def live_keys(bootstrap: str, topic: str) -> set[bytes]:
     return live
 
 
-def _records(
+def _read_partitions(
     bootstrap: str, topic: str, isolation: str, starts: dict[int, int] | None, ends: dict[int, int]
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """The keys and values of all records from `starts` on; `ends` gets to know where each partition ended."""
+    """Yield keys and values of all records from `starts` on; stores the end of each partition in `ends`."""
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     consumer = Consumer(_config(bootstrap, isolation))
@@ -161,38 +160,40 @@ def _records(
         numbers = sorted(_partitions(consumer, topic))
         for number in numbers:
             place = TopicPartition(topic, number)
-            first, end = consumer.get_watermark_offsets(place, timeout=PATIENCE_S)
+            first, end = consumer.get_watermark_offsets(place, timeout=READ_TIMEOUT_S)
             start = first if starts is None else max(first, starts[number])
             ends[number] = end
             if start < end:
                 place.offset = start
                 consumer.assign([place])
-                yield from _until(consumer, topic, end)
+                yield from _read_until(consumer, topic, end)
     except KafkaException as fault:
         raise BrokerUnreachable(f"the topic {topic!r} could not be read: {fault}") from fault
     finally:
         consumer.close()
 
 
-def _until(consumer: Any, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+def _read_until(consumer: Any, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
     while True:
-        message = consumer.poll(PATIENCE_S)
+        message = consumer.poll(READ_TIMEOUT_S)
         if message is None:
-            raise BrokerUnreachable(f"the topic {topic!r} gave nothing for {PATIENCE_S:g} s.")
+            raise BrokerUnreachable(f"the topic {topic!r} returned no records for {READ_TIMEOUT_S:g} s.")
         error = message.error()
         if error is None:
             if message.key() is not None:
                 yield message.key(), message.value()
-            if message.offset() >= end - 1:  # others may be writing: there might never be an end
+            if (
+                message.offset() >= end - 1
+            ):  # with other writers, the end of the partition might never be reached
                 return
-        elif error.code() == END:
+        elif error.code() == PARTITION_EOF:
             return
         elif error.code() >= 0 and not error.retriable():
             raise BrokerUnreachable(f"the topic {topic!r} could not be read: {error.str()}")
 
 
 def _partitions(consumer: Any, topic: str) -> list[int]:
-    found = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic]
+    found = consumer.list_topics(topic, timeout=READ_TIMEOUT_S).topics[topic]
     if found.error is not None and found.error.code() in UNKNOWN_TOPIC:
         return []
     return list(found.partitions)
@@ -201,7 +202,7 @@ def _partitions(consumer: Any, topic: str) -> list[int]:
 def _config(bootstrap: str, isolation: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": bootstrap,
-        "group.id": "headrace.capture",  # asked for, and never joined
+        "group.id": "headrace.capture",  # required by librdkafka; the group is never joined
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",

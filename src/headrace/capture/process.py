@@ -16,7 +16,7 @@ import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any
 
-from headrace.capture.errors import CaptureError, CaptureFailed, SourceLost
+from headrace.capture.errors import CaptureError, CaptureFailed, DatabaseUnavailable
 from headrace.capture.settings import CaptureSettings
 from headrace.errors import HeadraceError, Misuse
 
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 
 class CaptureProcess:
-    """One capture. It ends with the program that started it, however that ends."""
+    """A capture in its own process, which ends with its parent, even if the parent is killed."""
 
-    def __init__(self, settings: CaptureSettings, bootstrap: str, *, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: CaptureSettings, bootstrap: str, *, on_message: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._bootstrap = bootstrap
-        self._tell = tell
+        self._on_message = on_message
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._fault: Exception | None = None
@@ -40,22 +42,22 @@ class CaptureProcess:
 
     @property
     def name(self) -> str:
-        """What people see it called."""
+        """The name for display."""
         return f"capture {self._settings.name}"
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process, as far as is known."""
+        """Whether a process was started and has not been collected yet."""
         return self._process is not None
 
     @property
     def pid(self) -> int:
-        """The id of the process, which must have been started."""
+        """The process id; the process must have been started."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Begin, from where the last run left off."""
+        """Start the process; the capture continues at its committed offset."""
         self._rest, self._fault, self._is_ready = b"", None, False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headrace.capture.process"],
@@ -63,54 +65,54 @@ class CaptureProcess:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        orders = {"settings": self._settings.to_dict(), "bootstrap": self._bootstrap}
+        request = {"settings": self._settings.to_dict(), "bootstrap": self._bootstrap}
         stdin, stdout = self._pipes(self._process)
         os.set_blocking(stdout.fileno(), False)
-        stdin.write(json.dumps(orders).encode() + b"\n")
+        stdin.write(json.dumps(request).encode() + b"\n")
         stdin.flush()
 
     def is_active(self) -> bool:
-        """Whether it still runs; raises what ended it, if that was a failure."""
+        """Whether the process runs; raises its error if it failed."""
         if self._process is None:
             return False
         code = self._process.poll()
-        self._listen()
+        self._read_output()
         if code is None:
             return True
         self._close()
         if code == 0:
             return False
-        raise self._fault or SourceLost(f"the process of {self.name} ended with {code}.")
+        raise self._fault or DatabaseUnavailable(f"the process of {self.name} exited with code {code}.")
 
     def is_settled(self) -> bool:
-        """Whether the topics of its tables are there."""
+        """Whether the topics of its tables exist."""
         return self._is_ready
 
     def ask_to_stop(self) -> None:
-        """Let what is whole be stored, and then end."""
+        """Request a stop: complete transactions are committed first."""
         if self._process is not None:
             self._pipes(self._process)[0].close()
 
     def stop(self) -> None:
-        """End now; what was not stored is captured by the next run."""
+        """Kill the process; the next run captures what was not committed."""
         if self._process is not None:
             self._process.kill()
             self._close()
 
-    def _listen(self) -> None:
+    def _read_output(self) -> None:
         assert self._process is not None
         said = self._rest + (self._pipes(self._process)[1].read() or b"")
         *lines, self._rest = said.split(b"\n")
         for line in lines:
-            self._hear(json.loads(line))
+            self._handle(json.loads(line))
 
-    def _hear(self, document: dict[str, Any]) -> None:
+    def _handle(self, document: dict[str, Any]) -> None:
         if "text" in document:
-            self._tell(f"{self.name} {document['text']}")
+            self._on_message(f"{self.name} {document['text']}")
         elif "ready" in document:
             self._is_ready = True
         else:
-            kind = CaptureFailed if document["hopeless"] else SourceLost
+            kind = DatabaseUnavailable if document["retryable"] else CaptureFailed
             self._fault = kind(document["error"])
 
     def _close(self) -> None:
@@ -126,38 +128,38 @@ class CaptureProcess:
 
 
 def main() -> int:
-    """The exit code of a capture that ran until it was told to stop."""
+    """Run a capture until it is requested to stop; returns the exit code."""
     from headrace.capture.capture import Capture
 
-    orders = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
     capture = Capture(
-        CaptureSettings.from_dict(orders["settings"]),
-        orders["bootstrap"],
-        tell=lambda text: _say(text=text),
-        ready=lambda: _say(ready=True),
+        CaptureSettings.from_dict(request["settings"]),
+        request["bootstrap"],
+        on_message=lambda text: _emit(text=text),
+        on_ready=lambda: _emit(ready=True),
     )
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
-    threading.Thread(target=_await_end, args=(capture,), daemon=True).start()
-    gc.freeze()  # what is loaded stays: looking through it again and again would hold up changes
+    threading.Thread(target=_stop_at_end_of_input, args=(capture,), daemon=True).start()
+    gc.freeze()  # keep loaded modules out of collections, which would delay changes
     try:
         capture.run()
     except HeadraceError as error:
-        _say(error=str(error), hopeless=isinstance(error, CaptureError | Misuse))
+        _emit(error=str(error), retryable=not isinstance(error, CaptureError | Misuse))
         return 1
     return 0
 
 
-def _await_end(capture: Capture) -> None:
+def _stop_at_end_of_input(capture: Capture) -> None:
     sys.stdin.read()
     capture.stop()
 
 
-def _say(**document: Any) -> None:
+def _emit(**document: Any) -> None:
     try:
         sys.stdout.write(json.dumps(document) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        pass  # nobody is left to hear it
+        pass  # the parent has exited
 
 
 if __name__ == "__main__":

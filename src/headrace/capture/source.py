@@ -1,10 +1,10 @@
-"""The seam between a capture and the kind of database that it reads.
+"""The interface between a capture and the kind of database that it reads.
 
-A source pushes: it reads its database's log and puts records into a sink, says where a transaction of the
-database has ended, and when there is nothing to read just now. The sink decides when that becomes a
-transaction of the log, and tells the source by `on_stored` from where on it would have to read again.
+A source reads the log of its database and passes records to a `ChangeWriter`. It reports where each
+transaction of the database ends, and when there is nothing more to read. The writer decides when that becomes
+a Kafka transaction, and reports the committed position by `on_committed`.
 
-Positions are whole numbers that grow with the order of commits (PostgreSQL's log sequence numbers).
+Positions are integers that grow in the order of commits (PostgreSQL's log sequence numbers).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.offsets import Progress, TableProgress
+    from headrace.capture.offsets import CaptureOffset, TableSnapshot
 
 LARGEST_RECORD: Final = 64 << 20
 """The most bytes of a record's value."""
 
 
-class Sink(Protocol):
-    """Where a source writes."""
+class ChangeWriter(Protocol):
+    """The destination of a source's records."""
 
     def open_topic(self, topic: str, *, compacted: bool) -> Callable[[bytes | None, bytes | None, int], None]:
-        """What takes the records of a topic, which is made if it is not there."""
+        """A function that appends records to the topic, which is created if it does not exist."""
 
     def send(
         self,
@@ -37,44 +37,44 @@ class Sink(Protocol):
         """Write one record with headers to any topic."""
 
     def live_keys(self, topic: str) -> set[bytes]:
-        """The keys of a topic whose newest record has a value, those of the open transaction included."""
+        """The keys whose latest record has a value, including records of the open transaction."""
 
-    def end(self, position: int) -> None:
-        """All up to here is whole: a transaction of the database has ended."""
+    def end_transaction(self, position: int) -> None:
+        """A transaction of the database has ended: all records up to this position are complete."""
 
-    def rest(self) -> None:
-        """There is nothing to read just now: what is whole is to be seen."""
+    def commit_complete(self) -> None:
+        """Commit all complete transactions; called when there is nothing more to read."""
 
-    def table_done(self, name: str, table: TableProgress) -> None:
-        """A table was written as it was at its position: store it, whole."""
+    def finish_snapshot(self, name: str, table: TableSnapshot) -> None:
+        """Commit the snapshot of a table, which is complete."""
 
 
-class Source(Protocol):
-    """One database, open."""
+class CaptureSource(Protocol):
+    """A connection to one database."""
 
-    def check(self) -> None:
-        """Refuse a database that is not fit, or that another capture of this name reads."""
+    def preflight(self) -> None:
+        """Check configuration, privileges and tables; raises `PreflightFailed` or `SlotInUse`."""
 
-    def prepare(self, known: Progress | None) -> Progress:
-        """What is known, if it can be gone on with; or a progress without a position.
+    def prepare(self, known: CaptureOffset | None) -> CaptureOffset:
+        """The offset to continue from; one without a position for a new capture.
 
-        Raises `SlotGone` where what was to be read next is no longer there.
+        Raises `SlotLost` if the log after the offset is not available any more.
         """
 
-    def begin(self, progress: Progress) -> Progress:
-        """Where to begin: for one without a position, from now on the database keeps its log for us."""
+    def create_slot(self, offset: CaptureOffset) -> CaptureOffset:
+        """Create the replication slot; returns the offset with its position."""
 
-    def open_topics(self, progress: Progress, sink: Sink) -> None:
-        """Make the topics of the tables that no snapshot was taken of, before anybody else does."""
+    def create_topics(self, offset: CaptureOffset, writer: ChangeWriter) -> None:
+        """Create the topics of tables without a snapshot."""
 
-    def snapshot(self, progress: Progress, sink: Sink) -> None:
-        """Write the tables that no snapshot was taken of; each is one transaction of the log."""
+    def snapshot(self, offset: CaptureOffset, writer: ChangeWriter) -> None:
+        """Write the snapshots that are missing; each table is one Kafka transaction."""
 
-    def follow(self, progress: Progress, sink: Sink) -> None:
-        """Write all changes after the progress, until stopped; with `once`, until those of now are there."""
+    def stream_changes(self, offset: CaptureOffset, writer: ChangeWriter) -> None:
+        """Write all changes after the offset until stopped; with `once`, those that are committed now."""
 
-    def on_stored(self, position: int) -> None:
-        """All up to here is in the log for good: the database need not keep it."""
+    def on_committed(self, position: int) -> None:
+        """Everything up to this position is committed: the database need not retain it."""
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""

@@ -1,7 +1,7 @@
-"""The log's side of a capture: records gathered into batches, and transactions that carry their own progress.
+"""Writes the records of a capture in Kafka transactions, each with the offset that it reaches.
 
-A transaction of the database is never split over two of the log. Small ones that follow one another share
-one; a large one is sent while it is read, so that it need not fit into memory, and ends with its commit.
+A transaction of the database is never split over two Kafka transactions. Small ones that follow one another
+share one; a large one is sent while it is read, so that it need not fit into memory.
 """
 
 from __future__ import annotations
@@ -26,50 +26,50 @@ from headrace.protocol.records import encode_varint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.offsets import Progress, TableProgress
+    from headrace.capture.offsets import CaptureOffset, TableSnapshot
     from headrace.capture.settings import CaptureSettings
     from headrace.client.cluster import Cluster
     from headrace.client.identity import Identity
 
-SMALL: Final = [encode_varint(number) for number in range(1 << 12)]
-"""The numbers that lengths and positions mostly are."""
-SMALL_COUNT: Final = len(SMALL)
+SMALL_VARINTS: Final = [encode_varint(number) for number in range(1 << 12)]
+"""Encoded varints of the usual lengths and offset deltas."""
+SMALL_VARINT_COUNT: Final = len(SMALL_VARINTS)
 NULL: Final = b"\x01"
 NO_HEADERS: Final = b"\x00"
 
 
 class BatchBuilder:
-    """The records of one partition that wait to be sent."""
+    """The pending records of one partition."""
 
-    __slots__ = ("_parts", "base_ms", "count", "newest_ms", "size")
+    __slots__ = ("_parts", "base_timestamp_ms", "count", "max_timestamp_ms", "size")
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Discard all records."""
         self._parts: list[bytes] = []
         self.count = 0
         self.size = 0
-        """About how many bytes they take."""
-        self.base_ms = 0
-        self.newest_ms = 0
+        """The approximate size of the records in bytes."""
+        self.base_timestamp_ms = 0
+        self.max_timestamp_ms = 0
 
     def append(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: bytes = NO_HEADERS
     ) -> None:
-        """Add a record; its headers are encoded."""
+        """Add a record with encoded headers."""
         count = self.count
         if not count:
-            self.base_ms = self.newest_ms = timestamp_ms
-        elif timestamp_ms > self.newest_ms:
-            self.newest_ms = timestamp_ms
-        delta = timestamp_ms - self.base_ms
+            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
+        elif timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+        delta = timestamp_ms - self.base_timestamp_ms
         body = b"".join(
             (
                 b"\x00",
-                SMALL[delta] if 0 <= delta < SMALL_COUNT else encode_varint(delta),
-                SMALL[count] if count < SMALL_COUNT else encode_varint(count),
+                SMALL_VARINTS[delta] if 0 <= delta < SMALL_VARINT_COUNT else encode_varint(delta),
+                SMALL_VARINTS[count] if count < SMALL_VARINT_COUNT else encode_varint(count),
                 NULL if key is None else _length(key),
                 key or b"",
                 NULL if value is None else _length(value),
@@ -83,12 +83,12 @@ class BatchBuilder:
         self.size += len(body)
 
     def build(self, identity: Identity, base_sequence: int) -> bytearray:
-        """The batch of all records, as part of a producer's transaction; the builder is empty then."""
+        """Build a transactional batch of all records, and clear the builder."""
         batch = build_batch(
             b"".join(self._parts),
             self.count,
-            base_timestamp=self.base_ms,
-            max_timestamp=self.newest_ms,
+            base_timestamp=self.base_timestamp_ms,
+            max_timestamp=self.max_timestamp_ms,
             attributes=TRANSACTIONAL,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
@@ -100,11 +100,11 @@ class BatchBuilder:
 
 def _length(data: bytes) -> bytes:
     size = len(data)
-    return SMALL[size] if size < SMALL_COUNT else encode_varint(size)
+    return SMALL_VARINTS[size] if size < SMALL_VARINT_COUNT else encode_varint(size)
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """Headers as they stand at the end of a record."""
+    """Encode headers in the format of a record."""
     parts = [encode_varint(len(headers))]
     for name, value in headers:
         encoded = name.encode()
@@ -114,18 +114,18 @@ def encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 TIMEOUT_MS: Final = 900_000
-"""The longest that Kafka allows: the snapshot of a table, or one transaction of the database, may take it."""
+"""Kafka's maximum, for the snapshot of a large table or a large transaction of the database."""
 BATCH_BYTES: Final = 256 << 10
-ENOUGH_BYTES: Final = 8 << 20
-"""Transactions of the database share one of the log until they are so many bytes."""
-PROGRESS_PLACE: Final = TopicPartition(TOPIC, 0)
+TRANSACTION_BYTES: Final = 8 << 20
+"""Transactions of the database share one Kafka transaction up to this size."""
+OFFSETS_PARTITION: Final = TopicPartition(TOPIC, 0)
 
 
-class Writer:
-    """Writes records and progress under one transactional id. It is the sink of sources."""
+class TransactionalChangeWriter:
+    """Writes records and offsets under one transactional id."""
 
     def __init__(
-        self, cluster: Cluster, bootstrap: str, settings: CaptureSettings, on_stored: Callable[[int], None]
+        self, cluster: Cluster, bootstrap: str, settings: CaptureSettings, on_committed: Callable[[int], None]
     ) -> None:
         self._cluster = cluster
         self._bootstrap = bootstrap
@@ -137,31 +137,31 @@ class Writer:
         self._builders: dict[TopicPartition, BatchBuilder] = {}
         self._sequences: dict[TopicPartition, int] = {}
         self._partitions: dict[str, int] = {}
-        self._untouched: set[str] = set()
-        """Topics that were made here, and that nothing was sent to."""
-        self._on_stored = on_stored
-        self._progress: Progress | None = None
+        self._empty_topics: set[str] = set()
+        """Topics that this writer created and has not written to."""
+        self._on_committed = on_committed
+        self._offset: CaptureOffset | None = None
         self._sent_bytes = 0
-        self._ended_at: int | None = None
+        self._complete_position: int | None = None
         self.records = 0
-        """How many were written and stored."""
+        """The number of committed records."""
         self._open_records = 0
-        self._newest_ms = 0
+        self._max_timestamp_ms = 0
 
-    def begin(self, progress: Progress, *, forget_stop: bool = False) -> None:
-        """Go on from here, which is stored; a request to stop is taken back."""
-        if forget_stop:
-            self._builder(PROGRESS_PLACE).append((progress.name + STOP).encode(), None, progress.time_ms)
-        self._store(progress)
+    def start_from(self, offset: CaptureOffset, *, clear_stop_request: bool = False) -> None:
+        """Commit the offset to start from, and delete a stop request."""
+        if clear_stop_request:
+            self._builder(OFFSETS_PARTITION).append((offset.name + STOP).encode(), None, offset.time_ms)
+        self._commit_offset(offset)
 
     @property
-    def progress(self) -> Progress:
-        """What is stored."""
-        assert self._progress is not None
-        return self._progress
+    def offset(self) -> CaptureOffset:
+        """The committed offset."""
+        assert self._offset is not None
+        return self._offset
 
     def open_topic(self, topic: str, *, compacted: bool) -> Callable[[bytes | None, bytes | None, int], None]:
-        """What takes the records of a topic, which is made if it is not there."""
+        """A function that appends records to the topic, which is created if it does not exist."""
         # Room for the largest record, and for the smaller ones that share a batch with it.
         configs = {"max.message.bytes": str(source.LARGEST_RECORD + 2 * BATCH_BYTES)}
         if compacted:
@@ -202,8 +202,8 @@ class Writer:
             self._send(place, builder)
 
     def live_keys(self, topic: str) -> set[bytes]:
-        """The keys of a topic whose newest record has a value, those of the open transaction included."""
-        if topic in self._untouched:
+        """The keys whose latest record has a value, including records of the open transaction."""
+        if topic in self._empty_topics:
             return set()
         for place, builder in self._builders.items():
             if place.topic == topic and builder.count:
@@ -211,23 +211,23 @@ class Writer:
         self._producer.flush()
         return live_keys(self._bootstrap, topic)
 
-    def end(self, position: int) -> None:
-        """All up to here is whole; when it is enough, it is stored."""
-        self._ended_at = position
-        if self._sent_bytes >= ENOUGH_BYTES:
-            self._store(replace(self.progress, position=position))
+    def end_transaction(self, position: int) -> None:
+        """All records up to this position are complete; commits when the transaction is large enough."""
+        self._complete_position = position
+        if self._sent_bytes >= TRANSACTION_BYTES:
+            self._commit_offset(replace(self.offset, position=position))
 
-    def rest(self) -> None:
-        """Store what is whole."""
-        if self._ended_at is not None:
-            self._store(replace(self.progress, position=self._ended_at))
+    def commit_complete(self) -> None:
+        """Commit all complete transactions."""
+        if self._complete_position is not None:
+            self._commit_offset(replace(self.offset, position=self._complete_position))
 
-    def table_done(self, name: str, table: TableProgress) -> None:
-        """A table was written as it was at its position: store it, whole."""
-        self._store(self.progress.with_table(name, table))
+    def finish_snapshot(self, name: str, table: TableSnapshot) -> None:
+        """Commit the snapshot of a table."""
+        self._commit_offset(self.offset.with_table(name, table))
 
     def close(self) -> None:
-        """Have what is not whole forgotten at once: open, it would hold up readers until its time is over."""
+        """Abort the open transaction: it would block readers of committed records until its timeout."""
         if self._sent_bytes:
             with suppress(HeadraceError):
                 self._transaction.abort()
@@ -245,35 +245,35 @@ class Writer:
             _check_size(place.topic, key, value)
             self._send(place, builder)
 
-    def _store(self, progress: Progress) -> None:
-        """Commit everything, with the progress that it makes."""
+    def _commit_offset(self, offset: CaptureOffset) -> None:
+        """Commit all pending records together with the offset."""
         waiting = [
-            place for place, builder in self._builders.items() if builder.count and place != PROGRESS_PLACE
+            place for place, builder in self._builders.items() if builder.count and place != OFFSETS_PARTITION
         ]
-        newest = max((self._builders[place].newest_ms for place in waiting), default=0)
-        progress = replace(progress, time_ms=max(progress.time_ms, self._newest_ms, newest))
-        record = self._builder(PROGRESS_PLACE)
-        record.append(progress.name.encode(), progress.to_bytes(), progress.time_ms)
-        self._transaction.begin([*waiting, PROGRESS_PLACE])
-        for place in [*waiting, PROGRESS_PLACE]:
+        newest = max((self._builders[place].max_timestamp_ms for place in waiting), default=0)
+        offset = replace(offset, time_ms=max(offset.time_ms, self._max_timestamp_ms, newest))
+        record = self._builder(OFFSETS_PARTITION)
+        record.append(offset.name.encode(), offset.to_bytes(), offset.time_ms)
+        self._transaction.begin([*waiting, OFFSETS_PARTITION])
+        for place in [*waiting, OFFSETS_PARTITION]:
             self._send(place, self._builders[place])
         self._producer.flush()
         self._transaction.commit()
         self._sequences.clear()
-        self._sent_bytes, self._ended_at = 0, None
+        self._sent_bytes, self._complete_position = 0, None
         self.records += self._open_records
         self._open_records = 0
-        self._progress = progress
-        self._on_stored(progress.position)
+        self._offset = offset
+        self._on_committed(offset.position)
 
     def _send(self, place: TopicPartition, builder: BatchBuilder) -> None:
         self._transaction.begin([place])
-        self._untouched.discard(place.topic)
+        self._empty_topics.discard(place.topic)
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + builder.count
-        if place != PROGRESS_PLACE:
+        if place != OFFSETS_PARTITION:
             self._open_records += builder.count
-        self._newest_ms = max(self._newest_ms, builder.newest_ms)
+        self._max_timestamp_ms = max(self._max_timestamp_ms, builder.max_timestamp_ms)
         batch = builder.build(self._transaction.identity, sequence)
         self._sent_bytes += len(batch)
         self._producer.send(place, batch)
@@ -282,17 +282,17 @@ class Writer:
         return self._builders.setdefault(place, BatchBuilder())
 
     def _make_topic(self, topic: NewTopic) -> None:
-        self._untouched |= create_topics(self._cluster, [topic])
+        self._empty_topics |= create_topics(self._cluster, [topic])
         self._partitions[topic.name] = len(self._cluster.topics([topic.name])[topic.name].partitions)
 
 
 def _check_size(topic: str, key: bytes | None, value: bytes | None) -> None:
-    """Stop before a record that no broker takes: one that is larger than a request ends the connection."""
+    """Raise an error for a record above the limit: the broker would close the connection."""
     if value is not None and len(value) > source.LARGEST_RECORD:
         named = "" if key is None else f", of the key {key[:80].decode(errors='replace')!r},"
         raise CaptureError(
             f"a record of {len(value):,} bytes for the topic {topic!r}{named} is larger than "
-            f"{source.LARGEST_RECORD:,} bytes, the most that a topic takes. The replication slot is kept: "
+            f"{source.LARGEST_RECORD:,} bytes, the maximum. The replication slot is kept: "
             "leave the large column out with --columns, and start the capture again: it continues with this "
             "change."
         )

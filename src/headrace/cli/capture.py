@@ -1,4 +1,4 @@
-"""`headrace capture`: a database's changes into topics; and what captures hold, stopped and dropped."""
+"""`headrace capture`: start, list, inspect, stop and drop captures."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MIB = 1 << 20
 
 
 class CaptureGroup(TyperGroup):
-    """Takes `headrace capture URL …` for `headrace capture start URL …`."""
+    """Treats `headrace capture URL …` as `headrace capture start URL …`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the verb in front of an address."""
+        """Insert the command before a URL."""
         if args and "://" in args[0]:
             args = ["start", *args]
         return super().parse_args(ctx, args)
@@ -42,7 +42,10 @@ commands = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the capture.")]
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="Address of the database; else HEADRACE_CAPTURE, or headrace.toml."),
+    typer.Option(
+        "--url",
+        help="URL of the database; by default HEADRACE_CAPTURE, or url under [capture] in headrace.toml.",
+    ),
 ]
 
 
@@ -53,53 +56,76 @@ def start(
         str | None,
         typer.Argument(
             metavar="URL",
-            help="The database: postgres://user@host:port/database; else HEADRACE_CAPTURE, or headrace.toml. "
-            "Keep the password there, in PGPASSWORD, or in ~/.pgpass.",
+            help="URL of the database: postgres://user@host:port/database; by default HEADRACE_CAPTURE, or "
+            "url under [capture] in headrace.toml. Keep the password there, in PGPASSWORD, or in ~/.pgpass.",
             show_default=False,
         ),
     ] = None,
     tables: Annotated[
         str,
         typer.Option(
-            "--tables", metavar="TABLES", help="As schema.table, with commas between; * is anything."
+            "--tables", metavar="TABLES", help="Tables as schema.table, separated by commas; * is a wildcard."
         ),
     ] = "",
     name: Annotated[
-        str, typer.Option("--name", help="What the capture and its topics are called; else as the database.")
+        str,
+        typer.Option("--name", help="Name of the capture and prefix of its topics; by default the database."),
     ] = "",
     columns: Annotated[
-        str, typer.Option("--columns", help="Only these, as schema.table.column, with commas between.")
+        str,
+        typer.Option(
+            "--columns", help="Capture only these columns, as schema.table.column, separated by commas."
+        ),
     ] = "",
-    mask: Annotated[str, typer.Option("--mask", help="Columns whose values are replaced by ****.")] = "",
-    hash_: Annotated[str, typer.Option("--hash", help="Columns whose values are replaced by SHA-256.")] = "",
+    mask: Annotated[
+        str, typer.Option("--mask", help="Columns whose values are replaced by ****, separated by commas.")
+    ] = "",
+    hash_: Annotated[
+        str,
+        typer.Option(
+            "--hash", help="Columns whose values are replaced by their SHA-256, separated by commas."
+        ),
+    ] = "",
     salt_file: Annotated[
         Path | None,
         typer.Option(
             "--salt-file",
             exists=True,
             dir_okay=False,
-            help="File whose first line is hashed before each value; else HEADRACE_SALT.",
+            help="File whose first line is the salt of --hash; by default HEADRACE_SALT.",
         ),
     ] = None,
     outbox: Annotated[
-        str, typer.Option("--outbox", metavar="TABLE", help="Rows of this table name the topic they go to.")
+        str,
+        typer.Option(
+            "--outbox", metavar="TABLE", help="Outbox table, whose rows name the topic to which they go."
+        ),
     ] = "",
-    partitions: Annotated[int, typer.Option("--partitions", help="Of each topic that is made.")] = 1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", help="Number of partitions of topics that the capture creates.")
+    ] = 1,
     warn_mb: Annotated[
-        int, typer.Option("--warn-mb", help="Say it when the database holds so much log for the capture.")
+        int,
+        typer.Option(
+            "--warn-mb", help="Warn when the replication slot retains more than this much WAL (MB)."
+        ),
     ] = 1024,
     stop_mb: Annotated[
-        int, typer.Option("--stop-mb", help="Drop the slot when it is so much, to save the disk; 0: never.")
+        int,
+        typer.Option(
+            "--stop-mb",
+            help="Drop the replication slot when it retains more than this much WAL (MB); 0 for never.",
+        ),
     ] = 16 * 1024,
     once: Annotated[
-        bool, typer.Option("--once", help="Leave when all that is committed now is captured.")
+        bool, typer.Option("--once", help="Stop when everything that is committed now is captured.")
     ] = False,
     broker: options.Broker = None,
 ) -> None:
-    """Capture tables: a snapshot, and then every change, until Ctrl-C.
+    """Capture tables: take a snapshot, then stream every change until Ctrl-C.
 
-    Each table becomes a topic, NAME.SCHEMA.TABLE, of events in Debezium's envelope. It goes on where it was
-    when it is started again.
+    Each table has a topic NAME.SCHEMA.TABLE of events in Debezium's envelope. A capture that is started again
+    continues at its offset.
 
     Example: headrace capture postgres://app@127.0.0.1/shop --tables public.users,public.orders
     """
@@ -145,22 +171,23 @@ def list_(*, broker: options.Broker = None, as_json: options.Json = False) -> No
 def status(
     *, name: Name, url: Url = None, broker: options.Broker = None, as_json: options.Json = False
 ) -> None:
-    """Show how far a capture is, and how much log its database holds for it.
+    """Show the position of a capture, its tables, and the WAL that its slot retains.
 
     Example: headrace capture status shop
     """
-    from headrace.capture.registry import find_capture, status_of
+    from headrace.capture.registry import capture_status, find_capture
 
-    found = status_of(find_capture(_bootstrap(broker), name), _configured(url))
+    found = capture_status(find_capture(_bootstrap(broker), name), _configured(url))
     if as_json:
         print_json(found)
         return
     running = {True: "running", False: "not running", None: "unknown"}[found.is_running]
     print_line(f"capture   {found.name} of {found.database}: {running}")
     print_line(f"position  {found.position}")
-    print_line(f"slot      {found.slot}{', whose log is lost' if found.is_lost else ''}")
+    print_line(f"slot      {found.slot}{', whose WAL is lost' if found.is_lost else ''}")
     print_line(
-        f"WAL held  {size_text(found.wal_held_bytes) or '-'}, {size_text(found.lag_bytes) or '-'} behind"
+        f"WAL       {size_text(found.retained_wal_bytes) or '-'} retained, "
+        f"{size_text(found.lag_bytes) or '-'} behind"
     )
     for table, topic in found.tables.items():
         print_line(f"table     {table} in {topic}")
@@ -170,7 +197,7 @@ def status(
 
 @commands.command()
 def stop(*, name: Name, url: Url = None, broker: options.Broker = None) -> None:
-    """Have a capture end, wherever it runs; started again, it goes on.
+    """Stop a capture, wherever it runs; it continues when it is started again.
 
     Example: headrace capture stop shop
     """
@@ -178,7 +205,7 @@ def stop(*, name: Name, url: Url = None, broker: options.Broker = None) -> None:
 
     bootstrap = _bootstrap(broker)
     ran = stop_capture(bootstrap, find_capture(bootstrap, name), _configured(url))
-    print_line(f"capture {name} {'stopped' if ran else 'did not run'}")
+    print_line(f"capture {name} {'stopped' if ran else 'was not running'}")
 
 
 @commands.command()
@@ -187,14 +214,17 @@ def drop(
     name: Name,
     url: Url = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="The database is gone: only forget the capture.")
+        bool,
+        typer.Option(
+            "--forget", help="Only delete the offset of the capture, if its database does not exist any more."
+        ),
     ] = False,
     broker: options.Broker = None,
     yes: options.Yes = False,
 ) -> None:
-    """Drop a capture's slot and publication, and forget how far it was. Topics stay.
+    """Drop the slot and publication of a capture, and delete its offset. Its topics are kept.
 
-    Started again, it takes a new snapshot, and corrects what its topics hold.
+    Started again, it takes a new snapshot and corrects its topics.
 
     Example: headrace capture drop shop --yes
     """
@@ -214,8 +244,8 @@ def _run(settings: CaptureSettings, bootstrap: str) -> None:
     from headrace.capture.capture import Capture
 
     with CaptureDisplay() as display:
-        capture = Capture(settings, bootstrap, tell=display.tell, report=display.report)
-        gc.freeze()  # what is loaded stays: looking through it again and again would hold up changes
+        capture = Capture(settings, bootstrap, on_message=display.tell, on_progress=display.report)
+        gc.freeze()  # keep loaded modules out of collections, which would delay changes
         with stopping_by_signals(capture.stop):
             capture.run()
     note(f"captured {capture.records:,} records")
@@ -228,11 +258,11 @@ def _bootstrap(option: str | None) -> str:
 
 
 def _configured(url: str | None) -> str | None:
-    """The address of the database, as given or configured; warns of a password in the list of processes."""
+    """The URL of the database, as given or configured; warns of a password in the process list."""
     if url is not None and urlsplit(url).password:
         note(
-            "the password in the address can be read by every user of this machine in the list of processes: "
-            "put the address into HEADRACE_CAPTURE or headrace.toml, or the password into ~/.pgpass."
+            "every user of this machine can read the password of the URL in the process list: put the URL "
+            "into HEADRACE_CAPTURE or headrace.toml, or the password into ~/.pgpass."
         )
     return Settings.read().url("capture", url)
 
@@ -241,7 +271,7 @@ def _start_url(url: str | None) -> str:
     configured = _configured(url)
     if configured is None:
         raise Misuse(
-            "no database is named: write its address (postgres://user@host:port/database), or set "
+            "no database is given: pass its URL (postgres://user@host:port/database), or set "
             "HEADRACE_CAPTURE in the environment, or url under [capture] in headrace.toml."
         )
     return configured

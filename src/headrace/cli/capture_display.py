@@ -1,4 +1,4 @@
-"""What a capture in a terminal shows, and how it is stopped there."""
+"""The output of a capture in a terminal, and its stop by signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CaptureDisplay:
-    """A progress bar for each table of a snapshot, and lines for all else."""
+    """A progress bar for the snapshot of each table, and lines for messages."""
 
     def __init__(self) -> None:
         self._table = ""
@@ -30,7 +30,7 @@ class CaptureDisplay:
         sys.stdout.flush()
 
     def report(self, table: str, rows: int, total: int) -> None:
-        """Show how many rows of a table were read; when it is all, say so."""
+        """Show how many rows of a table were read; prints a line when the snapshot is complete."""
         if table != self._table:
             self._close()
             self._table, self._rows = table, 0
@@ -55,7 +55,7 @@ class CaptureDisplay:
 
 @contextmanager
 def stopping_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """A block in which Ctrl-C and SIGTERM ask for a clean end; the second time it ends at once."""
+    """Within this block, Ctrl-C and SIGTERM request a clean stop; a second signal stops at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

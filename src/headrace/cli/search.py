@@ -50,6 +50,6 @@ def search(
 def _cell(value: object) -> object:
     if not isinstance(value, dict | list):
         return value
-    from headrace.sinks.rows import json_of
+    from headrace.sinks.rows import to_json
 
-    return json_of(value)
+    return to_json(value)

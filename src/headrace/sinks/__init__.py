@@ -1,6 +1,6 @@
-"""Outputs besides topics: databases, caches, search indexes, and people.
+"""Outputs of jobs other than topics: databases, caches, search indexes, webhooks and e-mail.
 
-What a user declares is a `Sink`; the connection that it opens is a `Target`. A target takes a job's rows
-batch by batch and remembers, in the same transaction as the rows, which batch it has: so a batch that is
-repeated after a crash is written once. Nothing here knows Spark: rows come as Arrow.
+A user declares a `Sink`; `SinkDelivery` opens its `SinkWriter`, which writes rows batch by batch, and stores
+the number of the batch in the same transaction as the rows. So a batch that is repeated after a crash is
+written once. Nothing here imports Spark: rows are Arrow tables.
 """

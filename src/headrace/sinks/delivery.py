@@ -1,8 +1,12 @@
-"""Brings the batches of a job to one target, however long it takes.
+"""Delivers the batches of a job to one sink, with retries.
 
-A target that is away is waited for, longer each time, with a bit of chance in it so that many jobs do not
-come back at once. Meanwhile the batch waits, and with it the job: nothing is read that could not be written.
-Rows that the target refuses become letters; the others are delivered.
+While a target is unavailable, the batch is retried with exponential backoff and jitter, and the job waits:
+this is the backpressure. Rows that the target rejects become dead letters; the other rows of the batch are
+written.
+
+Dead letters are written in the transaction of the log, after the sinks. A crash in between leaves a target
+that has the batch without the rejected rows, and will skip it. So the rejected rows are stored next to the
+checkpoint before the rest of the batch is written.
 """
 
 from __future__ import annotations
@@ -17,64 +21,64 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.sinks.rows import json_documents, without
-from headrace.sinks.sink import Refused, Unavailable
+from headrace.sinks.rows import drop_rows, json_documents
+from headrace.sinks.sink import RowsRejected, TargetUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.folders import Folder
-    from headrace.sinks.sink import Place, Sink, Target
+    from headrace.sinks.sink import Sink, SinkContext, SinkWriter
 
-REFUSED: Final = "refused.json"
-GENERATION: Final = "generation.json"
+REJECTED_FILE: Final = "refused.json"
+GENERATION_FILE: Final = "generation.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """A row that a target did not take."""
+class RejectedRow:
+    """A row that a target rejected."""
 
     target: str
-    """The name of its sink."""
+    """The name of the sink."""
     batch: int
     reason: str
     value: str
-    """The row as JSON, for people."""
+    """The row as JSON, for display."""
     row: bytes
-    """The row as a stream of Arrow's: with it, nothing is lost on the way back."""
+    """The row as an Arrow stream, from which it can be written again without loss."""
 
 
-class Journal:
-    """The letters of the newest batch of which rows were refused; a sink has one in its folder."""
+class RejectedRowJournal:
+    """A file with the rejected rows of the last batch that has any; one for each sink."""
 
     def __init__(self, folder: Folder, target: str) -> None:
         self._folder = folder
         self._target = target
 
-    def write(self, batch: int, letters: Sequence[Letter]) -> None:
-        """Keep the letters of a batch, in place of those of others."""
+    def write(self, batch: int, rejected_rows: Sequence[RejectedRow]) -> None:
+        """Replace the file by the rejected rows of a batch."""
         listed = [
             {"reason": each.reason, "value": each.value, "row": b64encode(each.row).decode()}
-            for each in letters
+            for each in rejected_rows
         ]
-        self._folder.write(REFUSED, json.dumps({"batch": batch, "letters": listed}))
+        self._folder.write(REJECTED_FILE, json.dumps({"batch": batch, "letters": listed}))
 
-    def forget_after(self, batch: int) -> None:
-        """Forget letters of a later batch than the newest that the target has.
+    def discard_after(self, batch: int) -> None:
+        """Discard the rejected rows of a later batch than the last one in the target.
 
-        They are of a process that ended before the target had the batch: it is tried anew, as a whole.
+        The process crashed before the batch was written: it is repeated with all rows.
         """
-        kept = _read(self._folder, REFUSED)
+        kept = _read(self._folder, REJECTED_FILE)
         if kept is not None and kept["batch"] > batch:
             self.write(kept["batch"], [])
 
-    def read(self, batch: int) -> list[Letter]:
-        """The letters of a batch; none if no row of it was refused."""
-        kept = _read(self._folder, REFUSED)
+    def read(self, batch: int) -> list[RejectedRow]:
+        """The rejected rows of a batch; empty if there are none."""
+        kept = _read(self._folder, REJECTED_FILE)
         if kept is None or kept["batch"] != batch:
             return []
         return [
-            Letter(
+            RejectedRow(
                 target=self._target,
                 batch=batch,
                 reason=each["reason"],
@@ -85,15 +89,15 @@ class Journal:
         ]
 
 
-def generation_of(folder: Folder) -> int:
-    """The number of the series of batches that a folder is for; the first time, one above all before it.
+def read_generation(folder: Folder) -> int:
+    """The generation of the batches of a folder; a new folder gets a higher generation than all before.
 
-    It is the time when the series began: a folder that was deleted does not bring old numbers back.
+    It is the time of the first start, so that a deleted folder does not bring an old generation back.
     """
-    kept = _read(folder, GENERATION)
+    kept = _read(folder, GENERATION_FILE)
     if kept is None:
         kept = {"generation": time.time_ns() // 1_000_000}
-        folder.write(GENERATION, json.dumps(kept))
+        folder.write(GENERATION_FILE, json.dumps(kept))
     return int(kept["generation"])
 
 
@@ -106,126 +110,131 @@ def _read(folder: Folder, name: str) -> dict[str, Any] | None:
     return content
 
 
-FIRST_WAIT_S: Final = 0.5
-LONGEST_WAIT_S: Final = 30.0
-TRIES: Final = 3
-"""Of rows that were refused and might be taken later, for sinks that do not say it."""
+INITIAL_BACKOFF_S: Final = 0.5
+MAX_BACKOFF_S: Final = 30.0
+DEFAULT_MAX_ATTEMPTS: Final = 3
+"""Attempts for rows that are rejected with `retryable=True`, unless the sink defines it."""
 
 
 class DeliveryStopped(HeadraceError):
-    """The job was asked to stop while it waited for a target; the next run delivers the batch."""
+    """The job was requested to stop while it waited for a target; the next run delivers the batch."""
 
 
-class Delivery:
-    """One sink of one job.
+class SinkDelivery:
+    """Delivers the batches of one job to one sink.
 
-    `tell` is called with what holds it up, and with an empty text when it goes on. `pause` waits for so many
-    seconds, and says whether the job is to stop instead.
+    `on_status` is called with the reason of a wait, and with an empty string when the delivery continues.
+    `wait` waits for a number of seconds, and returns whether the job was requested to stop.
     """
 
     def __init__(
-        self, sink: Sink, place: Place, *, tell: Callable[[str], None], pause: Callable[[float], bool]
+        self,
+        sink: Sink,
+        context: SinkContext,
+        *,
+        on_status: Callable[[str], None],
+        wait: Callable[[float], bool],
     ) -> None:
         self._sink = sink
-        self._place = place
-        self._tell = tell
-        self._pause = pause
-        self._journal = Journal(place.folder, sink.name)
-        self._target: Target | None = None
+        self._context = context
+        self._on_status = on_status
+        self._wait_or_stop = wait
+        self._journal = RejectedRowJournal(context.folder, sink.name)
+        self._writer: SinkWriter | None = None
         self._is_new = True
         self._newest = -1
 
-    def deliver(self, batch: int, rows: pa.Table) -> list[Letter]:
-        """Return when the target has the batch; the rows of it that it refused, now or before a crash.
+    def deliver(self, batch: int, rows: pa.Table) -> list[RejectedRow]:
+        """Write a batch; returns its rejected rows, including those from before a crash.
 
-        A batch without rows leaves the target alone: it is not even asked whether it is there.
+        A batch without rows does not connect to the target.
         """
         if not len(rows):
             return []
         rest, kept = rows, cast("Sequence[int]", range(len(rows)))
         refused: dict[int, str] = {}
-        waits, tries = 0, 0
+        retries, tries = 0, 0
         while True:
             try:
                 is_there = self._write(batch, rest)
-                self._tell("")
-                return self._journal.read(batch) if is_there else self._letters(batch, rows, refused)
-            except Unavailable as fault:
+                self._on_status("")
+                return self._journal.read(batch) if is_there else self._rejected_rows(batch, rows, refused)
+            except TargetUnavailable as fault:
                 self.close()
-                self._wait(fault, waits)
-                waits += 1
-            except Refused as fault:
+                self._back_off(fault, retries)
+                retries += 1
+            except RowsRejected as fault:
                 tries += 1
-                if not fault.final and tries < getattr(self._sink, "tries", TRIES):
-                    self._wait(fault, tries)
+                if fault.retryable and tries < getattr(self._sink, "max_attempts", DEFAULT_MAX_ATTEMPTS):
+                    self._back_off(fault, tries)
                     continue
                 refused |= {kept[index]: reason for index, reason in fault.rows.items()}
-                self._journal.write(batch, self._letters(batch, rows, refused))
-                rest, kept = without(rows, refused)
+                self._journal.write(batch, self._rejected_rows(batch, rows, refused))
+                rest, kept = drop_rows(rows, refused)
                 tries = 0
 
     def close(self) -> None:
-        """Hang up, if there is a connection."""
-        target, self._target = self._target, None
-        if target is not None:
-            target.close()
+        """Close the connection, if there is one."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def _write(self, batch: int, rows: pa.Table) -> bool:
-        """Write the rows, unless the target had the batch already; whether it had."""
-        target = self._opened()
+        """Write the rows unless the target has the batch already; returns whether it has."""
+        writer = self._open_writer()
         if self._newest >= batch:
             return True
         if len(rows):
-            target.write(batch, rows)
+            writer.write(batch, rows)
             self._newest = batch
         return False
 
-    def _opened(self) -> Target:
-        if self._target is None:
-            self._target = self._sink.open(self._place)
-            newest = self._target.newest()
+    def _open_writer(self) -> SinkWriter:
+        if self._writer is None:
+            self._writer = self._sink.open(self._context)
+            newest = self._writer.last_batch()
             self._newest = -1 if newest is None else newest
             if self._is_new:
-                self._journal.forget_after(self._newest)
+                self._journal.discard_after(self._newest)
             self._is_new = False
-        return self._target
+        return self._writer
 
-    def _wait(self, fault: HeadraceError, waits: int) -> None:
-        seconds = wait_s(waits)
-        self._tell(f"{_named(self._sink.name, fault)}; next try in {seconds:.0f} s")
-        if self._pause(seconds):
+    def _back_off(self, fault: HeadraceError, retries: int) -> None:
+        seconds = backoff_s(retries)
+        self._on_status(f"{_with_name(self._sink.name, fault)}; retrying in {seconds:.0f} s")
+        if self._wait_or_stop(seconds):
             raise DeliveryStopped(
-                f"the job was asked to stop while it waited for {self._sink.name}"
+                f"the job was requested to stop while it waited for {self._sink.name}"
             ) from fault
 
-    def _letters(self, batch: int, rows: pa.Table, refused: Mapping[int, str]) -> list[Letter]:
+    def _rejected_rows(self, batch: int, rows: pa.Table, refused: Mapping[int, str]) -> list[RejectedRow]:
         if not refused:
             return []
         indexes = sorted(refused)
         chosen = rows.take(pa.array(indexes, pa.int64()))
         return [
-            Letter(
+            RejectedRow(
                 target=self._sink.name,
                 batch=batch,
                 reason=refused[index],
                 value=value,
-                row=_as_stream(chosen.slice(position, 1)),
+                row=_as_arrow_stream(chosen.slice(position, 1)),
             )
             for position, (index, value) in enumerate(zip(indexes, json_documents(chosen), strict=True))
         ]
 
 
-def wait_s(waits: int) -> float:
-    """How long to wait after so many waits: twice as long each time, and up to a third less by chance."""
-    return min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(waits, 10)) * random.uniform(2 / 3, 1)
+def backoff_s(retries: int) -> float:
+    """The backoff after a number of retries: exponential, with a jitter of up to a third."""
+    return min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2.0 ** min(retries, 10)) * random.uniform(2 / 3, 1)
 
 
-def _named(name: str, fault: HeadraceError) -> str:
+def _with_name(name: str, fault: HeadraceError) -> str:
     text = str(fault).rstrip(".")
     return text if text.startswith(name) else f"{name}: {text}"
 
 
-def _as_stream(row: pa.Table) -> bytes:
+def _as_arrow_stream(row: pa.Table) -> bytes:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, row.schema) as writer:
         writer.write_table(row)

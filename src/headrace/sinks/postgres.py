@@ -1,4 +1,4 @@
-"""Rows into a table of PostgreSQL: `into=postgres("revenue", key="product")`."""
+"""The declaration of a PostgreSQL table as an output: `into=postgres("revenue", key="product")`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import Misuse
 from headrace.settings import Settings
-from headrace.sinks.table_sink import USUAL_TRIES, checked_key, checked_mode
+from headrace.sinks.table_sink import DEFAULT_MAX_ATTEMPTS, validate_key, validate_mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.sinks.sink import Place, Target
+    from headrace.sinks.sink import SinkContext, SinkWriter
     from headrace.sinks.table_sink import Mode
 
 
@@ -21,30 +21,31 @@ class PostgresSink:
     """A table that a job writes; see `postgres`."""
 
     table: str
-    """Its name, with that of its schema before a dot if it is not on the search path."""
+    """The name of the table, with its schema and a dot if it is not on the search path."""
     key: tuple[str, ...]
     mode: Mode
     url: str | None = field(default=None, repr=False)
-    """The database's address; it may hold a password, and is not printed."""
-    tries: int = USUAL_TRIES
+    """The URL of the database, which may contain a password and is not printed."""
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for display."""
         return f"postgres {self.table}"
 
-    def open(self, place: Place) -> Target:
-        """Connect; make the table, or check that it can take the rows."""
-        from headrace.sinks.postgres_writer import open_target
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Connect; create the table, or check that it can hold the rows."""
+        from headrace.sinks.postgres_writer import open_writer
 
-        return open_target(self, self._address(), place)
+        return open_writer(self, self._address(), context)
 
     def _address(self) -> str:
         address = Settings.read().url("postgres", self.url)
         if address is None:
             raise Misuse(
-                f"{self.name}: no database is named: set HEADRACE_POSTGRES in the environment (for example "
-                "postgresql://user@host/shop), or url under [postgres] in headrace.toml, or give url=…."
+                f"{self.name}: no database is configured: set HEADRACE_POSTGRES in the environment (for "
+                "example postgresql://user@host/shop), or url under [postgres] in headrace.toml, or pass "
+                "url=."
             )
         return address
 
@@ -55,27 +56,27 @@ def postgres(
     key: str | Sequence[str] = (),
     mode: Mode | None = None,
     url: str | None = None,
-    tries: int = USUAL_TRIES,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
 ) -> PostgresSink:
-    """A table of PostgreSQL for a job to write into, each row exactly once.
+    """A PostgreSQL table as an output of a job, with each row written exactly once.
 
-    With a `key`, a row takes the place of the one with the same key (`mode="upsert"`); with `mode="mirror"`
-    rows whose column `_deleted` is true delete theirs; without a key every row is added (`mode="append"`).
-    The table is made when it is not there, and gets the columns that it lacks. Rows that it does not take go
-    to the job's dead letters, after `tries` tries where a later one might help.
+    With a `key`, a row replaces the row with the same key (`mode="upsert"`); with `mode="mirror"`, rows with
+    `_deleted` also delete their key; without a key every row is inserted (`mode="append"`). The table is
+    created if it does not exist, and missing columns are added. Rows that it rejects become dead letters of
+    the job, after `max_attempts` attempts if a later attempt may succeed.
 
-    Without `url` the database is the one that `HEADRACE_POSTGRES` or `headrace.toml` names, so that no
-    program holds a password.
+    Without `url`, the database is that of `HEADRACE_POSTGRES` or `headrace.toml`, so that no program contains
+    a password.
 
     >>> postgres("revenue", key=["window_start", "product"]).mode
     'upsert'
     """
     what = f"postgres {table!r}"
     if not table or len(table.split(".")) > 2 or not all(table.split(".")):
-        raise Misuse(f"{what}: write the table's name, or its schema's and its own with a dot between.")
-    if tries < 1:
-        raise Misuse(f"{what}: tries is at least 1.")
-    columns = checked_key(key, what)
+        raise Misuse(f"{what}: write the name of the table, or schema.table.")
+    if max_attempts < 1:
+        raise Misuse(f"{what}: max_attempts must be at least 1.")
+    columns = validate_key(key, what)
     return PostgresSink(
-        table=table, key=columns, mode=checked_mode(mode, columns, what), url=url, tries=tries
+        table=table, key=columns, mode=validate_mode(mode, columns, what), url=url, max_attempts=max_attempts
     )

@@ -1,4 +1,10 @@
-"""Arrow's rows and types as PostgreSQL takes them: column types, and rows as COPY's binary form or CSV."""
+"""PostgreSQL types for Arrow columns, and rows in the formats of COPY: binary or CSV.
+
+PostgreSQL parses the text of a value by the type of its column, so an existing table may have any type that
+can hold the values: text goes into uuid, enum or varchar columns, numbers into numeric. If all columns have
+the types of Arrow, rows are sent in the binary format, and PostgreSQL parses no text. A tuple in that format
+is the number of its fields (two bytes), and for each field its size (four bytes, −1 for null) and its bytes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ import pyarrow.csv
 from headrace.columns.blobs import NULL, Blobs, blobs_of
 from headrace.columns.memory import copy_bytes
 from headrace.protocol.kernels import borrowing, octets
-from headrace.sinks.rows import json_of
+from headrace.sinks.rows import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,11 +32,11 @@ BROKEN: Final = ("numeric", "real", "double precision")
 TIMES: Final = ("timestamp with time zone", "timestamp without time zone")
 DOCUMENTS: Final = ("json", "jsonb")
 NOT_FOR_TEXT: Final = (*WHOLE, *BROKEN, *TIMES, "boolean", "bytea", "date", "interval", "time")
-"""What a text is not put into: that the rows have texts there is more likely a mistake."""
+"""Types that do not take text: text in such a column is more likely a mistake."""
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """The type of a column that is made for values of an Arrow type.
+    """The type of a new column for values of an Arrow type.
 
     >>> [sql_type(kind) for kind in (pa.int64(), pa.decimal128(10, 2), pa.list_(pa.string()))]
     ['bigint', 'numeric(10,2)', 'jsonb']
@@ -43,10 +49,10 @@ def sql_type(kind: pa.DataType) -> str:
     return "text"
 
 
-def is_suitable(kind: pa.DataType, column: str) -> bool:
-    """Whether values of an Arrow type can go into a column of that type, as `format_type` calls it.
+def is_compatible(kind: pa.DataType, column: str) -> bool:
+    """Whether a column can hold values of an Arrow type; `column` is its type from `format_type`.
 
-    >>> is_suitable(pa.int32(), "bigint"), is_suitable(pa.string(), "bigint")
+    >>> is_compatible(pa.int32(), "bigint"), is_compatible(pa.string(), "bigint")
     (True, False)
     """
     base = column.partition("(")[0].strip() if not column.startswith("timestamp") else _unsized(column)
@@ -70,8 +76,8 @@ def _unsized(column: str) -> str:
     return before + after.partition(")")[2] if after else column
 
 
-def csv_of(rows: pa.Table) -> memoryview:
-    """The rows as COPY takes them: texts in quotes, so that an empty one is not a null."""
+def encode_csv(rows: pa.Table) -> memoryview:
+    """The rows as CSV for COPY; text is quoted, so that an empty string is not null."""
     columns = [_printable(column) for column in rows.columns]
     out = pa.BufferOutputStream()
     table = pa.Table.from_arrays(columns, names=[str(number) for number in range(len(columns))])
@@ -79,27 +85,27 @@ def csv_of(rows: pa.Table) -> memoryview:
     return memoryview(out.getvalue())
 
 
-def composite_of(row: pa.Table) -> bytes:
-    r"""One row as PostgreSQL writes a composite value: CSV in which a backslash is an escape.
+def encode_composite(row: pa.Table) -> bytes:
+    r"""One row as a composite literal of PostgreSQL: CSV in which a backslash is an escape.
 
-    >>> composite_of(pa.table({"name": ['5" \\ nail'], "note": [""], "count": [None]}))
+    >>> encode_composite(pa.table({"name": ['5" \\ nail'], "note": [""], "count": [None]}))
     b'("5"" \\\\ nail","",)'
     """
-    line = bytes(csv_of(row)).removesuffix(b"\n")
+    line = bytes(encode_csv(row)).removesuffix(b"\n")
     return b"(%b)" % line.replace(b"\\", b"\\\\")
 
 
 def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column as Arrow can write it; bytes, spans of time and documents become texts."""
+    """The column in a form that Arrow can write; bytes, durations and documents become text."""
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return _texts(column, lambda value: "\\x" + value.hex())
     if pa.types.is_duration(kind):
         return _texts(column, lambda value: f"{value.total_seconds():f} seconds")
     if pa.types.is_nested(kind):
-        return _texts(column, json_of)
+        return _texts(column, to_json)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        # The session's zone is UTC. Arrow takes ten times as long to write a time with its zone.
+        # The session's time zone is UTC, and Arrow takes ten times as long to write a time with its zone.
         return column.cast(pa.timestamp(kind.unit))
     return column.cast(pa.string()) if pa.types.is_null(kind) else column
 
@@ -133,7 +139,7 @@ SIZE_BYTES: Final = 4
 
 @borrowing
 def write_field(values: Blobs, output: Octets, positions: NDArray[np.int64]) -> None:
-    """Write the next field of each tuple at its position, which is moved on."""
+    """Write the next field of each tuple at its position, and advance the position."""
     for row in range(len(positions)):
         size = values.sizes[row]
         position = positions[row]
@@ -149,9 +155,9 @@ def write_field(values: Blobs, output: Octets, positions: NDArray[np.int64]) -> 
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER: Final = struct.pack(">h", -1)
 COUNT: Final = struct.Struct(">h")
-"""How many fields a tuple has."""
+"""The number of fields of a tuple."""
 DAYS: Final = 10_957
-"""From 1970, where Arrow begins to count, to 2000, where PostgreSQL does."""
+"""Days from the epoch of Arrow (1970) to that of PostgreSQL (2000)."""
 DAY_US: Final = 86_400_000_000
 
 FIXED: Final = {
@@ -166,14 +172,14 @@ FIXED: Final = {
     pa.timestamp("us", "UTC"): ("timestamp with time zone", ">i8"),
     pa.timestamp("us"): ("timestamp without time zone", ">i8"),
 }
-"""The column that an Arrow type fits as it is, and the form of its values."""
+"""The column type and the binary format of each Arrow type of fixed size."""
 
 
-def is_binary(kind: pa.DataType, column: str) -> bool:
-    """Whether values of an Arrow type go into a column of that type, as `format_type` calls it, as they are.
+def is_binary_compatible(kind: pa.DataType, column: str) -> bool:
+    """Whether values of an Arrow type can be sent to a column in the binary format.
 
-    >>> is_binary(pa.int64(), "bigint"), is_binary(pa.int32(), "bigint"), is_binary(pa.string(), "uuid")
-    (True, False, False)
+    >>> is_binary_compatible(pa.int64(), "bigint"), is_binary_compatible(pa.int32(), "bigint")
+    (True, False)
     """
     if kind in FIXED:
         return bool(FIXED[kind][0] == column)
@@ -182,10 +188,10 @@ def is_binary(kind: pa.DataType, column: str) -> bool:
     return bool(pa.types.is_binary(kind)) and column == "bytea"
 
 
-def binary_of(rows: pa.Table) -> memoryview:
-    """The rows as COPY takes them with `FORMAT binary`.
+def encode_binary(rows: pa.Table) -> memoryview:
+    """The rows in COPY's binary format.
 
-    >>> bytes(binary_of(pa.table({"n": pa.array([7, None], pa.int16())})))[19:]
+    >>> bytes(encode_binary(pa.table({"n": pa.array([7, None], pa.int16())})))[19:]
     b'\\x00\\x01\\x00\\x00\\x00\\x02\\x00\\x07\\x00\\x01\\xff\\xff\\xff\\xff\\xff\\xff'
     """
     columns = [_blobs(column.combine_chunks()) for column in rows.columns]
@@ -215,7 +221,7 @@ def _blobs(column: pa.Array) -> Blobs:
 
 
 def _numbers(column: pa.Array) -> NDArray[np.generic]:
-    """The values as numbers, times as PostgreSQL counts them; a zero for a null."""
+    """The values as numbers, times relative to PostgreSQL's epoch; zero for a null."""
     if pa.types.is_timestamp(column.type):
         return _counted(column.cast(pa.int64()), DAYS * DAY_US)
     if pa.types.is_date(column.type):
@@ -226,9 +232,9 @@ def _numbers(column: pa.Array) -> NDArray[np.generic]:
 
 
 def _counted(column: pa.Array, beginning: int) -> NDArray[np.generic]:
-    """Times counted from there on. The earliest are none of PostgreSQL's, and stay so: it refuses them."""
+    """Times relative to another epoch; those before PostgreSQL's range stay invalid."""
     counts = column.fill_null(0).to_numpy()
-    # One more than the lowest number, which to PostgreSQL is minus infinity.
+    # The lowest number is -infinity in PostgreSQL.
     earliest = np.iinfo(counts.dtype).min + beginning + 1
     counted: NDArray[np.generic] = np.maximum(counts, earliest) - beginning
     return counted

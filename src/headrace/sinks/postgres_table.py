@@ -1,4 +1,4 @@
-"""The table that rows go to: made where it is missing, given the columns that it lacks, else compared."""
+"""The target table in PostgreSQL: created if it is missing, extended by missing columns, or checked."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from psycopg import sql
 
-from headrace.sinks.postgres_copy import is_binary, is_suitable, sql_type
-from headrace.sinks.sink import Unsuitable
+from headrace.sinks.postgres_copy import is_binary_compatible, is_compatible, sql_type
+from headrace.sinks.sink import IncompatibleTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import psycopg
 
-MARKS: Final = "headrace_marks"
-"""The table, in the schema of the rows' own, that says which batch of which job is there."""
+MARKERS: Final = "headrace_batch_markers"
+"""The table of batch markers, in the schema of the target table."""
 FILLFACTOR: Final = 50
 _PREPARING: Final = 5_283_716_204_417_113_001
-"""The advisory lock under which tables are made: two jobs that make one at once would disturb each other."""
+"""The advisory lock for creating and altering tables, so that two jobs do not do it concurrently."""
 
 _COLUMNS: Final = """
     SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = '',
@@ -40,23 +40,23 @@ _UNIQUE: Final = """
 @dataclass(frozen=True, slots=True)
 class _Column:
     kind: str
-    must_be_given: bool
+    is_required: bool
     is_deterministic: bool
-    """Whether texts are equal only if their bytes are."""
+    """Whether the collation is deterministic: equal strings have equal bytes."""
 
     def is_exact(self, kind: pa.DataType) -> bool:
-        """Whether values that differ for Arrow always differ in the column: nothing is rounded or folded."""
-        is_same = is_binary(kind, self.kind) and not pa.types.is_floating(kind)
+        """Whether different values in Arrow are always different in the column."""
+        is_same = is_binary_compatible(kind, self.kind) and not pa.types.is_floating(kind)
         return is_same and "(" not in self.kind and self.is_deterministic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePlan:
-    """A table as the rows want it."""
+class PostgresTable:
+    """The table that the rows need."""
 
     table: str
     key: tuple[str, ...]
-    """The columns by which rows replace one another; none where they are added."""
+    """The key columns; empty in append mode."""
     columns: Mapping[str, pa.DataType]
 
     @property
@@ -65,79 +65,82 @@ class TablePlan:
         return sql.Identifier(*self.table.split("."))
 
     @property
-    def marks(self) -> sql.Identifier:
-        """The name of the table of marks beside it."""
-        return sql.Identifier(*self.table.split(".")[:-1], MARKS)
+    def markers(self) -> sql.Identifier:
+        """The name of the table of batch markers."""
+        return sql.Identifier(*self.table.split(".")[:-1], MARKERS)
 
     def prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Have the table there as it is needed; `Unsuitable` where it is another one."""
+        """Create or extend the table; raises `IncompatibleTarget` if it cannot hold the rows."""
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARING])
-            self._make_marks(connection)
-            found = self._found(connection)
+            self._create_markers(connection)
+            found = self._read_columns(connection)
             if not found:
                 self._create(connection)
                 return
-            self._check(found)
+            self._check_columns(found)
             self._check_key(connection)
-            self._add([name for name in self.columns if name not in found], connection)
+            self._add_columns([name for name in self.columns if name not in found], connection)
 
     def takes_binary(self, connection: psycopg.Connection[Any]) -> bool:
-        """Whether the columns of the table, which is there, hold just what Arrow has."""
-        found = self._found(connection)
-        return all(is_binary(kind, found[name].kind) for name, kind in self.columns.items())
+        """Whether the existing table has the types of COPY's binary format for all columns."""
+        found = self._read_columns(connection)
+        return all(is_binary_compatible(kind, found[name].kind) for name, kind in self.columns.items())
 
     def has_exact_key(self, connection: psycopg.Connection[Any]) -> bool:
-        """Whether keys that differ for Arrow differ for the table, which is there, too."""
-        found = self._found(connection)
+        """Whether different keys in Arrow are different in the existing table."""
+        found = self._read_columns(connection)
         return all(found[name].is_exact(self.columns[name]) for name in self.key)
 
-    def _make_marks(self, connection: psycopg.Connection[Any]) -> None:
-        if _exists(self.marks, connection):
-            return  # so that no right to make tables is needed where it is there
+    def _create_markers(self, connection: psycopg.Connection[Any]) -> None:
+        if _exists(self.markers, connection):
+            return  # needs no privilege to create tables if it exists
         connection.execute(
             sql.SQL(
                 "CREATE TABLE {} (job text, target text, generation bigint NOT NULL, batch bigint NOT NULL, "
                 "written_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job, target))"
-            ).format(self.marks)
+            ).format(self.markers)
         )
 
-    def _found(self, connection: psycopg.Connection[Any]) -> dict[str, _Column]:
+    def _read_columns(self, connection: psycopg.Connection[Any]) -> dict[str, _Column]:
         rows = connection.execute(_COLUMNS, [self.name.as_string(connection)]).fetchall()
         return {name: _Column(*facts) for name, *facts in rows}
 
     def _create(self, connection: psycopg.Connection[Any]) -> None:
-        parts = [_defined(name, kind) for name, kind in self.columns.items()]
+        parts = [_column_definition(name, kind) for name, kind in self.columns.items()]
         if self.key:
             parts.append(sql.SQL("PRIMARY KEY ({})").format(listed(self.key)))
         statement = sql.SQL("CREATE TABLE {} ({})").format(self.name, sql.SQL(", ").join(parts))
-        # Room in each page lets a row be replaced where it is, without a new entry in the index. With too
-        # little of it merges take longer, and the table grows beyond what the room takes.
+        # Free space in each page allows heap-only updates, without a new index entry. With less of it, merges
+        # take longer and the table grows more.
         room = sql.SQL(" WITH (fillfactor = {})").format(sql.Literal(FILLFACTOR))
         connection.execute(statement + room if self.key else statement)
 
-    def _add(self, missing: Sequence[str], connection: psycopg.Connection[Any]) -> None:
+    def _add_columns(self, missing: Sequence[str], connection: psycopg.Connection[Any]) -> None:
         if missing:
-            parts = [sql.SQL("ADD COLUMN {}").format(_defined(name, self.columns[name])) for name in missing]
+            parts = [
+                sql.SQL("ADD COLUMN {}").format(_column_definition(name, self.columns[name]))
+                for name in missing
+            ]
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(self.name, sql.SQL(", ").join(parts)))
 
-    def _check(self, found: Mapping[str, _Column]) -> None:
+    def _check_columns(self, found: Mapping[str, _Column]) -> None:
         wrong = [
             f"its column {name} is of type {found[name].kind}, and the rows have {sql_type(kind)}"
             for name, kind in self.columns.items()
-            if name in found and not is_suitable(kind, found[name].kind)
+            if name in found and not is_compatible(kind, found[name].kind)
         ]
         wrong += [f"its key has no column {name}" for name in self.key if name not in found]
         wrong += [
-            f"its column {name} must not be null and has no default, and the rows do not have it"
+            f"its column {name} is NOT NULL without a default, and the rows do not have it"
             for name, column in found.items()
-            if column.must_be_given and name not in self.columns
+            if column.is_required and name not in self.columns
         ]
         if wrong:
-            raise Unsuitable(
-                f"the table {self.table!r} of PostgreSQL cannot take the job's rows: {'; '.join(wrong)}. "
-                "Change the table (ALTER TABLE), cast or rename the columns in the job, or name another "
-                "table, which is then made as the rows are. Nothing was written."
+            raise IncompatibleTarget(
+                f"the table {self.table!r} in PostgreSQL cannot hold the job's rows: {'; '.join(wrong)}. "
+                "Change the table (ALTER TABLE), cast or rename the columns in the job, or use another "
+                "table, which is created for the rows. Nothing was written."
             )
 
     def _check_key(self, connection: psycopg.Connection[Any]) -> None:
@@ -147,25 +150,25 @@ class TablePlan:
         matching = [is_immediate for columns, is_immediate in unique if set(columns) == set(self.key)]
         columns = ", ".join(self.key)
         if not matching:
-            raise Unsuitable(
-                f"the table {self.table!r} of PostgreSQL has no unique index on ({columns}), by which rows "
-                f"replace one another: CREATE UNIQUE INDEX ON {self.table} ({columns}), or give the output "
-                "the key that the table has. Nothing was written."
+            raise IncompatibleTarget(
+                f"the table {self.table!r} in PostgreSQL has no unique index on the key ({columns}): run "
+                f"CREATE UNIQUE INDEX ON {self.table} ({columns}), or use the key of the table. Nothing was "
+                "written."
             )
         if not all(matching):
-            raise Unsuitable(
-                f"the unique constraint on ({columns}) of the table {self.table!r} of PostgreSQL is "
+            raise IncompatibleTarget(
+                f"the unique constraint on ({columns}) of the table {self.table!r} in PostgreSQL is "
                 "DEFERRABLE, and INSERT … ON CONFLICT does not support that: drop the constraint and create "
                 "it as NOT DEFERRABLE. Nothing was written."
             )
 
 
 def listed(names: Sequence[str]) -> sql.Composed:
-    """Names of columns with commas between."""
+    """Column names separated by commas."""
     return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
-def _defined(name: str, kind: pa.DataType) -> sql.Composed:
+def _column_definition(name: str, kind: pa.DataType) -> sql.Composed:
     return sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(sql_type(kind)))
 
 

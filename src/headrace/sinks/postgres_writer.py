@@ -1,18 +1,19 @@
-"""An open connection to a table of PostgreSQL: a batch is one transaction.
+"""Writes batches to a PostgreSQL table, each in one transaction, safely with other concurrent writers.
 
 ```text
  BEGIN
-   mark (job, batch)     takes the row of the job's mark: whoever else writes for the job waits, or is late
-   COPY … staging        a temporary table of this connection, in the order of the key
-   DELETE … USING staging             (mirror)
-   INSERT … ON CONFLICT               one statement for all rows
+   batch marker (job, batch)   locks the row of the job's marker, which serializes writers of the job
+   COPY … staging              a temporary table of this connection, in the order of the key
+   DELETE … USING staging      (mirror)
+   INSERT … ON CONFLICT        one statement for all rows
  COMMIT
 ```
 
-Rows that are only added are copied into the table itself.
+In append mode, rows are copied directly into the table.
 
-When PostgreSQL refuses the rows, the server merges them one by one, and says which ones it does not take.
-Then everything is rolled back, and the caller gets the refused rows with the reasons.
+If PostgreSQL rejects the batch, a PL/pgSQL block merges the staged rows one by one, each in a subtransaction,
+and collects the rejected rows with their reasons: a batch of n bad rows costs one pass, not n statements of
+the client. Then the transaction is rolled back, and the rows are raised as `RowsRejected`.
 """
 
 from __future__ import annotations
@@ -25,55 +26,55 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from headrace.sinks.postgres_copy import binary_of, composite_of, csv_of
-from headrace.sinks.postgres_table import TablePlan, listed
-from headrace.sinks.rows import in_order_of_key, last_of_each_key
-from headrace.sinks.sink import DELETED, Refused, Unavailable, Unsuitable
-from headrace.sinks.table_sink import refuse_if_superseded, written_columns
+from headrace.sinks.postgres_copy import encode_binary, encode_composite, encode_csv
+from headrace.sinks.postgres_table import MARKERS, PostgresTable, listed
+from headrace.sinks.rows import last_of_each_key, sort_by_key
+from headrace.sinks.sink import DELETED, IncompatibleTarget, RowsRejected, TargetUnavailable
+from headrace.sinks.table_sink import check_not_fenced, target_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.sinks.postgres import PostgresSink
-    from headrace.sinks.sink import Place
+    from headrace.sinks.sink import SinkContext
 
 STAGING: Final = sql.Identifier("pg_temp", "headrace_staging")
 LITERALS: Final = sql.Identifier("pg_temp", "headrace_literals")
-"""Staged rows as composite literals, each of which is parsed on its own."""
-REFUSED: Final = sql.Identifier("pg_temp", "headrace_refused")
+"""Staged rows as composite literals, which are parsed one by one."""
+REJECTED: Final = sql.Identifier("pg_temp", "headrace_rejected")
 POSITION: Final = "_headrace_position"
-"""The column of the staging table that holds a row's index in the batch: of equal keys the last counts."""
-REFUSALS: Final = ("22", "23", "44", "54", "P0")
-"""Classes of SQLSTATE that are about the rows: values, constraints, views, sizes, exceptions of triggers."""
+"""The staging column with the row's index in the batch: of equal keys the last one counts."""
+ROW_ERRORS: Final = ("22", "23", "44", "54", "P0")
+"""SQLSTATE classes of errors in rows: values, constraints, views, limits, exceptions of triggers."""
 BY_INDEX: Final = "SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off"
-"""What is staged is small beside the table, and in the order of its key: each key is looked up in the index.
-PostgreSQL has no statistics of a table that was filled just now: it might read the whole of the other, or
-compile a statement that is run once."""
+"""Use the index of the key: the staged rows are few compared with the table, and sorted by key. PostgreSQL
+has no statistics of the staging table, and might scan the whole target, or compile a statement that runs
+once."""
 
 
-CREATE_REFUSED: Final = sql.SQL(
+CREATE_REJECTED: Final = sql.SQL(
     "CREATE TEMPORARY TABLE {} ({} bigint, code text, reason text) ON COMMIT DROP"
-).format(REFUSED, sql.Identifier(POSITION))
+).format(REJECTED, sql.Identifier(POSITION))
 CREATE_LITERALS: Final = sql.SQL(
     "CREATE TEMPORARY TABLE {} ({} bigint, literal bytea) ON COMMIT DROP"
 ).format(LITERALS, sql.Identifier(POSITION))
-"""Bytes, because a row may hold what is not valid text."""
+"""The type is bytea because a row may contain invalid text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
+class MergeStatements:
     """The statements for one table."""
 
-    plan: TablePlan
+    plan: PostgresTable
     has_deleted: bool
     """Whether the rows have the column `_deleted`."""
     deletes: bool
-    """Whether rows that are marked as deleted delete theirs; otherwise they are skipped."""
+    """Whether rows with `_deleted` delete their key; otherwise they are skipped."""
     is_key_exact: bool
-    """Whether keys that differ for Arrow differ for the database too."""
+    """Whether different keys in Arrow are different in the table."""
 
     def create_staging(self, *, on_commit: sql.SQL) -> sql.Composed:
-        """Creates the table that rows are copied to, with the types and collations of the target table."""
+        """Creates the staging table with the types and collations of the target table."""
         columns = listed(list(self.plan.columns))
         if self.has_deleted:
             columns += sql.SQL(", false AS {}").format(sql.Identifier(DELETED))
@@ -82,13 +83,13 @@ class Merge:
         ).format(STAGING, on_commit, columns, sql.Identifier(POSITION), self.plan.name)
 
     def delete(self) -> sql.Composed:
-        """Deletes the rows whose staged row is marked as deleted."""
+        """Deletes the keys of staged rows with `_deleted`."""
         return sql.SQL("DELETE FROM {} there USING ({}) given WHERE given.{} AND {}").format(
             self.plan.name, self._last_of_each_key(), sql.Identifier(DELETED), self._same_key()
         )
 
     def upsert(self) -> sql.Composed:
-        """Inserts or updates the staged rows that are not marked as deleted."""
+        """Inserts or updates the staged rows without `_deleted`."""
         kept = sql.SQL(" WHERE {} IS NOT TRUE").format(sql.Identifier(DELETED))
         return sql.SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) given{}{}").format(
             self.plan.name,
@@ -99,15 +100,15 @@ class Merge:
             self._on_conflict(),
         )
 
-    def parse_one_by_one(self) -> sql.Composed:
+    def parse_row_by_row(self) -> sql.Composed:
         """Parses each literal by the input functions of the columns, as COPY does, into the staging table."""
         rows = sql.SQL("SELECT * FROM {} ORDER BY {}").format(LITERALS, sql.Identifier(POSITION))
         statement = sql.SQL(
             "staged := convert_from(given.literal, 'UTF8')::{0}; INSERT INTO {0} SELECT staged.*;"
         )
-        return _one_by_one(rows, statement.format(STAGING))
+        return _row_by_row(rows, statement.format(STAGING))
 
-    def merge_one_by_one(self) -> sql.Composed:
+    def merge_row_by_row(self) -> sql.Composed:
         """Merges the staged rows one after the other, in the order of the batch."""
         columns = list(self.plan.columns)
         values = sql.SQL(", ").join(sql.SQL("given.{}").format(sql.Identifier(name)) for name in columns)
@@ -122,14 +123,13 @@ class Merge:
         rows = sql.SQL("SELECT * FROM ({}) last ORDER BY {}").format(
             self._last_of_each_key(), sql.Identifier(POSITION)
         )
-        return _one_by_one(rows, statement)
+        return _row_by_row(rows, statement)
 
     def _last_of_each_key(self) -> sql.Composed:
-        """The staged rows that count: of rows whose keys are equal to the database, the last one.
+        """The last staged row of each key, by the equality of the database.
 
-        Arrow has removed the rows whose keys are equal to Arrow. Where the database may take others for equal
-        (0.0 and -0.0, a uuid in two spellings, a collation that ignores case), it decides. A null equals
-        nothing, not even a null.
+        Arrow has removed duplicates by its own equality. Other keys may be equal in the database (0.0 and
+        -0.0, a uuid in upper case, a case-insensitive collation). A null is not equal to a null.
         """
         if not self.plan.key or self.is_key_exact:
             return sql.SQL("SELECT * FROM {}").format(STAGING)
@@ -149,7 +149,7 @@ class Merge:
         )
 
     def _on_conflict(self) -> sql.Composable:
-        """What happens to a row that is there: nothing, if the key is all that it has."""
+        """The ON CONFLICT clause: update all other columns, or nothing if there are none."""
         if not self.plan.key:
             return sql.SQL("")
         changes = [
@@ -161,31 +161,31 @@ class Merge:
         return sql.SQL(" ON CONFLICT ({}) DO {}").format(listed(self.plan.key), action)
 
 
-def _one_by_one(rows: sql.Composable, statement: sql.Composable) -> sql.Composed:
-    """A loop over rows in which each one is taken or refused on its own."""
+def _row_by_row(rows: sql.Composable, statement: sql.Composable) -> sql.Composed:
+    """A PL/pgSQL loop that runs a statement for each row in a subtransaction."""
     return sql.SQL(
         """DO $headrace$ #variable_conflict use_column
         DECLARE given record; staged {staging};
         BEGIN FOR given IN {rows} LOOP
             BEGIN {statement}
             EXCEPTION WHEN OTHERS THEN
-                IF left(SQLSTATE, 2) <> ALL ({refusals}) THEN RAISE; END IF;
-                INSERT INTO {refused} VALUES (given.{position}, SQLSTATE, SQLERRM);
+                IF left(SQLSTATE, 2) <> ALL ({row_errors}) THEN RAISE; END IF;
+                INSERT INTO {rejected} VALUES (given.{position}, SQLSTATE, SQLERRM);
             END;
         END LOOP; END $headrace$"""
     ).format(
         staging=STAGING,
         rows=rows,
         statement=statement,
-        refusals=sql.Literal(list(REFUSALS)),
-        refused=REFUSED,
+        row_errors=sql.Literal(list(ROW_ERRORS)),
+        rejected=REJECTED,
         position=sql.Identifier(POSITION),
     )
 
 
-PATIENCE: Final = {
+CONNECTION_OPTIONS: Final = {
     "connect_timeout": "10",
-    # A server whose network is gone does not say so: after so long it counts as away.
+    # Without a network the server does not close the connection: these timeouts detect it.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
@@ -194,31 +194,31 @@ PATIENCE: Final = {
 SESSION: Final = (
     f"SET lock_timeout = '30s'; SET client_min_messages = 'warning'; SET TimeZone = 'UTC'; {BY_INDEX}"
 )
-ONE_BY_ONE: Final = (*REFUSALS, "21000")
-"""What is tried again row by row. 21000: two rows of the batch have one key to the unique index, although not
-to the types of its columns, because the index has another collation or a trigger changes the key."""
-PERHAPS_LATER: Final = ("23503", "23505", "23P01")
-"""Constraints that look at other rows, which may come or go: foreign key, unique, exclusion."""
-NOT_NOW: Final = ("25006", "40", "53", "55006", "55P", "57", "58", "08")
-"""Read only (a standby), rollbacks, resources, locks, shutdowns, the system, connections."""
-CHECK_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
-"""Deferred constraints are checked before the commit, where refused rows can still be found."""
+ROW_BY_ROW_ERRORS: Final = (*ROW_ERRORS, "21000")
+"""Errors after which the batch is written row by row. 21000: two rows have the same key in the unique index
+but not by the types of its columns, because the index has another collation or a trigger changes the key."""
+RETRYABLE_VIOLATIONS: Final = ("23503", "23505", "23P01")
+"""Violations that other rows may resolve: foreign key, unique, exclusion."""
+RETRYABLE_ERRORS: Final = ("25006", "40", "53", "55006", "55P", "57", "58", "08")
+"""Read-only (standby), rollbacks, resources, locks, shutdown, system errors, connections."""
+CHECK_DEFERRED: Final = "SET CONSTRAINTS ALL IMMEDIATE"
+"""Checks deferred constraints before the commit, where rejected rows can still be found."""
 
 
-def open_target(sink: PostgresSink, url: str, place: Place) -> PostgresTarget:
-    """Connect, and have the table there."""
-    columns = written_columns(place.schema, sink.key if sink.mode != "append" else (), sink.mode, sink.name)
-    plan = TablePlan(
+def open_writer(sink: PostgresSink, url: str, context: SinkContext) -> PostgresWriter:
+    """Connect, and create or check the table."""
+    columns = target_columns(context.schema, sink.key if sink.mode != "append" else (), sink.mode, sink.name)
+    plan = PostgresTable(
         table=sink.table,
         key=sink.key if sink.mode != "append" else (),
-        columns={name: place.schema.field(name).type for name in columns},
+        columns={name: context.schema.field(name).type for name in columns},
     )
-    with _faults(sink.name):
-        connection = _connect(url, sink, place)
+    with _translated_errors(sink.name):
+        connection = _connect(url, sink, context)
         try:
             connection.execute(SESSION)
             plan.prepare(connection)
-            target = PostgresTarget(connection, sink, plan, place)
+            target = PostgresWriter(connection, sink, plan, context)
             target.create_staging()
         except BaseException:
             connection.close()
@@ -226,100 +226,103 @@ def open_target(sink: PostgresSink, url: str, place: Place) -> PostgresTarget:
         return target
 
 
-def _connect(url: str, sink: PostgresSink, place: Place) -> psycopg.Connection[Any]:
+def _connect(url: str, sink: PostgresSink, context: SinkContext) -> psycopg.Connection[Any]:
     try:
         given = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        # Without the text, and without what psycopg says of it: there may be a password in it.
-        raise Unsuitable(
-            f"{sink.name}: its url is none that PostgreSQL understands: write "
-            "postgresql://user:password@host:5432/database."
+        # The URL and psycopg's message may contain a password.
+        raise IncompatibleTarget(
+            f"{sink.name}: the URL is invalid: write postgresql://user:password@host:5432/database."
         ) from None
-    options: dict[str, Any] = {**PATIENCE, "application_name": f"headrace {place.job}", **given}
+    options: dict[str, Any] = {**CONNECTION_OPTIONS, "application_name": f"headrace {context.job}", **given}
     return psycopg.connect(autocommit=True, **options)
 
 
-class PostgresTarget:
-    """A table, and the mark of one job beside it."""
+class PostgresWriter:
+    """Writes the batches of one job to a table."""
 
     def __init__(
-        self, connection: psycopg.Connection[Any], sink: PostgresSink, plan: TablePlan, place: Place
+        self,
+        connection: psycopg.Connection[Any],
+        sink: PostgresSink,
+        plan: PostgresTable,
+        context: SinkContext,
     ) -> None:
         self._connection = connection
         self._sink = sink
         self._plan = plan
-        self._place = place
+        self._context = context
         self._is_merged = sink.mode != "append"
-        has_deleted = self._is_merged and DELETED in place.schema.names
-        self._merge = Merge(
+        has_deleted = self._is_merged and DELETED in context.schema.names
+        self._merge = MergeStatements(
             plan=plan,
             has_deleted=has_deleted,
             deletes=sink.mode == "mirror",
             is_key_exact=plan.has_exact_key(connection),
         )
         self._columns = [*plan.columns, *([DELETED] if has_deleted else [])]
-        is_binary = plan.takes_binary(connection)
-        schema = pa.schema([(name, place.schema.field(name).type) for name in self._columns])
+        is_binary_compatible = plan.takes_binary(connection)
+        schema = pa.schema([(name, context.schema.field(name).type) for name in self._columns])
         self._schema = schema.append(pa.field(POSITION, pa.int64()))
-        self._form = binary_of if is_binary else csv_of
-        self._format = sql.SQL("binary" if is_binary else "csv")
+        self._form = encode_binary if is_binary_compatible else encode_csv
+        self._format = sql.SQL("binary" if is_binary_compatible else "csv")
 
     def create_staging(self) -> None:
-        """Create the table that rows are copied to; it goes with the connection."""
+        """Create the staging table, which is dropped with the connection."""
         if self._is_merged:
             self._connection.execute(self._merge.create_staging(on_commit=sql.SQL("DELETE ROWS")))
 
-    def newest(self) -> int | None:
-        """The batch that the mark names."""
-        with _faults(self._sink.name):
-            mark = self._mark()
-        return mark[1] if mark is not None and mark[0] == self._place.generation else None
+    def last_batch(self) -> int | None:
+        """The batch of the marker, or None."""
+        with _translated_errors(self._sink.name):
+            marker = self._read_marker()
+        return marker[1] if marker is not None and marker[0] == self._context.generation else None
 
     def write(self, batch: int, rows: pa.Table) -> None:
-        """Rows and mark in one transaction."""
-        with _faults(self._sink.name), self._connection.transaction():
-            if self._claim(batch):
+        """Write the rows and the batch marker in one transaction."""
+        with _translated_errors(self._sink.name), self._connection.transaction():
+            if self._set_marker(batch):
                 staged = self._staged(rows)
-                if not self._write_at_once(staged):
-                    self._write_one_by_one(staged)
+                if not self._write_in_bulk(staged):
+                    self._write_row_by_row(staged)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
-    def _claim(self, batch: int) -> bool:
-        """Set the mark; False when this very batch is there already."""
+    def _set_marker(self, batch: int) -> bool:
+        """Set the batch marker; False if the batch was written already."""
         claimed = self._connection.execute(
             sql.SQL(
-                "INSERT INTO {marks} AS mark (job, target, generation, batch) VALUES (%s, %s, %s, %s) "
+                "INSERT INTO {markers} AS marker (job, target, generation, batch) VALUES (%s, %s, %s, %s) "
                 "ON CONFLICT (job, target) DO UPDATE SET generation = excluded.generation, "
                 "batch = excluded.batch, written_at = now() "
-                "WHERE (mark.generation, mark.batch) < (excluded.generation, excluded.batch)"
-            ).format(marks=self._plan.marks),
-            [self._place.job, self._sink.name, self._place.generation, batch],
+                "WHERE (marker.generation, marker.batch) < (excluded.generation, excluded.batch)"
+            ).format(markers=self._plan.markers),
+            [self._context.job, self._sink.name, self._context.generation, batch],
         )
         if claimed.rowcount:
             return True
-        refuse_if_superseded(self._mark(), self._place, self._sink.name)
+        check_not_fenced(self._read_marker(), self._context, self._sink.name)
         return False
 
-    def _mark(self) -> tuple[int, int] | None:
+    def _read_marker(self) -> tuple[int, int] | None:
         query = sql.SQL("SELECT generation, batch FROM {} WHERE job = %s AND target = %s")
-        marks = self._connection.execute(
-            query.format(self._plan.marks), [self._place.job, self._sink.name]
+        markers = self._connection.execute(
+            query.format(self._plan.markers), [self._context.job, self._sink.name]
         ).fetchall()
-        return marks[0] if marks else None
+        return markers[0] if markers else None
 
     def _staged(self, rows: pa.Table) -> pa.Table:
-        """The rows that count, in the order of their keys, each with its position in the batch."""
-        indexes = in_order_of_key(rows, self._plan.key, last_of_each_key(rows, self._plan.key))
+        """The last row of each key, sorted by key, with its position in the batch."""
+        indexes = sort_by_key(rows, self._plan.key, last_of_each_key(rows, self._plan.key))
         staged = rows.select(self._columns)
         if self._plan.key:
             staged = staged.take(indexes)
         return staged.append_column(POSITION, indexes).cast(self._schema)
 
-    def _write_at_once(self, staged: pa.Table) -> bool:
-        """Write all rows by one statement; False where the database refuses that, and nothing is written."""
+    def _write_in_bulk(self, staged: pa.Table) -> bool:
+        """Write all rows at once; False if the database rejects them, and nothing was written."""
         try:
             with self._connection.transaction(), self._connection.cursor() as cursor:
                 if self._is_merged:
@@ -327,50 +330,52 @@ class PostgresTarget:
                 else:
                     self._copy(cursor, self._plan.name, staged.drop_columns(POSITION))
                 for statement in self._statements():
-                    # Not prepared: a plan that was made for a small table would be kept when it has grown.
+                    # Not prepared: the plan for a small table would be kept when the table has grown.
                     cursor.execute(statement, prepare=False)
-                cursor.execute(CHECK_NOW)
+                cursor.execute(CHECK_DEFERRED)
         except psycopg.Error as error:
-            if not (error.sqlstate or "").startswith(ONE_BY_ONE):
+            if not (error.sqlstate or "").startswith(ROW_BY_ROW_ERRORS):
                 raise
             return False
         return True
 
     def _statements(self) -> Iterator[sql.Composed]:
-        """What merges staged rows into the table."""
+        """The statements that merge the staged rows into the table."""
         if not self._is_merged:
             return
         if self._merge.deletes and self._merge.has_deleted:
             yield self._merge.delete()
         yield self._merge.upsert()
 
-    def _write_one_by_one(self, staged: pa.Table) -> None:
-        """Have the server write the rows one after the other; `Refused` for those that it does not take."""
+    def _write_row_by_row(self, staged: pa.Table) -> None:
+        """Write the rows one by one on the server; raises `RowsRejected` for rows that it rejects."""
         with self._connection.cursor() as cursor:
             if not self._is_merged:
                 cursor.execute(self._merge.create_staging(on_commit=sql.SQL("DROP")))
-            cursor.execute(CREATE_REFUSED)
+            cursor.execute(CREATE_REJECTED)
             try:
                 with self._connection.transaction():
                     self._copy(cursor, STAGING, staged)
             except psycopg.Error as error:
-                if not (error.sqlstate or "").startswith(REFUSALS):
+                if not (error.sqlstate or "").startswith(ROW_ERRORS):
                     raise
-                self._parse_one_by_one(cursor, staged)
-            cursor.execute(CHECK_NOW)
-            cursor.execute(self._merge.merge_one_by_one(), prepare=False)
-            refused = cursor.execute(sql.SQL("SELECT * FROM {}").format(REFUSED)).fetchall()
+                self._parse_row_by_row(cursor, staged)
+            cursor.execute(CHECK_DEFERRED)
+            cursor.execute(self._merge.merge_row_by_row(), prepare=False)
+            refused = cursor.execute(sql.SQL("SELECT * FROM {}").format(REJECTED)).fetchall()
         if refused:
-            is_final = not any(code in PERHAPS_LATER for _, code, _ in refused)
-            raise Refused({position: reason for position, _, reason in sorted(refused)}, final=is_final)
+            is_retryable = any(code in RETRYABLE_VIOLATIONS for _, code, _ in refused)
+            raise RowsRejected(
+                {position: reason for position, _, reason in sorted(refused)}, retryable=is_retryable
+            )
 
-    def _parse_one_by_one(self, cursor: psycopg.Cursor[Any], staged: pa.Table) -> None:
-        """Stage the rows whose values the columns can hold."""
+    def _parse_row_by_row(self, cursor: psycopg.Cursor[Any], staged: pa.Table) -> None:
+        """Stage the rows whose values the columns can hold; the others are rejected."""
         cursor.execute(CREATE_LITERALS)
         with cursor.copy(sql.SQL("COPY {} FROM STDIN").format(LITERALS)) as copy:
             for index, position in enumerate(staged[POSITION].to_pylist()):
-                copy.write_row((position, composite_of(staged.slice(index, 1))))
-        cursor.execute(self._merge.parse_one_by_one(), prepare=False)
+                copy.write_row((position, encode_composite(staged.slice(index, 1))))
+        cursor.execute(self._merge.parse_row_by_row(), prepare=False)
 
     def _copy(self, cursor: psycopg.Cursor[Any], table: sql.Identifier, rows: pa.Table) -> None:
         command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT {})").format(
@@ -381,20 +386,20 @@ class PostgresTarget:
 
 
 @contextmanager
-def _faults(name: str) -> Iterator[None]:
-    """A block in which what PostgreSQL says of itself is `Unavailable`."""
+def _translated_errors(name: str) -> Iterator[None]:
+    """Raise `TargetUnavailable` and `IncompatibleTarget` for errors of the server."""
     try:
         yield
     except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-        if error.sqlstate is not None and not error.sqlstate.startswith(NOT_NOW):
+        if error.sqlstate is not None and not error.sqlstate.startswith(RETRYABLE_ERRORS):
             raise
-        raise Unavailable(f"{name}: {_first_line(error)}") from error
+        raise TargetUnavailable(f"{name}: {_first_line(error)}") from error
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
-        raise Unsuitable(f"{name}: {_first_line(error)}") from error
+        raise IncompatibleTarget(f"{name}: {_first_line(error)}") from error
     except psycopg.errors.InsufficientPrivilege as error:
-        raise Unsuitable(
-            f"{name}: {_first_line(error)}. The user of its url has to be allowed to write the table and "
-            "headrace_marks beside it, and to make them where they are missing."
+        raise IncompatibleTarget(
+            f"{name}: {_first_line(error)}. The user of the URL needs the privileges to write the table and "
+            f"{MARKERS}, and to create them if they do not exist."
         ) from error
 
 

@@ -26,9 +26,16 @@ from headrace.sinks.redis_commands import (
     write_hashes,
     write_strings,
 )
-from headrace.sinks.rows import joined, json_documents, last_of_each_key, texts_of
-from headrace.sinks.sink import DELETED, Refused, Superseded, Unavailable, Unsuitable, check_columns
-from headrace.sinks.template import Template, Unfit
+from headrace.sinks.rows import concat_texts, format_texts, json_documents, last_of_each_key
+from headrace.sinks.sink import (
+    DELETED,
+    IncompatibleTarget,
+    RowsRejected,
+    TargetUnavailable,
+    WriterFenced,
+    require_columns,
+)
+from headrace.sinks.template import Template, TemplateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,17 +44,17 @@ if TYPE_CHECKING:
 
     from headrace.durations import Duration
     from headrace.sinks.redis_commands import Member
-    from headrace.sinks.sink import Place
+    from headrace.sinks.sink import SinkContext
 
 Kind = Literal["hash", "string", "zset"]
 KEY: Final = "key"
 ROWS: Final = 10_000
-"""Rows of which commands are made at once."""
+"""The number of rows that are encoded at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCommands:
-    """What rows mean to Redis; of several rows with one key, or one member, the last one counts."""
+    """Encodes rows as commands; of rows with one key, or one member, the last one counts."""
 
     key: Template
     kind: Kind
@@ -56,8 +63,8 @@ class RowCommands:
     member: Template | None
     expire_ms: int
 
-    def of(self, rows: pa.Table) -> Iterable[bytes]:
-        """The commands that apply the rows, made as they are taken; `Refused` if rows cannot be applied."""
+    def commands(self, rows: pa.Table) -> Iterable[bytes]:
+        """Yield the commands that write the rows; raises `RowsRejected` for invalid rows."""
         if not len(rows):
             return ()
         if self.member is not None:
@@ -73,17 +80,17 @@ class RowCommands:
         )
 
     def sets(self, rows: pa.Table) -> dict[int, str]:
-        """The sorted set of each row, where rows go to sorted sets."""
+        """The sorted set of each row; empty for other kinds."""
         return {} if self.member is None else dict(enumerate(_texts(self.key, rows).to_pylist()))
 
     def _writes(self, keys: pa.Array, rows: pa.Table) -> Iterator[bytes]:
-        """Some rows at a time: Redis takes the ones before meanwhile."""
+        """Encode some rows at a time, while Redis executes the previous ones."""
         write = self._strings if self.kind == "string" else self._hashes
         for start in range(0, len(rows), ROWS):
             yield from write(keys.slice(start, ROWS), rows.slice(start, ROWS))
 
     def _hashes(self, keys: pa.Array, rows: pa.Table) -> Iterable[bytes]:
-        fields = {name: texts_of(rows[name]) for name in rows.column_names}
+        fields = {name: format_texts(rows[name]) for name in rows.column_names}
         return write_hashes(keys, fields, self.expire_ms)
 
     def _strings(self, keys: pa.Array, rows: pa.Table) -> Iterable[bytes]:
@@ -97,12 +104,12 @@ class RowCommands:
         values = rows[self.score].to_pylist()
         kept: dict[Member, int] = {name: index for name, index in last.items() if not deleted[index]}
         refused = {
-            index: f"{self.score} is {values[index]}, which is no score"
+            index: f"{self.score} is {values[index]}, which is not a score"
             for index in kept.values()
             if not _is_score(values[index])
         }
         if refused:
-            raise Refused(refused)
+            raise RowsRejected(refused)
         gone = remove_members(name for name in last if name not in kept)
         return chain(
             gone, add_members({name: float(values[at]) for name, at in kept.items()}, self.expire_ms)
@@ -110,36 +117,38 @@ class RowCommands:
 
 
 def _deleted(rows: pa.Table) -> pa.Array:
-    """Of each row whether its key is to go."""
+    """Whether each row is a delete."""
     if DELETED not in rows.column_names:
         return pa.repeat(pa.scalar(False), len(rows))
     return rows[DELETED].combine_chunks().fill_null(False)
 
 
 def _texts(template: Template, rows: pa.Table) -> pa.Array:
-    """The text of each row; those of which none can be made are refused."""
+    """The rendered template for each row; raises `RowsRejected` for rows that do not fit."""
     names = list(template.columns)
     if template.parts and names and not any(rows[name].null_count for name in names):
-        # What most templates are: Arrow puts the texts together.
-        return joined([piece for text, name in template.parts for piece in (text, *_column(rows, name))])
+        # The usual case: Arrow concatenates the columns.
+        return concat_texts(
+            [piece for text, name in template.parts for piece in (text, *_column(rows, name))]
+        )
     texts, refused = [], {}
     documents = rows.select(names).to_pylist() if names else [{}] * len(rows)
     for index, row in enumerate(documents):
         try:
-            texts.append(template.text_of(row, complete=True))
-        except Unfit as unfit:
+            texts.append(template.render(row, complete=True))
+        except TemplateError as unfit:
             refused[index] = str(unfit)
     if refused:
-        raise Refused(refused)
+        raise RowsRejected(refused)
     return pa.array(texts, pa.large_string())
 
 
 def _column(rows: pa.Table, name: str | None) -> list[pa.Array]:
-    return [] if name is None else [texts_of(rows[name])]
+    return [] if name is None else [format_texts(rows[name])]
 
 
 def _is_score(value: Any) -> bool:
-    """Whether it is a number; NaN, which no number equals, is none."""
+    """Whether it is a number other than NaN."""
     try:
         return bool(float(value) == float(value))
     except (TypeError, ValueError):
@@ -151,7 +160,7 @@ SCHEMES: Final = ("redis://", "rediss://", "unix://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisSink:
-    """Rows as keys of a Redis; made by `redis(…)`."""
+    """Rows as keys in Redis; created by `redis(…)`."""
 
     key: Template
     kind: Kind = "hash"
@@ -163,16 +172,16 @@ class RedisSink:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for display."""
         member = "" if self.member is None else f" {self.member.text}"
         return f"redis {self.key.text}{member}"
 
-    def open(self, place: Place) -> RedisTarget:
-        """Connect to the server, if the rows have the columns that are needed."""
-        names = place.schema.names
+    def open(self, context: SinkContext) -> RedisWriter:
+        """Check the columns of the rows, and connect."""
+        names = context.schema.names
         for template in filter(None, (self.key, self.member)):
             template.check(names)
-        check_columns(self.name, filter(None, (*self.fields, self.score)), names)
+        require_columns(self.name, filter(None, (*self.fields, self.score)), names)
         commands = RowCommands(
             key=self.key,
             kind=self.kind,
@@ -181,7 +190,7 @@ class RedisSink:
             member=self.member,
             expire_ms=self.expire_ms,
         )
-        return RedisTarget(self.name, place, commands, self.url)
+        return RedisWriter(self.name, context, commands, self.url)
 
 
 def redis(
@@ -194,30 +203,30 @@ def redis(
     expire: Duration | None = None,
     url: str | None = None,
 ) -> RedisSink:
-    """Where a job's rows become keys of a Redis: `into=redis("revenue:{product}")`.
+    """Keys in Redis as an output of a job: `into=redis("revenue:{product}")`.
 
-    `key` has columns in braces. A `hash` has the row's columns as fields (or those of `fields`), a `string`
-    is the row as JSON, and in a `zset` the text `member` gets the column `score`. Keys go `expire` after
-    their last change, if that is said. A row whose column `_deleted` is true deletes its key, or its member.
-    Without `url` the address is that of HEADRACE_REDIS in the environment or `url` under `[redis]` in
+    `key` is a template with columns in braces. A `hash` has the row's columns as fields (or those in
+    `fields`), a `string` is the row as JSON, and in a `zset` the template `member` gets the score of the
+    column `score`. Keys expire `expire` after their last change. A row with `_deleted` deletes its key or
+    member. Without `url`, the server is that of HEADRACE_REDIS in the environment, `url` under `[redis]` in
     `headrace.toml`, or `redis://127.0.0.1:6379/0`.
 
     >>> redis("revenue:{product}", expire="1 day").name
     'redis revenue:{product}'
     """
     if kind not in get_args(Kind):
-        raise Misuse(f"redis: kind {kind!r} is not known: use hash, string or zset.")
+        raise Misuse(f"redis: kind {kind!r} is unknown: use hash, string or zset.")
     wanted = (bool(score), bool(member)) if kind != "zset" else (not score, not member, bool(fields))
     if any(wanted):
         raise Misuse(
-            'redis: a sorted set needs a score and a member, and nothing else does: redis("leaders", '
+            'redis: score and member are for kind="zset", which needs both and no fields: redis("leaders", '
             'kind="zset", score="revenue", member="{product}").'
         )
     if url is not None and not url.startswith(SCHEMES):
-        raise Misuse('redis: the address is no such thing: write url="redis://host:6379/0".')
+        raise Misuse('redis: the URL is invalid: write url="redis://host:6379/0".')
     expire_ms = 0 if expire is None else milliseconds_of(expire, "expire")
     if expire is not None and not expire_ms:
-        raise Misuse('redis: nothing can expire at once: write expire="1 day".')
+        raise Misuse('redis: expire must be longer than zero: write expire="1 day".')
     return RedisSink(
         key=Template(key, "key"),
         kind=kind,
@@ -229,53 +238,53 @@ def redis(
     )
 
 
-USUAL_URL: Final = "redis://127.0.0.1:6379/0"
+DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 TIMEOUT_S: Final = 30.0
 
 
-class Mark(NamedTuple):
-    """What Redis knows of a job: its newest batch."""
+class BatchMarker(NamedTuple):
+    """The last batch of a job in Redis."""
 
     generation: int
     batch: int
 
 
-class RedisTarget:
-    """An open connection to a Redis."""
+class RedisWriter:
+    """An open connection to Redis."""
 
-    def __init__(self, name: str, place: Place, commands: RowCommands, url: str | None) -> None:
+    def __init__(self, name: str, context: SinkContext, commands: RowCommands, url: str | None) -> None:
         self._name = name
-        self._place = place
+        self._context = context
         self._commands = commands
-        self._mark_key = f"headrace:mark:{place.job}:{name.removeprefix('redis ')}".encode()
-        self._client = _client(name, Settings.read().url("redis", url) or USUAL_URL)
-        # Bytes are sent and answers read one by one, for which redis-py declares no types.
+        self._marker_key = f"headrace:batch:{context.job}:{name.removeprefix('redis ')}".encode()
+        self._client = _client(name, Settings.read().url("redis", url) or DEFAULT_URL)
+        # Encoded commands are sent, and replies read one by one; redis-py has no types for that.
         self._connection: Any = None
-        with self._explained():
+        with self._translated_errors():
             self._connection = self._client.connection_pool.get_connection()
 
-    def newest(self) -> int | None:
-        """The newest batch that this Redis holds."""
-        with self._explained():
-            mark = self._mark(self._ask(b"GET", self._mark_key))
-        return None if mark is None else mark.batch
+    def last_batch(self) -> int | None:
+        """The last batch in Redis, or None."""
+        with self._translated_errors():
+            marker = self._parse_marker(self._ask(b"GET", self._marker_key))
+        return None if marker is None else marker.batch
 
     def write(self, batch: int, rows: pa.Table) -> None:
-        """Apply the rows and the mark in one MULTI."""
-        commands = self._commands.of(rows)
-        with self._explained():
+        """Write the rows and the batch marker in one MULTI."""
+        commands = self._commands.commands(rows)
+        with self._translated_errors():
             self._watch()
             self._check_sets(self._commands.sets(rows))
-            before: bytes | None = self._ask(b"GET", self._mark_key)
-            mark = self._mark(before)
-            if mark is not None and mark.batch >= batch:
+            before: bytes | None = self._ask(b"GET", self._marker_key)
+            marker = self._parse_marker(before)
+            if marker is not None and marker.batch >= batch:
                 self._ask(b"UNWATCH")
                 return
-            new = b"%d:%d" % (self._place.generation, batch)
-            self._execute(chain(commands, [command(b"SET", self._mark_key, new)]), before)
+            new = b"%d:%d" % (self._context.generation, batch)
+            self._execute(chain(commands, [command(b"SET", self._marker_key, new)]), before)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.disconnect()
         self._client.close()
@@ -288,38 +297,38 @@ class RedisTarget:
         self._connection.send_packed_command(commands, check_health=False)
 
     def _watch(self) -> None:
-        """Watch the mark; a connection that the server has closed, for it was idle, is made anew."""
+        """Watch the marker; reconnects if the server has closed an idle connection."""
         from redis.exceptions import ConnectionError as ConnectionLost
 
         try:
-            self._ask(b"WATCH", self._mark_key)
+            self._ask(b"WATCH", self._marker_key)
         except ConnectionLost:
             self._connection.disconnect()
-            self._ask(b"WATCH", self._mark_key)
+            self._ask(b"WATCH", self._marker_key)
 
-    def _mark(self, value: bytes | None) -> Mark | None:
-        """The mark, if it is one of this series of batches."""
+    def _parse_marker(self, value: bytes | None) -> BatchMarker | None:
+        """The marker, if it has this generation; raises `WriterFenced` for a later one."""
         if value is None:
             return None
-        mark = Mark(*map(int, value.split(b":")))
-        if mark.generation > self._place.generation:
-            raise Superseded(
-                f"{self._name}: a later run of {self._place.job} (number {mark.generation}, and this is "
-                f"{self._place.generation}) has written here: end this one. If the later one is gone for "
-                f"good, delete the key {self._mark_key.decode()!r} in Redis."
+        marker = BatchMarker(*map(int, value.split(b":")))
+        if marker.generation > self._context.generation:
+            raise WriterFenced(
+                f"{self._name}: a later run of {self._context.job} (generation {marker.generation}, this is "
+                f"{self._context.generation}) has written here: stop this run. If the later one was deleted, "
+                f"delete the key {self._marker_key.decode()!r} in Redis."
             )
-        return mark if mark.generation == self._place.generation else None
+        return marker if marker.generation == self._context.generation else None
 
     def _check_sets(self, sets: dict[int, str]) -> None:
-        """Refuse rows whose key is something else: Redis would go on behind them, and apply a part."""
+        """Reject rows whose key has another type: Redis would apply only a part of the transaction."""
         kinds = {key: self._ask(b"TYPE", key.encode()) for key in set(sets.values())}
         refused = {
-            index: f"the key {key!r} is in Redis already, as a {kinds[key].decode()}"
+            index: f"the key {key!r} exists in Redis as a {kinds[key].decode()}"
             for index, key in sets.items()
             if kinds[key] not in (b"none", b"zset")
         }
         if refused:
-            raise Refused(refused)
+            raise RowsRejected(refused)
 
     def _execute(self, commands: Iterable[bytes], before: bytes | None) -> None:
         self._send([command(b"MULTI")])
@@ -332,21 +341,21 @@ class RedisTarget:
             self._connection.read_response()
         answers = self._connection.read_response()
         if answers is None:
-            raise Unavailable(f"{self._name}: another run of the job wrote at the same moment.")
+            raise TargetUnavailable(f"{self._name}: another run of the job wrote concurrently.")
         failed = [answer for answer in answers if isinstance(answer, Exception)]
-        if failed:  # Redis goes on behind a command that fails: the batch is to be written again
-            self._ask(*((b"DEL", self._mark_key) if before is None else (b"SET", self._mark_key, before)))
+        if failed:  # Redis does not roll back after a failed command: the batch must be repeated
+            self._ask(*((b"DEL", self._marker_key) if before is None else (b"SET", self._marker_key, before)))
             raise failed[0]
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         from redis.exceptions import RedisError
 
         try:
             yield
         except (RedisError, OSError) as fault:
             self.close()
-            raise Unavailable(f"{self._name}: {fault}") from fault
+            raise TargetUnavailable(f"{self._name}: {fault}") from fault
 
 
 def _client(name: str, url: str) -> Redis:
@@ -355,7 +364,6 @@ def _client(name: str, url: str) -> Redis:
     try:
         return Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
     except ValueError:
-        raise Unsuitable(
-            f"{name}: the address in url=, HEADRACE_REDIS or headrace.toml is none of a Redis: write "
-            "redis://host:6379/0."
+        raise IncompatibleTarget(
+            f"{name}: the URL in url=, HEADRACE_REDIS or headrace.toml is invalid: write redis://host:6379/0."
         ) from None

@@ -1,7 +1,7 @@
-"""Commands for Redis as bytes, hundreds of rows in each.
+"""Encodes rows as Redis commands (RESP), hundreds of rows in each command.
 
-Redis answers each command of a transaction twice, and reading answers is what a Python client takes its time
-for. So rows go to Redis in scripts that take hundreds of them, and the bytes are put together here.
+Redis replies twice to each command of a transaction, and a Python client spends most of its time reading
+replies. So rows are written by scripts that take hundreds of rows, and Arrow encodes them column by column.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.sinks.rows import joined
+from headrace.sinks.rows import concat_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Parts:
-    """For each row a piece of a command."""
+class RespParts:
+    """An encoded part of a command for each row."""
 
     def __init__(self, pieces: pa.LargeStringArray) -> None:
         _, offsets, self._data = pieces.buffers()
         self._offsets = np.frombuffer(offsets, np.int64)[pieces.offset :]
 
     def join(self, start: int, end: int) -> bytes:
-        """The pieces of some rows, one after the other."""
+        """The concatenated parts of a range of rows."""
         if self._data is None:
             return b""
         first, last = int(self._offsets[start]), int(self._offsets[end])
@@ -37,27 +37,27 @@ class Parts:
         return pieces
 
 
-def as_part(text: str) -> str:
-    r"""One text as a part.
+def resp_part(text: str) -> str:
+    r"""A string as a RESP bulk string.
 
-    >>> as_part("tea")
+    >>> resp_part("tea")
     '$3\r\ntea\r\n'
     """
     return f"${len(text.encode())}\r\n{text}\r\n"
 
 
-def as_parts(texts: pa.LargeStringArray, *, after: str = "") -> pa.LargeStringArray:
-    r"""Each text as a part, behind a text that is the same for all; nulls stay nulls.
+def resp_parts(texts: pa.LargeStringArray, *, after: str = "") -> pa.LargeStringArray:
+    r"""Each string as a RESP bulk string after a constant prefix; nulls stay null.
 
-    >>> as_parts(pa.array(["tea", None], pa.large_string()), after="+").to_pylist()
+    >>> resp_parts(pa.array(["tea", None], pa.large_string()), after="+").to_pylist()
     ['+$3\r\ntea\r\n', None]
     """
     lengths = pc.binary_length(texts).cast(pa.large_string())
-    return joined([f"{after}$", lengths, "\r\n", texts, "\r\n"])
+    return concat_texts([f"{after}$", lengths, "\r\n", texts, "\r\n"])
 
 
 KEYS: Final = 500
-"""Keys in one command."""
+"""The number of keys in one command."""
 
 WRITE_HASHES: Final = b"""
 redis.call('DEL', unpack(KEYS))
@@ -79,11 +79,11 @@ return #KEYS
 """
 
 Member = tuple[str, str]
-"""A sorted set, and a member of it."""
+"""A sorted set and one of its members."""
 
 
 def command(*parts: bytes) -> bytes:
-    r"""A command as Redis reads it.
+    r"""A command in RESP.
 
     >>> command(b"GET", b"tea")
     b'*2\r\n$3\r\nGET\r\n$3\r\ntea\r\n'
@@ -92,20 +92,22 @@ def command(*parts: bytes) -> bytes:
 
 
 def write_hashes(keys: pa.Array, fields: Mapping[str, pa.Array], expire_ms: int) -> Iterator[bytes]:
-    """Put hashes in the place of what is there; a value that is null is no field."""
+    """Replace hashes; null values are not stored."""
     counts = np.zeros(len(keys), np.int64)
     pairs: list[pa.Array | str] = []
     for name, values in fields.items():
         counts += 2 * values.is_valid().to_numpy(zero_copy_only=False)
-        pairs.append(pc.fill_null(as_parts(values, after=as_part(name)), ""))
+        pairs.append(pc.fill_null(resp_parts(values, after=resp_part(name)), ""))
     lengths = pa.array(counts).cast(pa.large_string())
-    yield from _scripts(WRITE_HASHES, keys, joined([as_parts(lengths), *pairs]), counts + 1, expire_ms)
+    yield from _scripts(
+        WRITE_HASHES, keys, concat_texts([resp_parts(lengths), *pairs]), counts + 1, expire_ms
+    )
 
 
 def write_strings(keys: pa.Array, strings: pa.Array, expire_ms: int) -> Iterator[bytes]:
-    """Put strings in the place of what is there."""
+    """Replace strings."""
     ones = np.ones(len(keys), np.int64)
-    yield from _scripts(WRITE_STRINGS, keys, as_parts(strings), ones, expire_ms)
+    yield from _scripts(WRITE_STRINGS, keys, resp_parts(strings), ones, expire_ms)
 
 
 def delete_keys(keys: Iterable[str]) -> Iterator[bytes]:
@@ -115,7 +117,7 @@ def delete_keys(keys: Iterable[str]) -> Iterator[bytes]:
 
 
 def add_members(scores: Mapping[Member, float], expire_ms: int) -> Iterator[bytes]:
-    """Give members of sorted sets their scores."""
+    """Set the scores of members of sorted sets."""
     for key, members in _by_key(scores).items():
         for some in _chunks(members):
             pairs = [part for member in some for part in (b"%r" % scores[key, member], member.encode())]
@@ -125,7 +127,7 @@ def add_members(scores: Mapping[Member, float], expire_ms: int) -> Iterator[byte
 
 
 def remove_members(members: Iterable[Member]) -> Iterator[bytes]:
-    """Take members out of sorted sets."""
+    """Remove members from sorted sets."""
     for key, names in _by_key(members).items():
         for some in _chunks(names):
             yield command(b"ZREM", key.encode(), *(name.encode() for name in some))
@@ -134,11 +136,11 @@ def remove_members(members: Iterable[Member]) -> Iterator[bytes]:
 def _scripts(
     script: bytes, keys: pa.Array, arguments: pa.Array, counts: NDArray[np.int64], expire_ms: int
 ) -> Iterator[bytes]:
-    """A script for each few hundred keys; `counts` says of how many parts the arguments of each are."""
-    key_parts, argument_parts = Parts(as_parts(keys)), Parts(arguments)
+    """A script for each chunk of keys; `counts` is the number of arguments of each key."""
+    key_parts, argument_parts = RespParts(resp_parts(keys)), RespParts(arguments)
     for start in range(0, len(keys), KEYS):
         end = min(start + KEYS, len(keys))
-        # The whole text each time: a transaction would not survive a script that Redis has forgotten.
+        # EVAL, not EVALSHA: a script that Redis has evicted would fail the transaction.
         beginning = [b"EVAL", script, b"%d" % (end - start)]
         expiry = b"%d" % expire_ms
         count = len(beginning) + (end - start) + 1 + int(counts[start:end].sum())

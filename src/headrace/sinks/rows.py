@@ -1,4 +1,4 @@
-"""Rows on their way to a target: the last of each key, all but the refused, as JSON and as texts."""
+"""Operations on batches of rows: the last row of each key, removal of rows, JSON and text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NULL: Final = "_headrace_null"
 
 
 def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Array:
-    """The indexes of the rows that count, in their order: of several with one key the last.
+    """The indexes of the last row of each key, in order.
 
-    A null equals nothing, not even a null, as in SQL.
+    A null is not equal to a null, as in SQL.
 
     >>> last_of_each_key(pa.table({"k": ["a", None, "b", None, "a"]}), ["k"]).to_pylist()
     [1, 2, 3, 4]
@@ -44,10 +44,10 @@ def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Array:
     return pc.take(last.combine_chunks(), pc.sort_indices(last))
 
 
-def in_order_of_key(rows: pa.Table, key: Sequence[str], indexes: pa.Array) -> pa.Array:
-    """The indexes in the order of the rows' keys: an index of the target is then walked, not jumped about in.
+def sort_by_key(rows: pa.Table, key: Sequence[str], indexes: pa.Array) -> pa.Array:
+    """The indexes sorted by key, so that the index of the target is accessed sequentially.
 
-    >>> in_order_of_key(pa.table({"k": ["c", "a", "b"]}), ["k"], pa.array([0, 1])).to_pylist()
+    >>> sort_by_key(pa.table({"k": ["c", "a", "b"]}), ["k"], pa.array([0, 1])).to_pylist()
     [1, 0]
     """
     if not key or any(pa.types.is_nested(rows.schema.field(name).type) for name in key):
@@ -56,10 +56,10 @@ def in_order_of_key(rows: pa.Table, key: Sequence[str], indexes: pa.Array) -> pa
     return indexes.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key]))
 
 
-def without(rows: pa.Table, refused: Collection[int]) -> tuple[pa.Table, list[int]]:
-    """The other rows, and the indexes that they had.
+def drop_rows(rows: pa.Table, refused: Collection[int]) -> tuple[pa.Table, list[int]]:
+    """The remaining rows, and their original indexes.
 
-    >>> without(pa.table({"k": ["a", "b", "c"]}), {1})[1]
+    >>> drop_rows(pa.table({"k": ["a", "b", "c"]}), {1})[1]
     [0, 2]
     """
     kept = [index for index in range(len(rows)) if index not in refused]
@@ -67,31 +67,31 @@ def without(rows: pa.Table, refused: Collection[int]) -> tuple[pa.Table, list[in
 
 
 def json_documents(rows: pa.Table) -> Iterator[str]:
-    """Each row as a JSON document, as topics have it: times in ISO 8601, bytes in base64.
+    """Each row as a JSON document, in the format of topics: times in ISO 8601, bytes in base64.
 
     >>> list(json_documents(pa.table({"k": ["a"], "b": [b"tea"]})))
     ['{"k": "a", "b": "dGVh"}']
     """
-    return (json_of(row) for row in rows.to_pylist(maps_as_pydicts="lossy"))
+    return (to_json(row) for row in rows.to_pylist(maps_as_pydicts="lossy"))
 
 
-def json_of(value: Any) -> str:
-    """A value of Python's, as Arrow gives it, in JSON; what is no number there becomes a text."""
+def to_json(value: Any) -> str:
+    """A Python value from Arrow as JSON; NaN and infinities become strings."""
     try:
         return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
     except ValueError:
         return json.dumps(_finite(value), default=_plain, ensure_ascii=False)
 
 
-def text_of(value: Any) -> str:
-    """A value that is not null as a text.
+def format_value(value: Any) -> str:
+    """A value that is not null as text.
 
-    >>> text_of("tea"), text_of(1.5), text_of(True), text_of([1, 2])
+    >>> format_value("tea"), format_value(1.5), format_value(True), format_value([1, 2])
     ('tea', '1.5', 'true', '[1, 2]')
     """
     if isinstance(value, str):
         return value
-    text = json_of(value)
+    text = to_json(value)
     return str(json.loads(text)) if text.startswith('"') else text
 
 
@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """The value with texts ("NaN", "Infinity") for numbers that JSON does not have."""
+    """The value with strings ("NaN", "Infinity") for numbers that JSON lacks."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -124,14 +124,17 @@ def _finite(value: Any) -> Any:
 
 
 PLAIN: Final = (1e-4, 1e9)
-"""Numbers from the first to the second have the same digits and no exponent, whoever writes them."""
+"""In this range, Arrow and Python format a number with the same digits and no exponent."""
 _NOTHING: Final = pa.scalar("", pa.large_string())
 
 
-def texts_of(column: pa.ChunkedArray) -> pa.LargeStringArray:
-    """The values as texts; nulls stay nulls.
+def format_texts(column: pa.ChunkedArray) -> pa.LargeStringArray:
+    """The values of a column as text, as in JSON but without quotes; nulls stay null.
 
-    >>> texts_of(pa.chunked_array([[1.0, 1e20, None]])).to_pylist()
+    Arrow formats most types. Python would take a hundred times as long for a time, and gets only the values
+    that Arrow would format differently.
+
+    >>> format_texts(pa.chunked_array([[1.0, 1e20, None]])).to_pylist()
     ['1.0', '1e+20', None]
     """
     values = _whole(column)
@@ -145,10 +148,10 @@ def texts_of(column: pa.ChunkedArray) -> pa.LargeStringArray:
     return _by_python(values)
 
 
-def joined(pieces: Sequence[pa.LargeStringArray | str]) -> pa.LargeStringArray:
-    """Row by row the pieces one after the other, where a text is the same for all; null where one is.
+def concat_texts(pieces: Sequence[pa.LargeStringArray | str]) -> pa.LargeStringArray:
+    """The concatenation of columns and constant strings, row by row; null if a piece is null.
 
-    >>> joined(["a", pa.array(["b", None], pa.large_string())]).to_pylist()
+    >>> concat_texts(["a", pa.array(["b", None], pa.large_string())]).to_pylist()
     ['ab', None]
     """
     scalars = [pa.scalar(piece, pa.large_string()) if isinstance(piece, str) else piece for piece in pieces]
@@ -164,7 +167,7 @@ def _numbers(values: pa.DoubleArray) -> pa.LargeStringArray:
     is_plain = pc.and_(pc.greater_equal(size, PLAIN[0]), pc.less(size, PLAIN[1]))
     is_plain = pc.or_(is_plain, pc.equal(size, 0.0))
     texts = values.cast(pa.large_string())
-    texts = pc.if_else(pc.match_substring(texts, "."), texts, joined([texts, ".0"]))
+    texts = pc.if_else(pc.match_substring(texts, "."), texts, concat_texts([texts, ".0"]))
     is_odd = pc.fill_null(pc.invert(is_plain), fill_value=False)
     return pc.replace_with_mask(texts, is_odd, _by_python(values.filter(is_odd)))
 
@@ -172,9 +175,9 @@ def _numbers(values: pa.DoubleArray) -> pa.LargeStringArray:
 def _times(values: pa.TimestampArray) -> pa.LargeStringArray:
     texts = values.cast(pa.timestamp("us")).cast(pa.large_string())
     with_t = pc.binary_replace_slice(texts, 10, 11, "T")
-    return with_t if values.type.tz is None else joined([with_t, "Z"])
+    return with_t if values.type.tz is None else concat_texts([with_t, "Z"])
 
 
 def _by_python(values: pa.Array) -> pa.LargeStringArray:
     found = values.to_pylist(maps_as_pydicts="lossy")
-    return pa.array([None if value is None else text_of(value) for value in found], pa.large_string())
+    return pa.array([None if value is None else format_value(value) for value in found], pa.large_string())

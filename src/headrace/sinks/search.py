@@ -26,41 +26,48 @@ from tantivy import Document, Index, Query, SchemaBuilder
 from headrace.errors import HeadraceError, Misuse
 from headrace.folders import write_durably
 from headrace.sinks.rows import json_documents
-from headrace.sinks.sink import DELETED, Refused, Superseded, Unavailable, Unsuitable, check_columns
-from headrace.sinks.table_sink import checked_key
+from headrace.sinks.sink import (
+    DELETED,
+    IncompatibleTarget,
+    RowsRejected,
+    TargetUnavailable,
+    WriterFenced,
+    require_columns,
+)
+from headrace.sinks.table_sink import validate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tantivy import IndexWriter, Schema, SearchResult
 
-    from headrace.sinks.sink import Place
+    from headrace.sinks.sink import SinkContext
 
-Words = Literal["as they are", "English"]
-TOKENIZERS: Final[dict[Words, str]] = {"as they are": "default", "English": "en_stem"}
+Analyzer = Literal["standard", "english"]
+TOKENIZERS: Final[dict[Analyzer, str]] = {"standard": "default", "english": "en_stem"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSink:
-    """Rows in a search index; made by `search(…)`."""
+    """Rows in a search index; created by `search(…)`."""
 
     index: str
     key: tuple[str, ...]
     text: tuple[str, ...] = ()
-    words: Words = "as they are"
+    analyzer: Analyzer = "standard"
     path: Path | None = None
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for display."""
         return f"search {self.index}"
 
-    def open(self, place: Place) -> SearchTarget:
-        """Open the index for writing, and make it if it is not there."""
-        definition = self._definition(place.schema)
-        folder = self.path or place.state / FOLDER / self.index
+    def open(self, context: SinkContext) -> SearchWriter:
+        """Open the index for writing; creates it if it does not exist."""
+        definition = self._definition(context.schema)
+        folder = self.path or context.state / FOLDER / self.index
         folder.mkdir(parents=True, exist_ok=True)
-        return SearchTarget(self.name, folder, definition, place)
+        return SearchWriter(self.name, folder, definition, context)
 
     def _definition(self, schema: pa.Schema) -> IndexDefinition:
         kinds = searched_columns(schema)
@@ -70,15 +77,15 @@ class SearchSink:
             key=self.key,
             text=text,
             fields=kinds | dict.fromkeys(text, "text"),
-            tokenizer=TOKENIZERS[self.words],
+            tokenizer=TOKENIZERS[self.analyzer],
         )
 
     def _check(self, schema: pa.Schema, kinds: dict[str, str], text: Sequence[str]) -> None:
-        check_columns(self.name, (*self.key, *text), schema.names)
+        require_columns(self.name, (*self.key, *text), schema.names)
         if not text or any(kinds.get(name) != "word" for name in text):
-            raise Unsuitable(
-                f"{self.name} has no text to search in {', '.join(text) or 'its rows'}: name columns of "
-                'texts, such as text=["name", "description"].'
+            raise IncompatibleTarget(
+                f"{self.name} has no text columns in {', '.join(text) or 'its rows'}: name string "
+                'columns, such as text=["name", "description"].'
             )
 
 
@@ -87,36 +94,36 @@ def search(
     *,
     key: str | Sequence[str],
     text: Sequence[str] = (),
-    words: Words = "as they are",
+    analyzer: Analyzer = "standard",
     path: str | None = None,
 ) -> SearchSink:
-    """A full-text index for a job to write into: the newest row of each key, found by its words.
+    """A full-text index as an output of a job, with the latest row of each key.
 
-    `text` names the columns that are searched (all columns of texts, unless some are named); the others can
-    be searched by name, as `price:[2 TO 5]`. With `words="English"` a search for cups finds a cup. A row with
-    a true column `_deleted` deletes its key. The index is in the state folder, or at `path`;
-    `headrace search` and `search_index(name)` ask it.
+    `text` names the columns that are searched (by default all string columns); other columns can be searched
+    by name, as `price:[2 TO 5]`. With `analyzer="english"`, words are stemmed: a search for cups finds cup. A
+    row with `_deleted` deletes its key. The index is in the state folder, or at `path`; query it with
+    `headrace search` or `search_index(name)`.
 
     >>> search("products", key="id", text=["name"]).name
     'search products'
     """
     if not name or "/" in name or name.startswith("."):
-        raise Misuse(f"search: {name!r} cannot be the name of an index: it becomes that of a folder.")
-    columns = checked_key(key, f"search {name!r}")
+        raise Misuse(f"search: {name!r} is not a valid name of an index, which is the name of a folder.")
+    columns = validate_key(key, f"search {name!r}")
     if not columns:
-        raise Misuse(f'search {name!r}: name the columns that make a row the same row, such as key="id".')
-    if words not in TOKENIZERS:
-        raise Misuse(f"search {name!r}: words={words!r} is not known: use {', '.join(TOKENIZERS)}.")
+        raise Misuse(f'search {name!r}: name the key columns, such as key="id".')
+    if analyzer not in TOKENIZERS:
+        raise Misuse(f"search {name!r}: analyzer={analyzer!r} is unknown: use {', '.join(TOKENIZERS)}.")
     texts = (text,) if isinstance(text, str) else tuple(text)
     return SearchSink(
-        index=name, key=columns, text=texts, words=words, path=None if path is None else Path(path)
+        index=name, key=columns, text=texts, analyzer=analyzer, path=None if path is None else Path(path)
     )
 
 
 DEFINITION: Final = "headrace.json"
 FOLDER: Final = "search"
 KEY: Final = "_headrace_key"
-MARK: Final = "_headrace_mark"
+MARKER: Final = "_headrace_mark"
 ROW: Final = "_headrace_row"
 LIMIT: Final = 10
 
@@ -127,21 +134,21 @@ class NoSuchIndex(HeadraceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDefinition:
-    """What an index is made of."""
+    """The fields of an index."""
 
     key: tuple[str, ...]
     text: tuple[str, ...]
-    """The columns that are searched when a query names none."""
+    """The columns that a query without column names searches."""
     fields: Mapping[str, str]
-    """How each column is searched: text, word, integer, float, boolean or time; others are only shown."""
+    """How each column is indexed: text, word, integer, float, boolean or time; others are only stored."""
     tokenizer: str = "default"
 
     def schema(self) -> Schema:
-        """The fields as tantivy knows them."""
+        """The schema for tantivy."""
         from tantivy import SchemaBuilder
 
         builder = SchemaBuilder()
-        for name in (KEY, MARK):
+        for name in (KEY, MARKER):
             builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
         builder.add_bytes_field(ROW, stored=True)
         for name, kind in self.fields.items():
@@ -161,12 +168,12 @@ class IndexDefinition:
         return builder.build()
 
     def write(self, folder: Path) -> None:
-        """Keep it in the folder of the index."""
+        """Write the definition to the folder of the index."""
         write_durably(folder / DEFINITION, json.dumps(asdict(self)))
 
     @staticmethod
     def read(folder: Path) -> IndexDefinition | None:
-        """The definition of the index in a folder; None where there is none."""
+        """The definition of the index in a folder, or None."""
         try:
             kept = json.loads((folder / DEFINITION).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -181,16 +188,16 @@ class IndexDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A row that was found."""
+    """A search result."""
 
     score: float
-    """How well it fits; the best hit comes first."""
+    """The relevance score; results are sorted by it."""
     row: dict[str, Any]
-    """The row as JSON has it: times and decimals are texts."""
+    """The row from JSON: times and decimals are strings."""
 
 
 class SearchIndex:
-    """A search index that can be asked, while a job writes it or not."""
+    """A search index for queries; a job may write it at the same time."""
 
     def __init__(self, folder: Path) -> None:
         from tantivy import Index
@@ -198,7 +205,8 @@ class SearchIndex:
         definition = IndexDefinition.read(folder)
         if definition is None or not Index.exists(str(folder)):
             raise NoSuchIndex(
-                f"there is no search index in {folder}{_others(folder)}. One is there once a job that writes "
+                f"there is no search index in {folder}{_other_indexes(folder)}. It is created by a job "
+                "that writes "
                 f'into=search("{folder.name}", …) has been started with this state folder.'
             )
         self.definition = definition
@@ -206,10 +214,10 @@ class SearchIndex:
         self._index.config_reader("Manual")
 
     def find(self, query: str, *, limit: int = LIMIT) -> list[Hit]:
-        """The rows that fit best, of those that are committed now.
+        """The best matches among the committed rows.
 
-        `tea cup` finds rows with one of the words, `tea AND cup` with both, `"tea cup"` side by side;
-        `name:tea` looks in one column, `price:[2 TO 5]` at numbers and times. `*` is every row.
+        `tea cup` finds rows with one of the words, `tea AND cup` with both, `"tea cup"` the phrase;
+        `name:tea` searches one column, `price:[2 TO 5]` a range of numbers or times. `*` matches every row.
         """
         found = self._search(query, limit)
         searcher = self._index.searcher()
@@ -218,8 +226,8 @@ class SearchIndex:
         ]
 
     def count(self, query: str = "*") -> int:
-        """How many rows fit."""
-        return int(self._search(query, 1).count)  # type: ignore[attr-defined]  # tantivy's types forget it
+        """The number of matching rows."""
+        return int(self._search(query, 1).count)  # type: ignore[attr-defined]  # missing in tantivy's types
 
     def _search(self, query: str, limit: int) -> SearchResult:
         self._index.reload()
@@ -234,18 +242,18 @@ class SearchIndex:
             asked = self._index.parse_query(query, text)
         except ValueError as fault:
             raise Misuse(
-                f"{query!r} cannot be read as a query: {fault}. Write words, with AND, OR, NOT and quotes, "
-                f"or a column and a colon before them; the columns are {', '.join(self.definition.fields)}."
+                f"{query!r} is not a valid query: {fault}. Use words, AND, OR, NOT and quotes, or "
+                f"column:word; the columns are {', '.join(self.definition.fields)}."
             ) from None
-        marks = Queries.term_query(self._index.schema, MARK, MARK)
-        return Queries.boolean_query([(Occur.Must, asked), (Occur.MustNot, marks)])
+        markers = Queries.term_query(self._index.schema, MARKER, MARKER)
+        return Queries.boolean_query([(Occur.Must, asked), (Occur.MustNot, markers)])
 
 
 def search_index(name: str, *, state: str | None = None) -> SearchIndex:
-    """The search index that a job writes `into=search(name, …)`, to ask it: `search_index("products")`.
+    """The search index that a job writes with `into=search(name, …)`, for queries.
 
-    It is in the state folder, which is found as `headrace run` finds it unless one is named. An index that
-    has a place of its own (`path=`) is opened by its path: `search_index("/var/lib/shop/products")`.
+    It is in the state folder, by default that of `headrace run`. An index with `path=` is opened by its path:
+    `search_index("/var/lib/shop/products")`.
     """
     if "/" in name:
         return SearchIndex(Path(name))
@@ -254,93 +262,93 @@ def search_index(name: str, *, state: str | None = None) -> SearchIndex:
     return SearchIndex(Settings.read().state(state) / FOLDER / name)
 
 
-def _others(folder: Path) -> str:
+def _other_indexes(folder: Path) -> str:
     names = sorted(path.parent.name for path in folder.parent.glob(f"*/{DEFINITION}"))
-    return f" (there are: {', '.join(names)})" if names else ""
+    return f" (existing: {', '.join(names)})" if names else ""
 
 
 HEAP_BYTES: Final = 50_000_000
-LONGEST_KEY_BYTES: Final = 60_000
-"""What is longer could not be found again: tantivy leaves longer words out."""
+MAX_KEY_BYTES: Final = 60_000
+"""tantivy does not index longer terms."""
 
 
-class SearchTarget:
-    """An index that is open for writing: by this process alone."""
+class SearchWriter:
+    """An index that is open for writing, with an exclusive lock."""
 
-    def __init__(self, name: str, folder: Path, definition: IndexDefinition, place: Place) -> None:
+    def __init__(self, name: str, folder: Path, definition: IndexDefinition, context: SinkContext) -> None:
         self._name = name
-        self._place = place
+        self._context = context
         self._definition = definition
-        self._index = self._opened(folder)
+        self._index = self._open_index(folder)
         self._index.config_reader("Manual")
-        self._writer: IndexWriter | None = self._locked(folder)
+        self._writer: IndexWriter | None = self._open_writer(folder)
 
-    def newest(self) -> int | None:
-        """The newest batch that the index holds."""
+    def last_batch(self) -> int | None:
+        """The last batch in the index, or None."""
         self._index.reload()
         searcher = self._index.searcher()
-        found = searcher.search(Query.term_query(self._index.schema, MARK, self._place.job), 1)
+        found = searcher.search(Query.term_query(self._index.schema, MARKER, self._context.job), 1)
         if not found.hits:
             return None
-        mark = json.loads(searcher.doc(found.hits[0][1])[ROW][0])
-        if mark["generation"] > self._place.generation:
-            raise Superseded(
-                f"{self._name}: a later run of {self._place.job} (number {mark['generation']}, and this is "
-                f"{self._place.generation}) has written here: end this one. If the later one is gone for "
-                "good, delete the folder of the index."
+        marker = json.loads(searcher.doc(found.hits[0][1])[ROW][0])
+        if marker["generation"] > self._context.generation:
+            raise WriterFenced(
+                f"{self._name}: a later run of {self._context.job} (generation {marker['generation']}, "
+                f"this is {self._context.generation}) has written here: stop this run. If the later one was "
+                "deleted, delete the folder of the index."
             )
-        return int(mark["batch"]) if mark["generation"] == self._place.generation else None
+        return int(marker["batch"]) if marker["generation"] == self._context.generation else None
 
     def write(self, batch: int, rows: pa.Table) -> None:
-        """Apply the rows and the mark in one commit."""
+        """Write the rows and the batch marker in one commit."""
         assert self._writer is not None
-        newest = self.newest()
+        newest = self.last_batch()
         if newest is not None and newest >= batch:
             return
         keys = self._keys(rows)
         try:
             self._apply(self._writer, rows, keys)
-            self._mark(self._writer, batch)
+            self._write_marker(self._writer, batch)
             self._writer.commit()
-        except ValueError as fault:  # tantivy's only error: the disk is full, or broken
+        except ValueError as fault:  # tantivy's only error: the disk is full or has failed
             self.close()
-            raise Unavailable(f"{self._name}: {fault}") from fault
+            raise TargetUnavailable(f"{self._name}: {fault}") from fault
 
     def close(self) -> None:
-        """Give the lock back. What was not committed is forgotten."""
+        """Release the lock, and discard what was not committed."""
         self._writer = None
 
-    def _opened(self, folder: Path) -> Index:
-        """The index in the folder, made if it is not there."""
+    def _open_index(self, folder: Path) -> Index:
+        """Open the index in the folder, or create it."""
         kept = IndexDefinition.read(folder)
         if kept is not None and kept != self._definition:
-            raise Unsuitable(
-                f"{self._name}: the index in {folder} was made of other columns, or with another key. To "
-                "make it anew, delete that folder and let the job begin at the start: `headrace job reset "
-                f"{self._place.job} --to start`."
+            raise IncompatibleTarget(
+                f"{self._name}: the index in {folder} has other columns, or another key. To rebuild it, "
+                "delete that folder and reset the job to the start: `headrace job reset "
+                f"{self._context.job} --to start`."
             )
         if kept is None:
             self._definition.write(folder)
         try:
             return Index(self._definition.schema(), str(folder))
         except ValueError as fault:
-            raise Unsuitable(
+            raise IncompatibleTarget(
                 f"{self._name}: {folder} cannot be opened as an index ({fault}). If it is one, delete it "
-                f"(with its {DEFINITION}), and let the job begin at the start."
+                f"(with its {DEFINITION}), and reset the job to the start."
             ) from fault
 
-    def _locked(self, folder: Path) -> IndexWriter:
+    def _open_writer(self, folder: Path) -> IndexWriter:
         try:
             return self._index.writer(HEAP_BYTES, 1)
         except ValueError as fault:
             if "LockBusy" not in str(fault):
-                raise Unavailable(f"{self._name}: {fault}") from fault
-            raise Unavailable(
+                raise TargetUnavailable(f"{self._name}: {fault}") from fault
+            raise TargetUnavailable(
                 f"{self._name}: another process, or another job, writes the index in {folder}"
             ) from None
 
     def _keys(self, rows: pa.Table) -> list[str]:
-        """The key of each row as a text; rows without one are refused."""
+        """The key of each row as text; rows without a key are rejected."""
         columns = rows.select(list(self._definition.key))
         keys = list(json_documents(columns))
         refused = {
@@ -351,10 +359,10 @@ class SearchTarget:
             if value is None
         }
         for index, key in enumerate(keys):
-            if len(key) > LONGEST_KEY_BYTES // 4 and len(key.encode()) > LONGEST_KEY_BYTES:
-                refused[index] = f"its key is longer than {LONGEST_KEY_BYTES} bytes"
+            if len(key) > MAX_KEY_BYTES // 4 and len(key.encode()) > MAX_KEY_BYTES:
+                refused[index] = f"its key is longer than {MAX_KEY_BYTES} bytes"
         if refused:
-            raise Refused(refused)
+            raise RowsRejected(refused)
         return keys
 
     def _apply(self, writer: IndexWriter, rows: pa.Table, keys: list[str]) -> None:
@@ -376,24 +384,24 @@ class SearchTarget:
                         add(added, name, values[index])
                 writer.add_document(added)
 
-    def _mark(self, writer: IndexWriter, batch: int) -> None:
-        writer.delete_documents_by_term(MARK, self._place.job)
-        mark = Document()
-        mark.add_text(MARK, self._place.job)
-        mark.add_text(MARK, MARK)  # what all marks have, and rows do not
-        content = {"generation": self._place.generation, "batch": batch}
-        mark.add_bytes(ROW, json.dumps(content).encode())
-        writer.add_document(mark)
+    def _write_marker(self, writer: IndexWriter, batch: int) -> None:
+        writer.delete_documents_by_term(MARKER, self._context.job)
+        marker = Document()
+        marker.add_text(MARKER, self._context.job)
+        marker.add_text(MARKER, MARKER)  # all markers have this term, and rows do not
+        content = {"generation": self._context.generation, "batch": batch}
+        marker.add_bytes(ROW, json.dumps(content).encode())
+        writer.add_document(marker)
 
 
 def searched_columns(schema: pa.Schema) -> dict[str, str]:
-    """How the columns of rows are searched; those that cannot be are not among them."""
+    """How each column is indexed; columns that cannot be indexed are left out."""
     kinds = {column.name: field_kind(column.type) for column in schema if column.name != DELETED}
     return {name: kind for name, kind in kinds.items() if kind and SchemaBuilder.is_valid_field_name(name)}
 
 
 def field_kind(kind: pa.DataType) -> str | None:
-    """How a column of that type can be searched, if at all.
+    """How a column of that type is indexed, or None.
 
     >>> field_kind(pa.string()), field_kind(pa.list_(pa.int64()))
     ('word', None)
@@ -414,7 +422,7 @@ def _add_time(document: Document, name: str, value: datetime | date) -> None:
     if not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day, tzinfo=UTC)
     moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    with contextlib.suppress(ValueError, OverflowError):  # before 1677 or behind 2262: shown, not searched
+    with contextlib.suppress(ValueError, OverflowError):  # before 1677 or after 2262: stored, not indexed
         document.add_date(name, moment)
 
 

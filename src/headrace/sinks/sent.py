@@ -1,14 +1,14 @@
-"""What was sent: messages that left cannot be taken back, so each is written down as soon as it was answered.
+"""Records which messages were sent: each one as soon as the receiver has accepted it.
 
 ```text
-sent.json    {"batch": 41, "times": [1767225600.0]}                the newest batch of which all was sent
-             {"batch": 42, "id": "9c0f…-0", "at": 1767225601.2}    and what was sent of the next one
-             {"hold": 1767225700.0}                                the receiver asked to be left alone
+sent.json    {"batch": 41, "times": [1767225600.0]}                the last batch that was sent completely
+             {"batch": 42, "id": "9c0f…-0", "at": 1767225601.2}    a message of the next batch
+             {"hold": 1767225700.0}                                the receiver asked to wait (Retry-After)
 ```
 
-A line is durable before the next message is sent. When all of a batch was sent, one line takes the
-place of all. A crash can leave a message that was answered and not written down (as many as are under way at
-once): it is sent again, with the same id. That is the one window in which a receiver can get a message twice.
+A line is durable before the next message is sent. When a batch is complete, one line replaces all its lines.
+A crash can leave accepted messages without a line, at most as many as are in flight: they are sent again with
+the same ids. This is the only case in which a receiver gets a message twice.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.folders import Folder
-    from headrace.sinks.sink import Place
+    from headrace.sinks.sink import SinkContext
 
 FILE: Final = "sent.json"
 LONGEST_HOLD_S: Final = 3600.0
 
 
-class Sent:
-    """The journal of one sink; `times` says of how many messages the times are kept, for a limit of rate."""
+class SentMessages:
+    """The sent messages of one sink; keeps the times of the last `times` messages for a rate limit."""
 
     def __init__(self, folder: Folder, *, times: int = 0) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._ids: dict[int, set[str]] = {}
         self.newest: int | None = None
-        """The newest batch of which all was sent."""
+        """The last batch that was sent completely."""
         self.times: deque[float] = deque(maxlen=times)
-        """When the last messages were sent, in seconds since 1970."""
+        """The times of the last messages, in seconds since 1970."""
         self.hold_until: float = 0.0
-        """Until when the receiver wants to be left alone."""
+        """Until when the receiver asked to wait."""
         for entry in _entries(folder.read(FILE) or ""):
             self._take(entry)
 
     def ids(self, batch: int) -> set[str]:
-        """The messages of a batch that were sent."""
+        """The ids of the sent messages of a batch."""
         return self._ids.get(batch, set())
 
     def add(self, batch: int, identity: str) -> None:
-        """Write down that a message was sent; it is durable when this returns."""
+        """Record a sent message durably."""
         self._append({"batch": batch, "id": identity, "at": time.time()})
 
     def hold(self, seconds: float) -> None:
-        """Keep away from the receiver for so long, over restarts too."""
+        """Record how long to wait for the receiver, also after a restart."""
         self._append({"hold": time.time() + min(seconds, LONGEST_HOLD_S)})
 
     def finish(self, batch: int) -> None:
-        """Write down that all of a batch was sent, and forget its messages."""
+        """Record that a batch is complete, and discard its messages."""
         self._folder.write(FILE, json.dumps({"batch": batch, "times": list(self.times)}))
         self._ids.clear()
         self.newest = batch
 
     def _append(self, entry: dict[str, Any]) -> None:
-        # The line break comes first: what a crash has left of a line does not spoil the next one.
+        # The line break comes first: a line that a crash has truncated does not affect the next one.
         self._folder.append(FILE, "\n" + json.dumps(entry))
         with self._lock:
             self._take(entry)
@@ -81,23 +81,23 @@ class Sent:
             self.times.extend(entry["times"])
 
 
-def identities(place: Place, batch: int, contents: Sequence[str], sent: Iterable[str]) -> list[str]:
-    """An id for each message, the same whenever the batch comes again, in whatever order.
+def message_ids(context: SinkContext, batch: int, contents: Sequence[str], sent: Iterable[str]) -> list[str]:
+    """A deterministic id for each message, independent of the order in the batch.
 
-    It says the job, the generation, the batch and the content, and how many equal ones came before. Where
-    some of equal messages were sent already, they come first: it does not matter if others were given up.
+    It is a hash of job, generation, batch and content, and a number that distinguishes equal messages.
+    Numbers of messages that were sent already are assigned first.
     """
     numbers: dict[str, set[int]] = {}
     for identity in sent:
         digest, _, number = identity.rpartition("-")
         numbers.setdefault(digest, set()).add(int(number))
-    digests = [_digest([place.job, place.generation, batch, content]) for content in contents]
+    digests = [_digest([context.job, context.generation, batch, content]) for content in contents]
     chosen = {digest: _first(count, numbers.get(digest, set())) for digest, count in Counter(digests).items()}
     return [f"{digest}-{next(chosen[digest])}" for digest in digests]
 
 
 def _first(count: int, sent: set[int]) -> Iterator[int]:
-    """So many numbers: those that were sent, and then the lowest others."""
+    """The numbers of sent messages, then the lowest other numbers."""
     others = (number for number in range(count + len(sent)) if number not in sent)
     return iter([*sorted(sent), *others][:count])
 
@@ -110,7 +110,7 @@ def _entries(text: str) -> Iterator[dict[str, Any]]:
     for line in text.split("\n"):
         try:
             entry = json.loads(line)
-        except ValueError:  # cut by a crash
+        except ValueError:  # truncated by a crash
             continue
         if isinstance(entry, dict):
             yield entry

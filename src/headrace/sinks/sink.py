@@ -1,15 +1,15 @@
-"""The seam of outputs: what a sink has to be, in two small protocols.
+"""The interface of sinks: a `Sink` is declared by a user, and its `SinkWriter` writes batches to the target.
 
-A job's micro-batches have numbers, which begin at 0 and grow. After a crash the last one may come again, with
-the same rows, perhaps in another order. A target that stores the number of a batch together with its rows, in
-one atomic step, and tells it when it is asked, gets every row exactly once:
+A job's micro-batches are numbered from 0. After a crash the last batch may be repeated, with the same rows,
+perhaps in another order. A writer that stores the number of a batch atomically with its rows, and returns
+it on request, writes every row exactly once:
 
 ```text
- delivery                      target
-   │── newest() ────────────────▶│  41
-   │── write(42, rows) ─────────▶│  rows and mark 42, both or neither
+ delivery                      writer
+   │── last_batch() ────────────▶│  41
+   │── write(42, rows) ─────────▶│  rows and batch marker 42, atomically
    │        (crash, restart)     │
-   │── newest() ────────────────▶│  42: the batch is skipped here
+   │── last_batch() ────────────▶│  42: the batch is skipped
 ```
 """
 
@@ -29,93 +29,95 @@ if TYPE_CHECKING:
     from headrace.folders import Folder
 
 DELETED: Final = "_deleted"
-"""The boolean column that says of a row that its key is to go; it is no column of the target."""
+"""The boolean column that marks a row as a delete of its key; not a column of the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """For whom a target is opened, and what it can rely on."""
+class SinkContext:
+    """The job for which a writer is opened, and what the writer can use."""
 
     job: str
-    """The job's full name, `application.job`: marks are kept by it and the sink's name."""
+    """The job's full name, `application.job`: batch markers are stored per job and sink."""
     generation: int
-    """Which series of batches this is. One that begins at 0 again, after a reset,
-    has a higher number: marks of lower ones say nothing about it."""
+    """The generation of the batches. After a reset, batches start at 0 again with a higher generation, and
+    markers of lower generations are ignored."""
     schema: pa.Schema
-    """The columns of every table that will be written, `_deleted` included if the rows have it."""
+    """The columns of every batch, including `_deleted` if the rows have it."""
     folder: Folder
-    """A folder next to the checkpoint, for this sink and generation alone, for what a target must keep: a
-    driver on another machine finds it again."""
+    """A folder next to the checkpoint for the files of this sink and generation: a driver on another machine
+    finds it again."""
     state: Path
     """The state folder on the driver's machine."""
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where a job's rows go besides topics: what a user declares.
+    """An output of a job other than a topic, as a user declares it.
 
-    It is frozen, holds no connection, and does not print its secrets. A sink may say how often rows are tried
-    that might be taken later (`tries`, otherwise 3; see `Refused`).
+    It is frozen, holds no connection, and does not print its secrets. An attribute `max_attempts` (default 3)
+    limits the attempts for rows that are rejected with `retryable=True`.
     """
 
     @property
     def name(self) -> str:
-        """What people call it, unique in its job: "postgres revenue"."""
+        """The name for display, unique in its job: "postgres revenue"."""
 
-    def open(self, place: Place) -> Target:
-        """Connect, and make or check what has to be there.
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Connect, and create or check the target.
 
-        `Unavailable` when the target is not there now; `Unsuitable` when it cannot take such rows.
+        Raises `TargetUnavailable` if the target does not respond, and `IncompatibleTarget` if it cannot hold
+        such rows.
         """
 
 
-class Target(Protocol):
-    """An open connection. It is used by one thread, and closed after any `Unavailable`."""
+class SinkWriter(Protocol):
+    """An open connection to a target, used by one thread, and closed after any `TargetUnavailable`."""
 
-    def newest(self) -> int | None:
-        """The newest batch of this job and generation that the target holds; None if it has none."""
+    def last_batch(self) -> int | None:
+        """The last batch of this job and generation in the target, or None."""
 
     def write(self, batch: int, rows: pa.Table) -> None:
-        """Apply all rows and the mark `batch`, both or neither; of rows with one key the last one counts.
+        """Write all rows and the batch marker atomically; of rows with one key the last one counts.
 
-        `Unavailable`: try again later. `Refused`: some rows are not taken, and nothing was applied.
+        Raises `TargetUnavailable` if the batch should be retried later, and `RowsRejected` if the target
+        rejects rows; then nothing was written.
         """
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
 
-class Unavailable(HeadraceError):
-    """The target is down, slow or locked now: the same batch is tried again later."""
+class TargetUnavailable(HeadraceError):
+    """The target is down, slow or locked; the batch is retried later."""
 
 
-class Refused(HeadraceError):
-    """Rows that the target does not take; nothing of their batch was applied.
+class RowsRejected(HeadraceError):
+    """The target rejects rows; nothing of the batch was written.
 
-    `rows` says why, by the row's index in the table. `final` is False where a later try may go well, as with
-    a foreign key whose row is still on its way: then the batch is tried again before the rows are given up.
+    `rows` has the reason of each row by its index in the batch. `retryable` is True if a later attempt may
+    succeed, for example when the row that a foreign key refers to is not written yet.
     """
 
-    def __init__(self, rows: Mapping[int, str], *, final: bool = True) -> None:
+    def __init__(self, rows: Mapping[int, str], *, retryable: bool = False) -> None:
         index, reason = next(iter(rows.items()))
-        super().__init__(f"{len(rows)} rows were refused; row {index}: {reason}")
+        super().__init__(f"{len(rows)} rows were rejected; row {index}: {reason}")
         self.rows = dict(rows)
-        self.final = final
+        self.retryable = retryable
 
 
-class Superseded(HeadraceError):
-    """A later run of the same job has written to the target: this one must not any more."""
+class WriterFenced(HeadraceError):
+    """A later run of the same job has written to the target: this run must stop."""
 
 
-class Unsuitable(Misuse):
-    """The target is not made for these rows: a table with other columns, an address that is none."""
+class IncompatibleTarget(Misuse):
+    """The target cannot hold these rows, or its address is invalid."""
 
 
-def check_columns(what: str, needed: Iterable[str], columns: Sequence[str]) -> None:
-    """Refuse columns that the job's rows do not have; `what` needs them, and begins the complaint."""
+def require_columns(what: str, needed: Iterable[str], columns: Sequence[str]) -> None:
+    """Raise `IncompatibleTarget` for columns that the rows do not have; `what` starts the message."""
     missing = [name for name in needed if name not in columns]
     if missing:
-        raise Unsuitable(
+        raise IncompatibleTarget(
             f"{what} needs {', '.join(missing)}, but the job's rows have only the columns "
-            f"{', '.join(columns)}: name columns that are there, or add them to the rows."
+            f"{', '.join(columns)}: use existing columns, or add them to the rows."
         )

@@ -1,11 +1,11 @@
-"""A connection to a mail server, and what its answers mean.
+"""A connection to a mail server, and the meaning of its replies.
 
 ```text
-smtp://user:password@mail.example.com:587    encrypted by STARTTLS where the server offers it
-smtps://user:password@mail.example.com       encrypted from the first byte, port 465
+smtp://user:password@mail.example.com:587    STARTTLS if the server offers it
+smtps://user:password@mail.example.com       implicit TLS, port 465
 ```
 
-A password is sent over an encrypted connection, or to this machine, and not otherwise.
+A password is sent only over an encrypted connection, or to this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import HeadraceError
-from headrace.sinks.sink import Unavailable, Unsuitable
+from headrace.sinks.sink import IncompatibleTarget, TargetUnavailable
 
 if TYPE_CHECKING:
     from email.message import EmailMessage
@@ -27,28 +27,28 @@ LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 TIMEOUT_S: Final = 60.0
 
 
-class NotTaken(HeadraceError):
-    """The server does not take this mail; `final` if it never will."""
+class MailRejected(HeadraceError):
+    """The server rejects the mail; `retryable` if a later attempt may succeed."""
 
-    def __init__(self, reason: str, *, final: bool) -> None:
+    def __init__(self, reason: str, *, retryable: bool) -> None:
         super().__init__(reason)
-        self.final = final
+        self.retryable = retryable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailServer:
-    """Where mails are handed in."""
+    """The address of a mail server."""
 
     host: str
     port: int
     encrypted: bool
-    """From the first byte."""
+    """Whether the connection uses implicit TLS."""
     user: str | None = None
     password: str = field(default="", repr=False)
 
     @staticmethod
     def of(url: str) -> MailServer | None:
-        """The server of an address; None where it is none of a mail server.
+        """The server of a URL; None if the URL is invalid.
 
         >>> MailServer.of("smtp://127.0.0.1").port
         25
@@ -71,7 +71,7 @@ class MailServer:
 
 
 class SmtpConnection:
-    """An open connection, for one batch of mails."""
+    """An open connection for one batch of mails."""
 
     def __init__(self, name: str, server: MailServer) -> None:
         self._name = name
@@ -82,28 +82,30 @@ class SmtpConnection:
                 self._log_in(server)
                 cleaning.pop_all()
         except (OSError, smtplib.SMTPException) as fault:
-            raise Unavailable(f"{name}: {server.host}:{server.port}: {_said(fault)}") from fault
+            raise TargetUnavailable(
+                f"{name}: {server.host}:{server.port}: {_server_message(fault)}"
+            ) from fault
 
     def send(self, message: EmailMessage) -> None:
-        """Return when the server has taken the mail over; `NotTaken` when it has not, and says so.
+        """Send a mail; raises `MailRejected` if the server rejects it.
 
-        `Unavailable` when nothing can be sent now; the mail may have been taken over then.
+        Raises `TargetUnavailable` if the connection fails; then the mail may have been accepted.
         """
         try:
             self._smtp.send_message(message)
         except smtplib.SMTPRecipientsRefused as fault:
             codes = [code for code, _ in fault.recipients.values()]
             said = "; ".join(f"{code} {_text(text)}" for code, text in fault.recipients.values())
-            raise NotTaken(said, final=all(code >= 500 for code in codes)) from fault
+            raise MailRejected(said, retryable=any(code < 500 for code in codes)) from fault
         except smtplib.SMTPDataError as fault:
-            raise NotTaken(_said(fault), final=fault.smtp_code >= 500) from fault
+            raise MailRejected(_server_message(fault), retryable=fault.smtp_code < 500) from fault
         except smtplib.SMTPNotSupportedError as fault:
-            raise NotTaken(str(fault), final=True) from fault
+            raise MailRejected(str(fault), retryable=False) from fault
         except (OSError, smtplib.SMTPException) as fault:
-            raise Unavailable(f"{self._name}: {_said(fault)}") from fault
+            raise TargetUnavailable(f"{self._name}: {_server_message(fault)}") from fault
 
     def close(self) -> None:
-        """Take leave."""
+        """Close the connection."""
         try:
             self._smtp.quit()
         except (OSError, smtplib.SMTPException):
@@ -124,9 +126,9 @@ class SmtpConnection:
         if server.user is None:
             return
         if not is_private and server.host not in LOCAL:
-            raise Unsuitable(
-                f"{self._name}: {server.host} offers no encryption, and the password would be sent in the "
-                "open: use an address that begins with smtps://, or one without a password."
+            raise IncompatibleTarget(
+                f"{self._name}: {server.host} offers no encryption, and the password would be sent in "
+                "plain text: use smtps://, or a URL without a password."
             )
         self._smtp.login(server.user, server.password)
 
@@ -138,7 +140,7 @@ def _connect(server: MailServer) -> smtplib.SMTP:
     return smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_S)
 
 
-def _said(fault: Exception) -> str:
+def _server_message(fault: Exception) -> str:
     if isinstance(fault, smtplib.SMTPResponseException):
         return f"{fault.smtp_code} {_text(fault.smtp_error)}"
     return str(fault) or type(fault).__name__

@@ -16,20 +16,20 @@ import pyarrow as pa
 
 from headrace.errors import Misuse
 from headrace.settings import Settings
-from headrace.sinks.rows import json_of, last_of_each_key
-from headrace.sinks.sink import DELETED, Refused, Unavailable, Unsuitable
+from headrace.sinks.rows import last_of_each_key, to_json
+from headrace.sinks.sink import DELETED, IncompatibleTarget, RowsRejected, TargetUnavailable
 from headrace.sinks.table_sink import (
-    USUAL_TRIES,
-    checked_key,
-    checked_mode,
-    refuse_if_superseded,
-    written_columns,
+    DEFAULT_MAX_ATTEMPTS,
+    check_not_fenced,
+    target_columns,
+    validate_key,
+    validate_mode,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.sinks.sink import Place, Target
+    from headrace.sinks.sink import SinkContext, SinkWriter
     from headrace.sinks.table_sink import Mode
 
 
@@ -41,22 +41,22 @@ class SqliteSink:
     key: tuple[str, ...]
     mode: Mode
     file: Path | None = None
-    tries: int = USUAL_TRIES
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for display."""
         return f"sqlite {self.table}"
 
-    def open(self, place: Place) -> Target:
-        """Open the file, which is made when it is not there; make the table, or check it."""
+    def open(self, context: SinkContext) -> SinkWriter:
+        """Open or create the file; create or check the table."""
         file = self.file or Settings.read().url("sqlite")
         if file is None:
             raise Misuse(
-                f'{self.name}: no file is named: give file="shop.db", or set HEADRACE_SQLITE in the '
+                f'{self.name}: no file is configured: pass file="shop.db", or set HEADRACE_SQLITE in the '
                 "environment, or url under [sqlite] in headrace.toml."
             )
-        return open_target(self, Path(file), place)
+        return open_writer(self, Path(file), context)
 
 
 def sqlite(
@@ -65,57 +65,57 @@ def sqlite(
     key: str | Sequence[str] = (),
     mode: Mode | None = None,
     file: str | Path | None = None,
-    tries: int = USUAL_TRIES,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
 ) -> SqliteSink:
-    """A table in a file of SQLite's for a job to write into, each row exactly once.
+    """A table in a SQLite file as an output of a job, with each row written exactly once.
 
-    Key, modes and `tries` are those of `postgres`. Times are stored as texts in ISO 8601, decimals as texts,
-    truth as 0 and 1, and whatever has parts as JSON.
+    Key, modes and `max_attempts` are those of `postgres`. Times are stored as ISO 8601 text, decimals as
+    text, booleans as 0 and 1, and nested values as JSON.
 
     >>> sqlite("revenue", key="product", file="shop.db").name
     'sqlite revenue'
     """
     what = f"sqlite {table!r}"
     if not table:
-        raise Misuse(f"{what}: write the table's name.")
-    if tries < 1:
-        raise Misuse(f"{what}: tries is at least 1.")
-    columns = checked_key(key, what)
+        raise Misuse(f"{what}: write the name of the table.")
+    if max_attempts < 1:
+        raise Misuse(f"{what}: max_attempts must be at least 1.")
+    columns = validate_key(key, what)
     return SqliteSink(
         table=table,
         key=columns,
-        mode=checked_mode(mode, columns, what),
+        mode=validate_mode(mode, columns, what),
         file=None if file is None else Path(file),
-        tries=tries,
+        max_attempts=max_attempts,
     )
 
 
 FLEXIBLE: Final = ("BLOB", "NUMERIC")
-"""The affinities of columns that take what they are given; a column without type has the first."""
+"""Affinities of columns that store any value; a column without a type has the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePlan:
-    """A table as the rows want it."""
+class SqliteTable:
+    """The table that the rows need."""
 
     table: str
     key: tuple[str, ...]
     columns: Mapping[str, pa.DataType]
 
     def prepare(self, connection: sqlite3.Connection) -> None:
-        """Have the table there as it is needed; `Unsuitable` where it is another one."""
+        """Create or extend the table; raises `IncompatibleTarget` if it cannot hold the rows."""
         found = connection.execute(f"PRAGMA table_info({quoted(self.table)})").fetchall()
         if found:
-            self._check(found)
+            self._check_columns(found)
             self._check_key(connection)
         connection.execute(
-            "CREATE TABLE IF NOT EXISTS headrace_marks (job TEXT, target TEXT, generation INTEGER NOT NULL, "
-            "batch INTEGER NOT NULL, PRIMARY KEY (job, target))"
+            "CREATE TABLE IF NOT EXISTS headrace_batch_markers (job TEXT, target TEXT, generation INTEGER "
+            "NOT NULL, batch INTEGER NOT NULL, PRIMARY KEY (job, target))"
         )
         names = {name for _, name, *_ in found}
         if not found:
             key = f", PRIMARY KEY ({listed(self.key)})" if self.key else ""
-            parts = ", ".join(self._defined(name, kind) for name, kind in self.columns.items())
+            parts = ", ".join(self._column_definition(name, kind) for name, kind in self.columns.items())
             connection.execute(f"CREATE TABLE {quoted(self.table)} ({parts}{key})")
         for name in [name for name in self.columns if found and name not in names]:
             kind = type_of(self.columns[name])
@@ -129,11 +129,11 @@ class TablePlan:
             return False
         return True
 
-    def _defined(self, name: str, kind: pa.DataType) -> str:
-        # SQLite lets a primary key be null, and each such row would be another one.
+    def _column_definition(self, name: str, kind: pa.DataType) -> str:
+        # SQLite allows nulls in a primary key, and nulls are not equal to each other.
         return f"{quoted(name)} {type_of(kind)}{' NOT NULL' if name in self.key else ''}"
 
-    def _check(self, found: Sequence[tuple[Any, ...]]) -> None:
+    def _check_columns(self, found: Sequence[tuple[Any, ...]]) -> None:
         kinds = {name: kind for _, name, kind, *_ in found}
         wrong = [
             f"its column {name} is of type {kinds[name]}, and the rows have {type_of(kind)}"
@@ -142,15 +142,15 @@ class TablePlan:
         ]
         wrong += [f"its key has no column {name}" for name in self.key if name not in kinds]
         wrong += [
-            f"its column {name} must not be null and has no default, and the rows do not have it"
+            f"its column {name} is NOT NULL without a default, and the rows do not have it"
             for _, name, _, must, default, _ in found
             if must and default is None and name not in self.columns
         ]
         if wrong:
-            raise Unsuitable(
-                f"the table {self.table!r} of SQLite cannot take the job's rows: {'; '.join(wrong)}. Change "
-                "the table, cast or rename the columns in the job, or name another table, which is then made "
-                "as the rows are. Nothing was written."
+            raise IncompatibleTarget(
+                f"the table {self.table!r} in SQLite cannot hold the job's rows: {'; '.join(wrong)}. Change "
+                "the table, cast or rename the columns in the job, or use another table, which is created "
+                "for the rows. Nothing was written."
             )
 
     def _check_key(self, connection: sqlite3.Connection) -> None:
@@ -166,10 +166,10 @@ class TablePlan:
                 unique.append({column for _, _, column in columns})
         if set(self.key) not in unique:
             columns_text = ", ".join(self.key)
-            raise Unsuitable(
-                f"the table {self.table!r} of SQLite has no unique index on ({columns_text}), by which rows "
-                f"replace one another: CREATE UNIQUE INDEX … ON {self.table} ({columns_text}), or give the "
-                "output the key that the table has. Nothing was written."
+            raise IncompatibleTarget(
+                f"the table {self.table!r} in SQLite has no unique index on the key ({columns_text}): run "
+                f"CREATE UNIQUE INDEX … ON {self.table} ({columns_text}), or use the key of the table. "
+                "Nothing was written."
             )
 
 
@@ -178,7 +178,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     kind = column.type
     if pa.types.is_nested(kind):
-        return [None if value is None else json_of(value) for value in values]
+        return [None if value is None else to_json(value) for value in values]
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         return [None if value is None else value.isoformat() for value in values]
     if pa.types.is_decimal(kind):
@@ -189,7 +189,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
 
 
 def type_of(kind: pa.DataType) -> str:
-    """The type of a column that is made for values of an Arrow type.
+    """The type of a new column for values of an Arrow type.
 
     >>> [type_of(kind) for kind in (pa.int64(), pa.bool_(), pa.float32(), pa.binary(), pa.date32())]
     ['INTEGER', 'INTEGER', 'REAL', 'BLOB', 'TEXT']
@@ -202,7 +202,7 @@ def type_of(kind: pa.DataType) -> str:
 
 
 def _affinity(declared: str) -> str:
-    """What SQLite makes of the declared type of a column, by its own rules."""
+    """The affinity of a declared type, by SQLite's rules."""
     text = declared.upper()
     rules = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT", "BLOB": "BLOB"}
     rules |= {"REAL": "REAL", "FLOA": "REAL", "DOUB": "REAL"}
@@ -214,18 +214,18 @@ def _fits(kind: str, affinity: str) -> bool:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it literally."""
+    """A quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names with commas between."""
+    """Quoted identifiers separated by commas."""
     return ", ".join(map(quoted, names))
 
 
-PATIENCE_S: Final = 5.0
-"""How long a lock of another process is waited for before the target counts as away."""
-NOT_NOW: Final = frozenset(
+LOCK_TIMEOUT_S: Final = 5.0
+"""How long to wait for a lock of another process before the target is unavailable."""
+RETRYABLE_ERRORS: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_CANTOPEN,
@@ -235,23 +235,25 @@ NOT_NOW: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-REFUSALS: Final = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
-PERHAPS_LATER: Final = ("FOREIGN KEY", "UNIQUE")
+ROW_ERRORS: Final = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
+RETRYABLE_VIOLATIONS: Final = ("FOREIGN KEY", "UNIQUE")
 NO_CHANGE: Final = "SELECT 1"
 
 
-def open_target(sink: SqliteSink, file: Path, place: Place) -> SqliteTarget:
-    """Open the file, and have the table there."""
+def open_writer(sink: SqliteSink, file: Path, context: SinkContext) -> SqliteWriter:
+    """Open the file, and create or check the table."""
     key = sink.key if sink.mode != "append" else ()
-    names = written_columns(place.schema, key, sink.mode, sink.name)
-    plan = TablePlan(
-        table=sink.table, key=key, columns={name: place.schema.field(name).type for name in names}
+    names = target_columns(context.schema, key, sink.mode, sink.name)
+    plan = SqliteTable(
+        table=sink.table, key=key, columns={name: context.schema.field(name).type for name in names}
     )
-    with _faults(sink.name):
-        connection = sqlite3.connect(file, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
+    with _translated_errors(sink.name):
+        connection = sqlite3.connect(
+            file, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            # What was committed must be there after a power cut too: the log is told that it is.
+            # Commits must survive a power loss, because the log depends on them.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             with _transaction(connection):
@@ -259,61 +261,63 @@ def open_target(sink: SqliteSink, file: Path, place: Place) -> SqliteTarget:
         except BaseException:
             connection.close()
             raise
-    return SqliteTarget(connection, sink, plan, place)
+    return SqliteWriter(connection, sink, plan, context)
 
 
-class SqliteTarget:
-    """A table, and the mark of one job beside it."""
+class SqliteWriter:
+    """Writes the batches of one job to a table."""
 
     def __init__(
-        self, connection: sqlite3.Connection, sink: SqliteSink, plan: TablePlan, place: Place
+        self, connection: sqlite3.Connection, sink: SqliteSink, plan: SqliteTable, context: SinkContext
     ) -> None:
         self._connection = connection
         self._sink = sink
         self._plan = plan
-        self._place = place
+        self._context = context
         self._insertion = _insertion(plan)
         same = " AND ".join(f"{quoted(name)} = ?" for name in plan.key)
         self._deletion = f"DELETE FROM {quoted(plan.table)} WHERE {same}"  # noqa: S608  names are quoted
 
-    def newest(self) -> int | None:
-        """The batch that the mark names."""
-        with _faults(self._sink.name):
-            mark = self._mark()
-        return mark[1] if mark is not None and mark[0] == self._place.generation else None
+    def last_batch(self) -> int | None:
+        """The batch of the marker, or None."""
+        with _translated_errors(self._sink.name):
+            marker = self._read_marker()
+        return marker[1] if marker is not None and marker[0] == self._context.generation else None
 
     def write(self, batch: int, rows: pa.Table) -> None:
-        """Rows and mark in one transaction."""
+        """Write the rows and the batch marker in one transaction."""
         indexes = last_of_each_key(rows, self._plan.key)
-        with _faults(self._sink.name):
+        with _translated_errors(self._sink.name):
             try:
                 with _transaction(self._connection):
-                    if self._claim(batch):
+                    if self._set_marker(batch):
                         self._apply(indexes, rows)
-            except sqlite3.IntegrityError:  # only the commit raises it: statements are `Refused`
+            except (
+                sqlite3.IntegrityError
+            ):  # raised by the commit only: those of statements are `RowsRejected`
                 raise self._find_violations(indexes, rows) from None
 
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
 
-    def _claim(self, batch: int) -> bool:
-        """Set the mark; False when this very batch is there already."""
+    def _set_marker(self, batch: int) -> bool:
+        """Set the batch marker; False if the batch was written already."""
         claimed = self._connection.execute(
-            "INSERT INTO headrace_marks (job, target, generation, batch) VALUES (?, ?, ?, ?) "
+            "INSERT INTO headrace_batch_markers (job, target, generation, batch) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (job, target) DO UPDATE SET generation = excluded.generation, "
             "batch = excluded.batch WHERE (generation, batch) < (excluded.generation, excluded.batch)",
-            [self._place.job, self._sink.name, self._place.generation, batch],
+            [self._context.job, self._sink.name, self._context.generation, batch],
         )
         if claimed.rowcount:
             return True
-        refuse_if_superseded(self._mark(), self._place, self._sink.name)
+        check_not_fenced(self._read_marker(), self._context, self._sink.name)
         return False
 
-    def _mark(self) -> tuple[int, int] | None:
-        query = "SELECT generation, batch FROM headrace_marks WHERE job = ? AND target = ?"
+    def _read_marker(self) -> tuple[int, int] | None:
+        query = "SELECT generation, batch FROM headrace_batch_markers WHERE job = ? AND target = ?"
         found: tuple[int, int] | None = self._connection.execute(
-            query, [self._place.job, self._sink.name]
+            query, [self._context.job, self._sink.name]
         ).fetchone()
         return found
 
@@ -324,26 +328,26 @@ class SqliteTarget:
             with self._savepoint():
                 for statement, values in statements:
                     self._connection.execute(statement, values)
-        except REFUSALS:
-            self._apply_one_by_one(indexes, statements)
+        except ROW_ERRORS:
+            self._apply_row_by_row(indexes, statements)
 
-    def _apply_one_by_one(self, indexes: pa.Array, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    def _apply_row_by_row(self, indexes: pa.Array, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
         refused = {}
         for index, (statement, values) in zip(indexes.to_pylist(), statements, strict=True):
             try:
                 with self._savepoint():
                     self._connection.execute(statement, values)
-            except REFUSALS as error:
+            except ROW_ERRORS as error:
                 refused[index] = str(error)
         if refused:
-            is_final = not any(reason.startswith(PERHAPS_LATER) for reason in refused.values())
-            raise Refused(refused, final=is_final)
+            is_retryable = any(reason.startswith(RETRYABLE_VIOLATIONS) for reason in refused.values())
+            raise RowsRejected(refused, retryable=is_retryable)
 
-    def _find_violations(self, indexes: pa.Array, rows: pa.Table) -> Refused | Unsuitable:
+    def _find_violations(self, indexes: pa.Array, rows: pa.Table) -> RowsRejected | IncompatibleTarget:
         """The rows that violate a deferred foreign key: SQLite checks it at the commit and names no row.
 
-        `Unsuitable` where no row of the batch refers to a missing row: the batch takes away the row that
-        another table refers to, or the table has no rowids by which to find the row.
+        `IncompatibleTarget` if no row of the batch refers to a missing row: the batch deletes a row to which
+        another table refers, or the table was created WITHOUT ROWID.
         """
         written: dict[int, int] = {}
         returning = " RETURNING rowid" if self._plan.has_rowids(self._connection) else ""
@@ -361,16 +365,16 @@ class SqliteTarget:
             if child.lower() == self._plan.table.lower() and rowid in written
         }
         if refused:
-            return Refused(dict(sorted(refused.items())), final=False)
+            return RowsRejected(dict(sorted(refused.items())), retryable=True)
         keys = {f"{child}, which references {parent}" for child, _, parent, _ in violations}
-        return Unsuitable(
+        return IncompatibleTarget(
             f"{self._sink.name}: the batch violates a deferred foreign key of {', '.join(sorted(keys))}. "
             "Insert the missing rows, or remove the references to them, and start the job again. Nothing of "
             "the batch was written."
         )
 
     def _statements(self, rows: pa.Table) -> Iterator[tuple[str, Sequence[Any]]]:
-        """What each row does to the table."""
+        """The statement and the parameters for each row."""
         is_merged = self._sink.mode != "append" and DELETED in rows.column_names
         deleted = rows[DELETED].to_pylist() if is_merged else itertools.repeat(False)
         columns = {name: values_of(rows[name]) for name in self._plan.columns}
@@ -397,7 +401,7 @@ class SqliteTarget:
             self._connection.execute("RELEASE part")
 
 
-def _insertion(plan: TablePlan) -> str:
+def _insertion(plan: SqliteTable) -> str:
     names = list(plan.columns)
     places = ", ".join("?" for _ in names)
     statement = f"INSERT INTO {quoted(plan.table)} ({listed(names)}) VALUES ({places})"  # noqa: S608  quoted
@@ -423,11 +427,11 @@ def _transaction(connection: sqlite3.Connection, *, is_kept: bool = True) -> Ite
 
 
 @contextmanager
-def _faults(name: str) -> Iterator[None]:
-    """A block in which what SQLite says of its file is `Unavailable`."""
+def _translated_errors(name: str) -> Iterator[None]:
+    """Raise `TargetUnavailable` for errors of the file."""
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in NOT_NOW:  # the extended codes have the plain one in them
+        if error.sqlite_errorcode & 0xFF not in RETRYABLE_ERRORS:  # extended codes contain the primary code
             raise
-        raise Unavailable(f"{name}: {error}") from error
+        raise TargetUnavailable(f"{name}: {error}") from error

@@ -40,10 +40,10 @@ from urllib3.exceptions import (
 
 from headrace.durations import seconds_of
 from headrace.errors import HeadraceError, Misuse
-from headrace.sinks.rows import json_documents, json_of, text_of
-from headrace.sinks.sent import Sent, identities
-from headrace.sinks.sink import Refused, Unavailable, Unsuitable, check_columns
-from headrace.sinks.template import Template, Unfit
+from headrace.sinks.rows import format_value, json_documents, to_json
+from headrace.sinks.sent import SentMessages, message_ids
+from headrace.sinks.sink import IncompatibleTarget, RowsRejected, TargetUnavailable, require_columns
+from headrace.sinks.template import Template, TemplateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
     from headrace.durations import Duration
-    from headrace.sinks.sink import Place
+    from headrace.sinks.sink import SinkContext
 
-TRIES: Final = 8
-AT_ONCE: Final = 8
+DEFAULT_MAX_ATTEMPTS: Final = 8
+DEFAULT_MAX_IN_FLIGHT: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSink:
-    """Rows to a receiver of CloudEvents; made by `webhook(…)`."""
+    """Rows as CloudEvents to a receiver; created by `webhook(…)`."""
 
     url: str = field(repr=False)
-    """Addresses of webhooks are often secrets themselves."""
+    """URLs of webhooks are often secrets."""
     name: str
     secret: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -70,19 +70,19 @@ class WebhookSink:
     subject: Template | None = None
     time: str = ""
     order_by: tuple[str, ...] = ()
-    at_once: int = AT_ONCE
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
     timeout_s: float = 30.0
-    tries: int = TRIES
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
 
-    def open(self, place: Place) -> WebhookTarget:
-        """Read what was sent before; the receiver hears of it with the first row."""
-        names = place.schema.names
+    def open(self, context: SinkContext) -> WebhookWriter:
+        """Read which messages were sent; connects with the first row."""
+        names = context.schema.names
         if self.subject is not None:
             self.subject.check(names)
-        check_columns(self.name, filter(None, (*self.order_by, self.time)), names)
-        if self.time and not pa.types.is_timestamp(place.schema.field(self.time).type):
-            raise Unsuitable(f"{self.name}: time={self.time!r} is no column of timestamps: name one.")
-        return WebhookTarget(self, place)
+        require_columns(self.name, filter(None, (*self.order_by, self.time)), names)
+        if self.time and not pa.types.is_timestamp(context.schema.field(self.time).type):
+            raise IncompatibleTarget(f"{self.name}: time={self.time!r} is not a timestamp column.")
+        return WebhookWriter(self, context)
 
 
 def webhook(
@@ -94,26 +94,26 @@ def webhook(
     subject: str = "",
     time: str = "",
     order_by: str | Sequence[str] = (),
-    at_once: int = AT_ONCE,
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
     timeout: Duration = "30 seconds",
-    tries: int = TRIES,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     name: str = "",
 ) -> WebhookSink:
-    """Where each of a job's rows is posted as a CloudEvent: `into=webhook("https://…", secret=…)`.
+    """A webhook as an output of a job, with each row posted as a CloudEvent.
 
-    With a `secret`, messages are signed as Standard Webhooks says. `type` is the event's type (the job's
-    name, unless one is given), `subject` a template, `time` the column with the event's time. Up to `at_once`
-    messages are under way; those with the same `order_by` one after the other. A row that the receiver does
-    not take in so many `tries` goes to the job's dead letters.
+    With a `secret`, messages are signed as Standard Webhooks specifies. `type` is the event's type (by
+    default the name of the job), `subject` a template, `time` the column with the event's time. Up to
+    `max_in_flight` messages are sent concurrently; messages with the same `order_by` are sent in order. A row
+    that the receiver does not accept in `max_attempts` attempts becomes a dead letter of the job.
 
     >>> webhook("https://hooks.example.com/T0/secret").name
     'webhook hooks.example.com'
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Misuse('webhook: the address is none: write webhook("https://host/path").')
-    if at_once < 1 or tries < 1:
-        raise Misuse("webhook: at_once and tries are at least 1.")
+        raise Misuse('webhook: the URL is invalid: write webhook("https://host/path").')
+    if max_in_flight < 1 or max_attempts < 1:
+        raise Misuse("webhook: max_in_flight and max_attempts must be at least 1.")
     return WebhookSink(
         url=url,
         name=f"webhook {name or parts.hostname}",
@@ -123,9 +123,9 @@ def webhook(
         subject=Template(subject, "subject") if subject else None,
         time=time,
         order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by),
-        at_once=at_once,
+        max_in_flight=max_in_flight,
         timeout_s=seconds_of(timeout, "timeout"),
-        tries=tries,
+        max_attempts=max_attempts,
     )
 
 
@@ -137,7 +137,7 @@ TOLERANCE_S: Final = 300
 
 
 class BadSignature(HeadraceError):
-    """A message that did not come from who knows the secret, or that was sent long ago."""
+    """The signature of a message is invalid, or too old."""
 
 
 def sign(secret: str, identity: str, timestamp: int, body: bytes) -> str:
@@ -152,9 +152,9 @@ def sign(secret: str, identity: str, timestamp: int, body: bytes) -> str:
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, tolerance_s: float = TOLERANCE_S) -> str:
-    """The id of a message that is genuine, and not older than the tolerance; `BadSignature` otherwise.
+    """The id of a message with a valid signature; raises `BadSignature` otherwise, or if it is too old.
 
-    Whoever remembers the ids does not take a message twice.
+    A receiver that stores the ids can discard duplicates.
     """
     given = {name.lower(): value for name, value in headers.items()}
     try:
@@ -162,68 +162,68 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, tolerance_s:
     except (KeyError, ValueError):
         raise BadSignature(f"the message has no {ID}, {TIMESTAMP} and {SIGNATURE}.") from None
     if abs(time.time() - timestamp) > tolerance_s:
-        raise BadSignature(f"the message was signed more than {tolerance_s:g} s ago, or by another clock.")
+        raise BadSignature(f"the message was signed more than {tolerance_s:g} s ago, or by a wrong clock.")
     expected = sign(secret, identity, timestamp, body)
     if not any(hmac.compare_digest(expected.encode(), each.encode()) for each in signatures):
-        raise BadSignature("the signature does not fit the message: it was made with another secret.")
+        raise BadSignature("the signature does not match the message: the secret is a different one.")
     return identity
 
 
-AWAY: Final = frozenset({429, 502, 503, 504})
-FAILED: Final = frozenset({408, 409, 425})
-LONGEST_REASON: Final = 200
+UNAVAILABLE_STATUS: Final = frozenset({429, 502, 503, 504})
+RETRYABLE_STATUS: Final = frozenset({408, 409, 425})
+MAX_REASON_BYTES: Final = 200
 
 
-class Answer(NamedTuple):
-    """What became of an event."""
+class DeliveryResult(NamedTuple):
+    """The result of one request."""
 
-    kind: Literal["taken", "refused", "failed", "away"]
+    kind: Literal["accepted", "rejected", "failed", "unavailable"]
     reason: str = ""
     wait_s: float = 0.0
 
 
-def read_answer(response: BaseHTTPResponse) -> Answer:
-    """What the receiver said."""
+def read_response(response: BaseHTTPResponse) -> DeliveryResult:
+    """The result of a response."""
     text = _text(response)
     if response.status < 300:
-        return Answer("taken")
-    reason = f"it answered {response.status}" + (f": {text}" if text else "")
-    if response.status in AWAY:
-        return Answer("away", reason, _retry_after_s(response.headers.get("Retry-After", "")))
-    if response.status in FAILED or response.status >= 500:
-        return Answer("failed", reason)
-    return Answer("refused", reason)
+        return DeliveryResult("accepted")
+    reason = f"it responded {response.status}" + (f": {text}" if text else "")
+    if response.status in UNAVAILABLE_STATUS:
+        return DeliveryResult("unavailable", reason, _retry_after_s(response.headers.get("Retry-After", "")))
+    if response.status in RETRYABLE_STATUS or response.status >= 500:
+        return DeliveryResult("failed", reason)
+    return DeliveryResult("rejected", reason)
 
 
-def read_fault(fault: HTTPError) -> Answer:
-    """What it means that there was no answer."""
+def read_error(fault: HTTPError) -> DeliveryResult:
+    """The result of a request without a response."""
     match fault:
         case NewConnectionError() | ConnectTimeoutError():
-            return Answer("away", f"no connection: {_last_words(fault)}")
+            return DeliveryResult("unavailable", f"no connection: {_short_message(fault)}")
         case ReadTimeoutError():
-            return Answer("failed", "no answer in time")
+            return DeliveryResult("failed", "no response before the timeout")
         case ProtocolError():
-            return Answer("failed", f"the connection was cut: {_last_words(fault)}")
+            return DeliveryResult("failed", f"the connection was lost: {_short_message(fault)}")
         case _:  # certificates, addresses
-            return Answer("away", _last_words(fault))
+            return DeliveryResult("unavailable", _short_message(fault))
 
 
 def _text(response: BaseHTTPResponse) -> str:
-    """The beginning of what the receiver says; a connection with more to say is not used again."""
+    """The start of the response body; a connection with a longer body is not reused."""
     try:
-        said = response.read(LONGEST_REASON)
-        if len(said) < LONGEST_REASON:
+        said = response.read(MAX_REASON_BYTES)
+        if len(said) < MAX_REASON_BYTES:
             response.release_conn()
         else:
             response.close()
-    except HTTPError:  # its status is what counts
+    except HTTPError:  # only the status matters
         response.close()
         return ""
     return " ".join(said.decode(errors="replace").split())
 
 
 def _retry_after_s(text: str) -> float:
-    """The seconds that a receiver asks to wait: a number, or a date."""
+    """The seconds in Retry-After: a number, or a date."""
     if text.strip().isdecimal():
         return float(text)
     try:
@@ -233,8 +233,8 @@ def _retry_after_s(text: str) -> float:
     return max(0.0, (moment - datetime.now(UTC)).total_seconds()) if moment.tzinfo else 0.0
 
 
-def _last_words(fault: Exception) -> str:
-    """What went wrong, without the objects that urllib3 names before it."""
+def _short_message(fault: Exception) -> str:
+    """The message of an error, without the objects that urllib3 puts before it."""
     return str(fault).rpartition(": ")[2].rstrip(")'") or type(fault).__name__
 
 
@@ -242,66 +242,66 @@ CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """An event on its way."""
+class WebhookMessage:
+    """An event to send."""
 
     index: int
-    """In the table."""
+    """The index of the row in the batch."""
     identity: str
     body: bytes
 
 
-class WebhookTarget:
-    """A receiver of events, and the journal of what it has taken."""
+class WebhookWriter:
+    """Posts rows, several concurrently, and records which were accepted."""
 
-    def __init__(self, sink: WebhookSink, place: Place) -> None:
+    def __init__(self, sink: WebhookSink, context: SinkContext) -> None:
         self._sink = sink
-        self._place = place
-        self._sent = Sent(place.folder)
+        self._context = context
+        self._sent = SentMessages(context.folder)
         timeout = Timeout(total=sink.timeout_s)
-        self._http = PoolManager(maxsize=sink.at_once, block=True, retries=False, timeout=timeout)
+        self._http = PoolManager(maxsize=sink.max_in_flight, block=True, retries=False, timeout=timeout)
 
-    def newest(self) -> int | None:
-        """The newest batch of which the receiver has all rows."""
+    def last_batch(self) -> int | None:
+        """The last batch that was sent completely."""
         return self._sent.newest
 
     def write(self, batch: int, rows: pa.Table) -> None:
-        """Send the rows that were not sent yet."""
+        """Send the rows that were not sent before."""
         if self._sent.newest is not None and self._sent.newest >= batch:
             return
-        self._respect_hold()
-        away = Event()  # whoever finds the receiver away tells the others
+        self._check_hold()
+        away = Event()  # set by the first request that finds the receiver unavailable
         lanes = self._lanes(batch, rows)
-        answers: dict[int, Answer] = {}
-        with ThreadPoolExecutor(max_workers=self._sink.at_once) as pool:
+        results: dict[int, DeliveryResult] = {}
+        with ThreadPoolExecutor(max_workers=self._sink.max_in_flight) as pool:
             for done in pool.map(lambda lane: self._send_lane(batch, lane, away), lanes):
-                answers.update(done)
-        self._conclude(answers)
+                results.update(done)
+        self._raise_failures(results)
         self._sent.finish(batch)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self._http.clear()
 
-    def _respect_hold(self) -> None:
+    def _check_hold(self) -> None:
         wait_s = self._sent.hold_until - time.time()
         if wait_s > 0:
-            raise Unavailable(f"{self._sink.name}: it asked to be left alone for {wait_s:.0f} s more")
+            raise TargetUnavailable(f"{self._sink.name}: it asked to wait {wait_s:.0f} s more (Retry-After)")
 
-    def _lanes(self, batch: int, rows: pa.Table) -> list[list[Message]]:
-        """The messages that were not sent yet; those of a lane are sent one after the other."""
+    def _lanes(self, batch: int, rows: pa.Table) -> list[list[WebhookMessage]]:
+        """The messages that were not sent before; messages of one lane are sent in order."""
         documents = list(json_documents(rows))
         sent = self._sent.ids(batch)
-        ids = identities(self._place, batch, documents, sent)
+        ids = message_ids(self._context, batch, documents, sent)
         bodies = self._bodies(rows, documents, ids)
-        lanes: dict[Any, list[Message]] = {}
-        for index, lane in enumerate(self._lane_of_each(rows)):
+        lanes: dict[Any, list[WebhookMessage]] = {}
+        for index, lane in enumerate(self._lane_keys(rows)):
             if ids[index] not in sent:
-                message = Message(index=index, identity=ids[index], body=bodies[index])
+                message = WebhookMessage(index=index, identity=ids[index], body=bodies[index])
                 lanes.setdefault(lane, []).append(message)
         return list(lanes.values())
 
-    def _lane_of_each(self, rows: pa.Table) -> Iterable[Any]:
+    def _lane_keys(self, rows: pa.Table) -> Iterable[Any]:
         if not self._sink.order_by:
             return range(len(rows))
         return json_documents(rows.select(list(self._sink.order_by)))
@@ -312,44 +312,44 @@ class WebhookTarget:
             event = {
                 "specversion": "1.0",
                 "id": ids[index],
-                "source": f"/{self._place.job}",
-                "type": self._sink.type or self._place.job,
+                "source": f"/{self._context.job}",
+                "type": self._sink.type or self._context.job,
                 "datacontenttype": "application/json",
             }
             try:
                 event |= self._attributes(row)
-            except Unfit as unfit:
+            except TemplateError as unfit:
                 refused[index] = str(unfit)
-            bodies.append(f'{json_of(event)[:-1]}, "data": {documents[index]}}}'.encode())
+            bodies.append(f'{to_json(event)[:-1]}, "data": {documents[index]}}}'.encode())
         if refused:
-            raise Refused(refused)
+            raise RowsRejected(refused)
         return bodies
 
     def _attributes(self, row: dict[str, Any]) -> dict[str, str]:
-        """What a user wants to say besides: the event's subject and time."""
+        """The event's subject and time."""
         attributes = {}
         if self._sink.subject is not None:
-            attributes["subject"] = self._sink.subject.text_of(row)
+            attributes["subject"] = self._sink.subject.render(row)
         moment = row[self._sink.time] if self._sink.time else None
         if moment is not None:
-            attributes["time"] = text_of(moment.replace(tzinfo=moment.tzinfo or UTC))
+            attributes["time"] = format_value(moment.replace(tzinfo=moment.tzinfo or UTC))
         return attributes
 
-    def _send_lane(self, batch: int, lane: list[Message], away: Event) -> dict[int, Answer]:
-        answers: dict[int, Answer] = {}
+    def _send_lane(self, batch: int, lane: list[WebhookMessage], away: Event) -> dict[int, DeliveryResult]:
+        results: dict[int, DeliveryResult] = {}
         for message in lane:
             if away.is_set():
                 break
-            answer = answers[message.index] = self._post(message)
-            if answer.kind == "taken":
+            result = results[message.index] = self._post(message)
+            if result.kind == "accepted":
                 self._sent.add(batch, message.identity)
-            elif answer.kind == "away":
+            elif result.kind == "unavailable":
                 away.set()
-            elif answer.kind == "failed":  # what comes behind it in the lane has to wait for it
+            elif result.kind == "failed":  # later messages of the lane must wait for it
                 break
-        return answers
+        return results
 
-    def _post(self, message: Message) -> Answer:
+    def _post(self, message: WebhookMessage) -> DeliveryResult:
         timestamp = int(time.time())
         identity, body = message.identity, message.body
         headers = {"Content-Type": CONTENT_TYPE, "Idempotency-Key": identity, **self._sink.headers}
@@ -365,19 +365,19 @@ class WebhookTarget:
                 redirect=False,
                 preload_content=False,
             )
-            return read_answer(response)
+            return read_response(response)
         except HTTPError as fault:
-            return read_fault(fault)
+            return read_error(fault)
 
-    def _conclude(self, answers: dict[int, Answer]) -> None:
-        """Raise what has to be raised, unless all was taken."""
-        away = [answer for answer in answers.values() if answer.kind == "away"]
+    def _raise_failures(self, results: dict[int, DeliveryResult]) -> None:
+        """Raise an error unless all messages were accepted."""
+        away = [result for result in results.values() if result.kind == "unavailable"]
         if away:
-            wait_s = max(answer.wait_s for answer in away)
+            wait_s = max(result.wait_s for result in away)
             if wait_s:
                 self._sent.hold(wait_s)
-            raise Unavailable(f"{self._sink.name}: {away[0].reason}")
-        for kind in ("refused", "failed"):
-            rows = {index: answer.reason for index, answer in answers.items() if answer.kind == kind}
+            raise TargetUnavailable(f"{self._sink.name}: {away[0].reason}")
+        for kind in ("rejected", "failed"):
+            rows = {index: result.reason for index, result in results.items() if result.kind == kind}
             if rows:
-                raise Refused(rows, final=kind == "refused")
+                raise RowsRejected(rows, retryable=kind == "failed")

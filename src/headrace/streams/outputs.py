@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
-from headrace.sinks.delivery import Delivery, generation_of
-from headrace.sinks.sink import Place
+from headrace.sinks.delivery import SinkDelivery, read_generation
+from headrace.sinks.sink import SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.folders import Folder
-    from headrace.sinks.delivery import Letter
+    from headrace.sinks.delivery import RejectedRow
     from headrace.sinks.sink import Sink
     from headrace.spark.transactional_batch import Batch
     from headrace.streams.job import Job
@@ -52,10 +52,10 @@ class Outputs:
         self._job = job
         self._spark = spark
         self._steps = steps
-        self._letters: list[Letter] = []
+        self._letters: list[RejectedRow] = []
         self._tally = tally
         self._deliveries = [
-            Delivery(sink, place, tell=self._tell, pause=pause)
+            SinkDelivery(sink, place, on_status=self._tell, wait=pause)
             for sink, place in _places(job, schema, folder, state)
         ]
 
@@ -98,15 +98,15 @@ class Outputs:
             delivery.close()
 
 
-def _places(job: Job, schema: StructType, folder: Folder, state: Path) -> list[tuple[Sink, Place]]:
+def _places(job: Job, schema: StructType, folder: Folder, state: Path) -> list[tuple[Sink, SinkContext]]:
     if not job.into.sinks:
         return []
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
         raise Misuse(f"job {job.name!r}: its rows have two columns named {twice[0]!r}: rename one.")
-    place = Place(
+    place = SinkContext(
         job=job.full_name,
-        generation=generation_of(folder),
+        generation=read_generation(folder),
         schema=_arrow_schema(schema),
         folder=folder,
         state=state,
@@ -136,7 +136,7 @@ def _folder_name(name: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9]+', '-', name)[:60]}-{digest}"
 
 
-def _record(letter: Letter, topic: str) -> tuple[Any, ...]:
+def _record(letter: RejectedRow, topic: str) -> tuple[Any, ...]:
     said = {
         "reason": letter.reason.encode(),
         "target": letter.target.encode(),

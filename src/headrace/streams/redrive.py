@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.sinks.sink import Place, Refused
+from headrace.sinks.sink import RowsRejected, SinkContext
 from headrace.streams.job_folder import JobFolder
 from headrace.streams.letter import group_of
 from headrace.streams.outputs import folder_of
@@ -111,7 +111,7 @@ def _to_target(
     tables = [pa.ipc.open_stream(letter.row).read_all() for letter in letters]
     rows = pa.concat_tables(tables, promote_options="permissive")
     first, last = letters[0], letters[-1]
-    place = Place(
+    place = SinkContext(
         job=f"{folder.app}.{folder.name}",
         generation=first.time_ms,
         schema=rows.schema,
@@ -119,13 +119,13 @@ def _to_target(
         state=state,
     )
     with closing(sink.open(place)) as target:
-        newest = target.newest()
+        newest = target.last_batch()
         waiting = [index for index, letter in enumerate(letters) if newest is None or letter.offset >= newest]
         while waiting:
             try:
                 target.write(last.offset + 1, rows.take(pa.array(waiting)))
                 break
-            except Refused as fault:
+            except RowsRejected as fault:
                 refused = {waiting[index]: reason for index, reason in fault.rows.items()}
                 outcome.refused += [(letters[index], reason) for index, reason in refused.items()]
                 waiting = [index for index in waiting if index not in refused]

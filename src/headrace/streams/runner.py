@@ -111,7 +111,7 @@ class Runner:
             )
             runs = [run_of(job, workplace, once=self._order.once) for job in self._jobs]
             self._captures = [
-                CaptureProcess(settings, bootstrap, tell=self._display.say)
+                CaptureProcess(settings, bootstrap, on_message=self._display.say)
                 for settings in self._order.captures()
             ]
             stack.enter_context(self._display)

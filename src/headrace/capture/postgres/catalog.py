@@ -1,4 +1,4 @@
-"""What the database's catalog says about tables and types, and the checks before a capture starts."""
+"""Tables and types in the catalog of the database, and the preflight checks of a capture."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.capture.errors import UnfitDatabase
+from headrace.capture.errors import PreflightFailed
 from headrace.capture.postgres.pgoutput import Column, RelationMessage
-from headrace.capture.postgres.relation import key_of
+from headrace.capture.postgres.relation import key_columns
 from headrace.capture.postgres.values import BUILT_IN, array, text
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from headrace.capture.postgres.values import Convert
+    from headrace.capture.postgres.values import Converter
     from headrace.capture.settings import CaptureSettings
 
 TABLES: Final = """
@@ -47,32 +47,32 @@ SELECT typtype::text, typbasetype::bigint, typelem::bigint, typlen, typdelim::te
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table as the catalogue has it now."""
+class CatalogTable:
+    """A table in the current catalog."""
 
     relation: RelationMessage
-    """As the log would describe it."""
+    """The relation message that pgoutput would send."""
     primary_key: tuple[str, ...]
     may_select: bool
     is_partitioned: bool
     rows: int
-    """About how many, as of the last ANALYZE."""
+    """The estimated number of rows."""
 
     @property
     def name(self) -> str:
-        """With its schema."""
+        """The name with its schema."""
         return f"{self.relation.schema}.{self.relation.table}"
 
 
 class Catalog:
-    """Asks over an ordinary connection; types are remembered."""
+    """Queries the catalog, and caches the converters of types."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
-        self._converters: dict[int, Convert | None] = dict(BUILT_IN)
+        self._converters: dict[int, Converter | None] = dict(BUILT_IN)
 
-    def tables(self, patterns: tuple[str, ...]) -> dict[str, list[Table]]:
-        """The tables that match each pattern."""
+    def tables(self, patterns: tuple[str, ...]) -> dict[str, list[CatalogTable]]:
+        """The tables that match each pattern, which may contain `*`."""
         rows = self._connection.execute(TABLES).fetchall()
         return {
             pattern: [self._table(row) for row in rows if fnmatchcase(f"{row[1]}.{row[2]}", pattern)]
@@ -80,23 +80,23 @@ class Catalog:
         }
 
     def partition_roots(self) -> dict[str, str]:
-        """The partitioned table that each partition belongs to."""
+        """The partitioned table of each partition."""
         return dict(self._connection.execute(ROOTS).fetchall())
 
     def primary_key(self, oid: int) -> tuple[str, ...]:
-        """The columns of a table's primary key as it is now; none where there is none, or no such table."""
+        """The columns of the current primary key; empty if there is none, or no such table."""
         return tuple(name for name, _, is_key, _ in self._connection.execute(COLUMNS, [oid]) if is_key)
 
-    def converter(self, oid: int) -> Convert | None:
-        """What makes JSON of the text of a type."""
+    def converter(self, oid: int) -> Converter | None:
+        """The converter from the text of a type to JSON; None if the text is JSON."""
         if oid not in self._converters:
             self._converters[oid] = self._found(oid)
         return self._converters[oid]
 
-    def _found(self, oid: int) -> Convert | None:
+    def _found(self, oid: int) -> Converter | None:
         row = self._connection.execute(TYPE, [oid]).fetchone()
         if row is None:
-            return text  # dropped since
+            return text  # the type was dropped
         kind, base, element, length, delimiter = row
         if kind == "d":
             return self.converter(base)
@@ -104,14 +104,14 @@ class Catalog:
             return array(self.converter(element), delimiter.encode())
         return text
 
-    def _table(self, row: tuple[Any, ...]) -> Table:
+    def _table(self, row: tuple[Any, ...]) -> CatalogTable:
         oid, schema, table, identity, may_select, rows, is_partitioned = row
         found = self._connection.execute(COLUMNS, [oid]).fetchall()
         columns = tuple(
             Column(name, type_oid, {"d": in_primary, "i": in_index, "f": True}.get(identity, False))
             for name, type_oid, in_primary, in_index in found
         )
-        return Table(
+        return CatalogTable(
             relation=RelationMessage(oid, schema, table, identity, columns),
             primary_key=tuple(name for name, _, in_primary, _ in found if in_primary),
             may_select=may_select,
@@ -129,42 +129,47 @@ SELECT current_setting('wal_level'), current_setting('server_version_num')::int,
 OLDEST: Final = 140000
 
 
-def check_server(connection: psycopg.Connection[Any], *, has_slot: bool) -> None:
-    """Refuse a server that cannot send its changes to this user."""
+def preflight_server(connection: psycopg.Connection[Any], *, has_slot: bool) -> None:
+    """Raise `PreflightFailed` if the server cannot stream changes to this user."""
     row = connection.execute(SERVER).fetchone()
     assert row is not None
     wal_level, version, user, may_replicate, most, taken, _, is_standby = row
     if version < OLDEST:
-        raise UnfitDatabase(f"PostgreSQL {version // 10000} is too old to be captured: 14 is the oldest.")
+        raise PreflightFailed(
+            f"PostgreSQL {version // 10000} is not supported: version 14 or later is required."
+        )
     if wal_level != "logical":
-        raise UnfitDatabase(
-            f"the server's wal_level is {wal_level}, and its log lacks what capture needs. As a superuser: "
-            "ALTER SYSTEM SET wal_level = logical; and then restart the server."
+        raise PreflightFailed(
+            f"the server's wal_level is {wal_level}, but capture needs logical. As a superuser, run: "
+            "ALTER SYSTEM SET wal_level = logical; then restart the server."
         )
     if not may_replicate:
-        raise UnfitDatabase(
-            f"the user {user} may not replicate. As a superuser: ALTER ROLE {user} REPLICATION;"
+        raise PreflightFailed(
+            f"the user {user} lacks the REPLICATION attribute. As a superuser, run: ALTER ROLE {user} "
+            "REPLICATION;"
         )
     if is_standby:
-        raise UnfitDatabase("this server is a standby, on which no publication can be made: use its primary.")
+        raise PreflightFailed(
+            "this server is a standby, where no publication can be created: use the primary."
+        )
     if not has_slot and taken >= most:
-        raise UnfitDatabase(
-            f"all {most} replication slots of the server are taken. Drop one that nobody reads (they are in "
+        raise PreflightFailed(
+            f"all {most} replication slots of the server are in use. Drop an unused one (see "
             "pg_replication_slots), or raise max_replication_slots."
         )
 
 
-def chosen_tables(catalog: Catalog, settings: CaptureSettings) -> list[Table]:
-    """The tables that are meant, each of which can be captured."""
+def preflight_tables(catalog: Catalog, settings: CaptureSettings) -> list[CatalogTable]:
+    """The tables that match the settings; raises `PreflightFailed` if one cannot be captured."""
     patterns = tuple(dict.fromkeys((*settings.tables, *([settings.outbox] if settings.outbox else []))))
     found = catalog.tables(patterns)
     for pattern, tables in found.items():
         if not tables and (root := catalog.partition_roots().get(pattern)):
-            raise UnfitDatabase(
-                f"{pattern} is a partition, whose rows are captured as rows of {root}: name {root} instead."
+            raise PreflightFailed(
+                f"{pattern} is a partition: its rows are captured as rows of {root}. Name {root} instead."
             )
         if not tables:
-            raise UnfitDatabase(
+            raise PreflightFailed(
                 f"there is no table {pattern} in the database: check its schema and spelling, which is case-"
                 "sensitive here."
             )
@@ -175,46 +180,48 @@ def chosen_tables(catalog: Catalog, settings: CaptureSettings) -> list[Table]:
     return tables
 
 
-def _check_table(table: Table, *, is_outbox: bool) -> None:
+def _check_table(table: CatalogTable, *, is_outbox: bool) -> None:
     if not table.may_select:
-        raise UnfitDatabase(
-            f"this user may not read {table.name}: have its owner GRANT SELECT ON {table.name}."
+        raise PreflightFailed(
+            f"this user may not read {table.name}: let its owner run GRANT SELECT ON {table.name}."
         )
     has_identity = table.relation.identity == "f" or any(column.is_key for column in table.relation.columns)
     if not has_identity and not is_outbox:
-        raise UnfitDatabase(
-            f"{table.name} has no primary key that its changes could be told by, and PostgreSQL would refuse "
-            "every UPDATE and DELETE on it as soon as it is published. Give it one; or ALTER TABLE "
-            f"{table.name} REPLICA IDENTITY FULL (events without keys, to be read as a stream); or REPLICA "
-            "IDENTITY USING INDEX a unique one."
+        raise PreflightFailed(
+            f"{table.name} has no primary key and no replica identity, and PostgreSQL would reject every "
+            "UPDATE and DELETE on it once it is published. Add a primary key; or run ALTER TABLE "
+            f"{table.name} REPLICA IDENTITY FULL (events without keys, to be read as a stream), or REPLICA "
+            "IDENTITY USING INDEX with a unique index."
         )
 
 
-def check_hidden(new_tables: list[Table], captured: Collection[str], settings: CaptureSettings) -> None:
-    """Refuse the name of a column to hide that is in no table of which a snapshot is to be taken.
+def preflight_masked_columns(
+    new_tables: list[CatalogTable], captured: Collection[str], settings: CaptureSettings
+) -> None:
+    """Raise `PreflightFailed` if a masked or hashed column does not exist in a table without a snapshot.
 
-    In a table that is captured already it may be the name of a column before it was renamed or dropped: the
-    log may still have changes of that time.
+    In a table that is already captured it may be the earlier name of a column: the WAL may still contain
+    changes from before it was renamed or dropped.
     """
     columns = {f"{table.name}.{column.name}" for table in new_tables for column in table.relation.columns}
     for name in (*settings.mask, *settings.hash):
         if name not in columns and name.rpartition(".")[0] not in captured:
-            raise UnfitDatabase(f"there is no column {name} in the tables that are captured.")
+            raise PreflightFailed(f"there is no column {name} in the tables that are captured.")
 
 
-def _check_columns(tables: list[Table], settings: CaptureSettings) -> None:
+def _check_columns(tables: list[CatalogTable], settings: CaptureSettings) -> None:
     columns = {f"{table.name}.{column.name}" for table in tables for column in table.relation.columns}
     keys = {
         f"{table.name}.{name}"
         for table in tables
-        for name in key_of(table.relation, lambda t=table: t.primary_key)  # type: ignore[misc]  # a default binds the loop's variable
+        for name in key_columns(table.relation, lambda t=table: t.primary_key)  # type: ignore[misc]  # a default binds the loop's variable
     }
     for name in settings.columns:
         if name not in columns:
-            raise UnfitDatabase(f"there is no column {name} in the tables that are captured.")
+            raise PreflightFailed(f"there is no column {name} in the tables that are captured.")
     for name in (*settings.mask, *settings.hash):
         if name in keys:
-            raise UnfitDatabase(
-                f"{name} is part of the key by which rows are told apart, and cannot be hidden: mask other "
-                "columns, or capture a table with another key."
+            raise PreflightFailed(
+                f"{name} is part of the key, and cannot be masked or hashed: choose other columns, or "
+                "another key."
             )

@@ -5,8 +5,8 @@
 A service writes its own tables and a row here in one transaction, and the message is sent if and only if
 that commits. Only inserts count: rows may be deleted at once, even in the transaction that wrote them.
 
-A row that cannot be a message (invalid topic name, headers that are no JSON object, too many bytes) goes to
-the dead-letter topic `<capture>.<schema>.<table>.dead`, in the transaction of its neighbors.
+A row that cannot be a message (invalid topic name, headers that are not a JSON object, too many bytes) goes
+to the dead-letter topic `<capture>.<schema>.<table>.dead`, in the transaction of its neighbors.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headrace.capture.postgres.pgoutput import Unchanged
 from headrace.capture.postgres.replication import write_lsn
 
 if TYPE_CHECKING:
-    from headrace.capture.postgres.pgoutput import RelationMessage, Tuple
-    from headrace.capture.postgres.relation import Transaction
-    from headrace.capture.source import Sink
+    from headrace.capture.postgres.pgoutput import RelationMessage, TupleData
+    from headrace.capture.postgres.relation import SourceTransaction
+    from headrace.capture.source import ChangeWriter
 
 BYTEA: Final = 17
 TOPIC: Final = re.compile("[A-Za-z0-9._-]{1,249}")
@@ -33,11 +33,11 @@ DEAD_LETTERS: Final = ".dead"
 
 
 class InvalidRow(Exception):
-    """A row of the outbox that cannot be a message; the text is the reason."""
+    """A row of the outbox that cannot be a message; the message is the reason."""
 
 
 class OutboxRow(NamedTuple):
-    """The columns of a row that count."""
+    """The columns of a row that make a message."""
 
     topic: bytes | None
     key: bytes | None
@@ -75,10 +75,12 @@ class Outbox:
 
     topic = ""
 
-    def __init__(self, message: RelationMessage, *, topic: str, since: int, sink: Sink) -> None:
-        self.since = since
+    def __init__(
+        self, message: RelationMessage, *, topic: str, start_position: int, writer: ChangeWriter
+    ) -> None:
+        self.start_position = start_position
         self._dead_letters = f"{topic}{DEAD_LETTERS}"
-        self._sink = sink
+        self._writer = writer
         self._name = f"{message.schema}.{message.table}"
         self._types = {column.name: column.type_oid for column in message.columns}
         self._places = {column.name: index for index, column in enumerate(message.columns)}
@@ -89,35 +91,35 @@ class Outbox:
                 "`key` and `headers`."
             )
 
-    def snapshot(self, values: Tuple, lsn: int, time_ms: int) -> None:
+    def snapshot(self, values: TupleData, lsn: int, time_ms: int) -> None:
         """Send a row that the snapshot found."""
         self._send(values, lsn, time_ms)
 
-    def write_known(self, data: bytes, at: Transaction) -> bool:  # noqa: ARG002
-        """No: what is sent is not an event."""
+    def write_from_template(self, data: bytes, at: SourceTransaction) -> bool:  # noqa: ARG002
+        """Always False: messages are not change events."""
         return False
 
-    def insert(self, values: Tuple, lsn: int, at: Transaction) -> None:
+    def insert(self, values: TupleData, lsn: int, at: SourceTransaction) -> None:
         """Send a row."""
         self._send(values, lsn, at.time_ms)
 
-    def update(self, old: Tuple | None, values: Tuple, lsn: int, at: Transaction) -> None:
-        """Nothing: what is sent is sent."""
+    def update(self, old: TupleData | None, values: TupleData, lsn: int, at: SourceTransaction) -> None:
+        """Ignored: the message was sent by the insert."""
 
-    def delete(self, old: Tuple, lsn: int, at: Transaction) -> None:
-        """Nothing: rows are cleared away when they are sent."""
+    def delete(self, old: TupleData, lsn: int, at: SourceTransaction) -> None:
+        """Ignored: the message was sent by the insert."""
 
-    def truncate(self, lsn: int, at: Transaction) -> None:
-        """Nothing: rows are cleared away when they are sent."""
+    def truncate(self, lsn: int, at: SourceTransaction) -> None:
+        """Ignored: the message was sent by the insert."""
 
-    def _send(self, values: Tuple, lsn: int, time_ms: int) -> None:
+    def _send(self, values: TupleData, lsn: int, time_ms: int) -> None:
         row = OutboxRow(*(self._field(values, name) for name in ("topic", "key", self._value, "headers")))
         try:
             if row.size_bytes > source.LARGEST_RECORD:
                 raise InvalidRow(
                     f"the row has {row.size_bytes:,} bytes, and a record {source.LARGEST_RECORD:,} at most"
                 )
-            self._sink.send(row.read_topic(), row.key, row.value, time_ms, row.read_headers())
+            self._writer.send(row.read_topic(), row.key, row.value, time_ms, row.read_headers())
         except InvalidRow as invalid:
             self._send_dead_letter(row, str(invalid), lsn, time_ms)
 
@@ -125,12 +127,12 @@ class Outbox:
         """Write a row to the dead-letter topic; a row that is too large for a record without its columns."""
         if row.size_bytes > source.LARGEST_RECORD:
             row = OutboxRow(None, None, None, None)
-        self._sink.open_topic(self._dead_letters, compacted=False)
+        self._writer.open_topic(self._dead_letters, compacted=False)
         headers = {"reason": reason.encode(), "table": self._name.encode(), "lsn": write_lsn(lsn).encode()}
         headers |= {"outbox.topic": row.topic or b"", "outbox.headers": row.headers or b""}
-        self._sink.send(self._dead_letters, row.key, row.value, time_ms, list(headers.items()))
+        self._writer.send(self._dead_letters, row.key, row.value, time_ms, list(headers.items()))
 
-    def _field(self, values: Tuple, name: str) -> bytes | None:
+    def _field(self, values: TupleData, name: str) -> bytes | None:
         value = values[self._places[name]] if name in self._places else None
         if isinstance(value, Unchanged) or value is None:
             return None

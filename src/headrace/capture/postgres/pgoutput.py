@@ -1,11 +1,11 @@
-"""Messages of PostgreSQL's plugin pgoutput, protocol version 1, read from bytes. No I/O here.
+"""Decodes the messages of PostgreSQL's output plugin pgoutput, protocol version 1. No I/O.
 
-Each comes inside an `XLogData` of the replication stream; positions here count from its first byte:
+Each message is inside an `XLogData` message of the replication stream; indexes count from its first byte:
 
-    w · log position i64 · end of the log i64 · clock i64 · message
+    w · LSN i64 · end of the WAL i64 · clock i64 · message
 
-    B · commit position i64 · commit time i64 · transaction i32
-    C · flags i8 · commit position i64 · end position i64 · commit time i64
+    B · commit LSN i64 · commit time i64 · transaction i32
+    C · flags i8 · commit LSN i64 · end LSN i64 · commit time i64
     R · relation i32 · schema\\0 · table\\0 · identity · count i16 (flags i8 · name\\0 · type i32 · mod i32)*
     I · relation i32 · N tuple
     U · relation i32 · [K|O tuple] · N tuple
@@ -21,10 +21,10 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-MESSAGE: Final = 25
-"""Where the message begins in an XLogData."""
+MESSAGE_START: Final = 25
+"""The index of the message in an XLogData message."""
 EPOCH_MS: Final = 946_684_800_000
-"""The year 2000 in the milliseconds of everybody else."""
+"""PostgreSQL's epoch, 2000-01-01, in Unix time."""
 
 _BEGIN: Final = struct.Struct(">qqi")
 _COMMIT: Final = struct.Struct(">bqqq")
@@ -35,7 +35,7 @@ _NULL: Final = ord("n")
 
 
 class Unchanged:
-    """The value of a large column that an update left as it was, and that was therefore not sent."""
+    """An unchanged TOAST value, which is not sent."""
 
     def __repr__(self) -> str:
         return "UNCHANGED"
@@ -43,19 +43,19 @@ class Unchanged:
 
 UNCHANGED: Final = Unchanged()
 Value = bytes | None | Unchanged
-Tuple = list[Value]
+TupleData = list[Value]
 
 
-class Begin(NamedTuple):
-    """A transaction begins; it is known when and where it commits."""
+class BeginMessage(NamedTuple):
+    """The start of a transaction, with the position and time of its commit."""
 
     position: int
     commit_ms: int
     xid: int
 
 
-class Commit(NamedTuple):
-    """A transaction ends."""
+class CommitMessage(NamedTuple):
+    """The end of a transaction."""
 
     position: int
     end: int
@@ -67,36 +67,36 @@ class Column(NamedTuple):
     name: str
     type_oid: int
     is_key: bool
-    """Whether it belongs to what identifies a row in updates and deletes."""
+    """Whether it belongs to the replica identity."""
 
 
 class RelationMessage(NamedTuple):
-    """A table as it was when the changes that follow were made."""
+    """The columns of a table at the time of the changes that follow."""
 
     oid: int
     schema: str
     table: str
     identity: str
-    """d for the primary key, f for the full row, i for an index, n for nothing."""
+    """The replica identity: d default (primary key), f full, i index, n nothing."""
     columns: tuple[Column, ...]
 
 
-def read_begin(data: bytes) -> Begin:
-    """A message B."""
-    position, time_us, xid = _BEGIN.unpack_from(data, MESSAGE + 1)
-    return Begin(position, time_us // 1000 + EPOCH_MS, xid & 0xFFFFFFFF)
+def read_begin(data: bytes) -> BeginMessage:
+    """Decode a Begin message."""
+    position, time_us, xid = _BEGIN.unpack_from(data, MESSAGE_START + 1)
+    return BeginMessage(position, time_us // 1000 + EPOCH_MS, xid & 0xFFFFFFFF)
 
 
-def read_commit(data: bytes) -> Commit:
-    """A message C."""
-    _, position, end, _ = _COMMIT.unpack_from(data, MESSAGE + 1)
-    return Commit(position, end)
+def read_commit(data: bytes) -> CommitMessage:
+    """Decode a Commit message."""
+    _, position, end, _ = _COMMIT.unpack_from(data, MESSAGE_START + 1)
+    return CommitMessage(position, end)
 
 
 def read_relation(data: bytes) -> RelationMessage:
-    """A message R."""
-    oid = int.from_bytes(data[MESSAGE + 1 : MESSAGE + 5], "big")
-    schema, at = _name(data, MESSAGE + 5)
+    """Decode a Relation message."""
+    oid = int.from_bytes(data[MESSAGE_START + 1 : MESSAGE_START + 5], "big")
+    schema, at = _name(data, MESSAGE_START + 5)
     table, at = _name(data, at)
     identity, count = chr(data[at]), int.from_bytes(data[at + 1 : at + 3], "big")
     at += 3
@@ -111,20 +111,20 @@ def read_relation(data: bytes) -> RelationMessage:
 
 
 def read_truncated(data: bytes) -> list[bytes]:
-    """The relations of a message T, as their bytes."""
-    count = int.from_bytes(data[MESSAGE + 1 : MESSAGE + 5], "big")
-    first = MESSAGE + 6
+    """The relation ids of a Truncate message, as bytes."""
+    count = int.from_bytes(data[MESSAGE_START + 1 : MESSAGE_START + 5], "big")
+    first = MESSAGE_START + 6
     return [data[first + 4 * index : first + 4 * index + 4] for index in range(count)]
 
 
-def read_tuple(data: bytes, at: int) -> tuple[Tuple, int]:
-    """The values of a tuple, and the position after it.
+def read_tuple(data: bytes, at: int) -> tuple[TupleData, int]:
+    """The values of a tuple, and the index after it.
 
-    This is called for every row: it makes no objects but the values.
+    Called for every row: it allocates nothing but the values.
     """
     count = data[at] << 8 | data[at + 1]
     at += 2
-    values: Tuple = []
+    values: TupleData = []
     append = values.append
     for _ in range(count):
         kind = data[at]

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import pq, sql
 
-from headrace.capture.errors import CaptureError, SlotTaken, SourceLost, UnfitDatabase
+from headrace.capture.errors import CaptureError, DatabaseUnavailable, PreflightFailed, SlotInUse
 from headrace.capture.postgres.pgoutput import EPOCH_MS
 from headrace.capture.postgres.values import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.capture.postgres.catalog import Table
+    from headrace.capture.postgres.catalog import CatalogTable
 
 
 def read_lsn(text: str) -> int:
-    """The number that PostgreSQL writes in this way.
+    """Parse an LSN as PostgreSQL writes it.
 
     >>> read_lsn("1/10")
     4294967312
@@ -33,7 +33,7 @@ def read_lsn(text: str) -> int:
 
 
 def write_lsn(position: int) -> str:
-    """The number as PostgreSQL writes it.
+    """Format an LSN as PostgreSQL does.
 
     >>> write_lsn(4294967312)
     '1/10'
@@ -42,58 +42,59 @@ def write_lsn(position: int) -> str:
 
 
 APPLICATION: Final = "headrace capture"
-CONNECT_S: Final = 10
-IN_USE: Final = b"55006"
-PASSING: Final = (b"08", b"57", b"53")
-"""Classes of errors that pass: lost connections, a server that starts or stops, too many connections."""
+CONNECT_TIMEOUT_S: Final = 10
+OBJECT_IN_USE: Final = b"55006"
+RETRYABLE: Final = (b"08", b"57", b"53")
+"""SQLSTATE classes worth a retry: lost connections, server start or shutdown, too many connections."""
 
 _STATUS: Final = struct.Struct(">cqqqqb")
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn the loss of a database into an error of ours."""
+def translated_errors() -> Iterator[None]:
+    """Raise `DatabaseUnavailable` for lost connections."""
     try:
         yield
     except (psycopg.OperationalError, psycopg.InterfaceError) as fault:
-        raise SourceLost(f"the database does not answer: {str(fault).strip()}") from fault
+        raise DatabaseUnavailable(f"the database does not respond: {str(fault).strip()}") from fault
 
 
 def connect(url: str, **more: Any) -> psycopg.Connection[Any]:
-    """A connection in which values look as capture expects them, or `SourceLost`."""
+    """Connect with the settings that the converters of values expect; raises `DatabaseUnavailable`."""
     options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items() if name != "client_encoding")
-    with explained():
+    with translated_errors():
         return psycopg.connect(
             url,
             autocommit=True,
             options=options,
             client_encoding="UTF8",
             application_name=APPLICATION,
-            connect_timeout=CONNECT_S,
+            connect_timeout=CONNECT_TIMEOUT_S,
             **more,
         )
 
 
 class ReplicationConnection:
-    """A connection to a walsender: commands, then changes that come and thanks that go."""
+    """A connection to a walsender, for commands and then for the stream of changes."""
 
     def __init__(self, url: str) -> None:
         self._connection = connect(url, replication="database", keepalives_idle=10)
         self._pgconn: Any = self._connection.pgconn
         self.read = self._pgconn.get_copy_data
-        """With 1: the size of the next message, and the message; 0 if there is none now, less at the end."""
+        """Called with 1: size and bytes of the next message; size 0 if there is none yet, negative at the
+        end."""
 
     def command(self, text: str) -> list[str]:
-        """The first row of a command's answer."""
-        with explained():
+        """Run a command; returns the first row of its result."""
+        with translated_errors():
             result = self._pgconn.exec_(text.encode())
         self._check(result, pq.ExecStatus.TUPLES_OK)
         return [(result.get_value(0, index) or b"").decode() for index in range(result.nfields)]
 
     def start(self, slot: str, publication: str, position: int) -> None:
-        """Begin to read a slot's changes."""
+        """Start streaming the changes of a slot."""
         names = '"' + publication.replace('"', '""') + '"'
-        with explained():
+        with translated_errors():
             result = self._pgconn.exec_(
                 f'START_REPLICATION SLOT "{slot}" LOGICAL {write_lsn(position)} '
                 f"(proto_version '1', publication_names '{names}')".encode()
@@ -101,26 +102,26 @@ class ReplicationConnection:
         self._check(result, pq.ExecStatus.COPY_BOTH)
 
     def wait(self, timeout_s: float) -> None:
-        """Return when there may be something to take in, or after a time."""
-        with explained():
+        """Wait until input is available, or until the timeout."""
+        with translated_errors():
             select.select([self._pgconn.socket], [], [], timeout_s)
 
-    def take_in(self) -> None:
-        """Take what has come, without waiting."""
-        with explained():
+    def consume_input(self) -> None:
+        """Read available input without blocking."""
+        with translated_errors():
             self._pgconn.consume_input()
 
-    def thank(self, position: int, *, ask: bool = False) -> None:
-        """Tell the database what it need not keep; with `ask` it is to say how far it is."""
+    def send_standby_status(self, position: int, *, request_reply: bool = False) -> None:
+        """Confirm a position, up to which the server need not retain WAL, and perhaps request a keepalive."""
         now_us = time.time_ns() // 1000 - EPOCH_MS * 1000
-        message = _STATUS.pack(b"r", position, position, position, now_us, ask)
-        with explained():
+        message = _STATUS.pack(b"r", position, position, position, now_us, request_reply)
+        with translated_errors():
             self._pgconn.put_copy_data(message)
             while self._pgconn.flush():
                 select.select([], [self._pgconn.socket], [])
 
     def close(self) -> None:
-        """Hang up. Closing twice is harmless."""
+        """Close the connection; idempotent."""
         self._connection.close()
 
     def _check(self, result: Any, wanted: pq.ExecStatus) -> None:
@@ -128,11 +129,11 @@ class ReplicationConnection:
             return
         code = result.error_field(pq.DiagnosticField.SQLSTATE) or b"08000"
         message = result.error_message.decode(errors="replace").strip().removeprefix("ERROR:  ")
-        if code == IN_USE:
-            raise SlotTaken(message)
-        if code.startswith(PASSING):
-            raise SourceLost(f"the database does not answer: {message}")
-        raise CaptureError(f"the database refused to replicate: {message}")
+        if code == OBJECT_IN_USE:
+            raise SlotInUse(message)
+        if code.startswith(RETRYABLE):
+            raise DatabaseUnavailable(f"the database does not respond: {message}")
+        raise CaptureError(f"the database rejected the replication command: {message}")
 
 
 SLOT: Final = """
@@ -146,79 +147,81 @@ SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot FROM
 WHERE pubname = %s
 """
 OPTIONS: Final = sql.SQL("publish = 'insert, update, delete, truncate', publish_via_partition_root = true")
-"""Changes to partitions are changes to the table that they belong to: it has one topic."""
+"""Changes of partitions are published as changes of the partitioned table, which has one topic."""
 PUBLISHED: Final = "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """A slot as the database sees it."""
+    """The state of a slot in pg_replication_slots."""
 
     active_pid: int | None
-    """The server's process that sends its changes, if somebody reads it."""
+    """The walsender process, if the slot is active."""
     is_lost: bool
-    """Whether the log that it stands for was removed."""
-    held_bytes: int
-    """How much log the database keeps for it."""
+    """Whether the server has removed WAL that the slot needs."""
+    retained_bytes: int
+    """How much WAL the server retains for the slot."""
     lag_bytes: int
-    """How much log was written since what was last confirmed."""
+    """How much WAL was written after the confirmed position."""
 
 
 def find_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
-    """The slot, if there is one."""
-    with explained():
+    """The state of the slot, or None if it does not exist."""
+    with translated_errors():
         row = connection.execute(SLOT, [name]).fetchone()
     if row is None:
         return None
-    return SlotState(active_pid=row[0], is_lost=row[1] == "lost", held_bytes=row[2], lag_bytes=row[3])
+    return SlotState(active_pid=row[0], is_lost=row[1] == "lost", retained_bytes=row[2], lag_bytes=row[3])
 
 
 def drop_slot(connection: psycopg.Connection[Any], name: str) -> None:
-    """Drop the slot if it is there; `SlotTaken` while somebody reads it."""
+    """Drop the slot if it exists; raises `SlotInUse` while it is active."""
     try:
-        with explained():
+        with translated_errors():
             connection.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
                 [name],
             )
     except psycopg.errors.ObjectInUse as fault:
-        raise SlotTaken(f"the slot {name!r} is being read: {fault}") from fault
+        raise SlotInUse(f"the slot {name!r} is active: {fault}") from fault
 
 
-def end_reader(connection: psycopg.Connection[Any], pid: int) -> None:
-    """End the server's process that sends a slot's changes."""
-    with explained():
+def terminate_reader(connection: psycopg.Connection[Any], pid: int) -> None:
+    """Terminate a walsender process."""
+    with translated_errors():
         connection.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
-def publish(connection: psycopg.Connection[Any], name: str, tables: Sequence[Table]) -> None:
-    """Create the publication of these tables, or change the one that exists into it."""
+def update_publication(
+    connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable]
+) -> None:
+    """Create the publication of these tables, or alter the existing one."""
     wanted = {table.name for table in tables}
-    with explained():
+    with translated_errors():
         found = connection.execute(PUBLICATION, [name]).fetchone()
         published = {row[0] for row in connection.execute(PUBLISHED, [name])}
     is_whole = found is not None and found[0]
     if is_whole and wanted == published:
         return
     try:
-        with explained(), connection.transaction():
+        with translated_errors(), connection.transaction():
             for command in _commands(name, tables, is_new=found is None):
                 connection.execute(command)
     except psycopg.errors.InsufficientPrivilege as fault:
         if is_whole and wanted <= published:
-            return  # created by a user with the privilege, for more tables than these
+            return  # created by a privileged user, for these tables and others
         listing = ", ".join(
             sorted(f"{'' if table.is_partitioned else 'ONLY '}{table.name}" for table in tables)
         )
         again = "" if found is None else f"DROP PUBLICATION {name}; "
-        raise UnfitDatabase(
-            f"this user may not publish the tables ({str(fault).strip()}). Have the owner of the tables run: "
+        raise PreflightFailed(
+            f"this user may not publish the tables ({str(fault).strip()}). Let the owner of the tables run: "
             f"{again}CREATE PUBLICATION {name} FOR TABLE {listing} WITH (publish_via_partition_root = true);"
         ) from fault
 
 
-def _commands(name: str, tables: Sequence[Table], *, is_new: bool) -> list[sql.Composed]:
-    # ONLY: a table that inherits from one of these is published if it is named itself.
+def _commands(name: str, tables: Sequence[CatalogTable], *, is_new: bool) -> list[sql.Composed]:
+    # ONLY: a child table (INHERITS) is published only if it is captured itself.
     listed = sql.SQL(", ").join(
         sql.SQL("{}{}").format(
             sql.SQL("" if table.is_partitioned else "ONLY "),
@@ -236,6 +239,6 @@ def _commands(name: str, tables: Sequence[Table], *, is_new: bool) -> list[sql.C
 
 
 def drop_publication(connection: psycopg.Connection[Any], name: str) -> None:
-    """Drop the publication if it is there."""
-    with explained():
+    """Drop the publication if it exists."""
+    with translated_errors():
         connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))

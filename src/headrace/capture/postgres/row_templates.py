@@ -1,14 +1,16 @@
-"""New rows of the kind that the last one was, read and written by one regular expression and one template.
+"""A fast path for rows like the previous one: a regular expression that parses, and a template that formats.
 
-Rows that follow one another are mostly alike: null in the same columns, and with nothing to escape in the
-same others. To cut a tuple into values, look at each and write it takes 5 µs for five columns; a pattern made
-for the kind finds the values in the message and checks them, and a template takes them as they are: 1.2 µs.
+Consecutive rows are usually alike: null in the same columns, and without characters to escape in the same
+columns. Decoding and formatting value by value takes 5 µs for a row of five columns. A regular expression
+that was compiled for such rows finds and checks the values in the message, and a template inserts them
+unchanged: 1.2 µs.
 
-Lengths are not counted for that. In a tuple a text is t · length i32 · text; no text of PostgreSQL has a zero
-byte, and a length below 64 KiB begins with two of them. So each pair of zeros in the pattern is that of one
-text, in order, and there must be as many texts as it has. Only a null (an n) could be taken for the last
-letter of the text before it. It is not when texts before nulls are measured: then every null is at its place,
-for there are as many as the pattern has. Whatever is of another kind does not match.
+The expression need not count lengths. In a tuple, a text is t · length i32 · text. PostgreSQL's texts contain
+no zero byte, and a length below 64 KiB starts with two of them. So every pair of zero bytes in the expression
+matches the length of one text, in order, and the number of texts must be equal. Only a null (the letter n)
+could be mistaken for the last letter of the text before it. So the lengths of texts before nulls are
+compared: then every null is at its place, because the number of nulls is fixed too. Any other row does not
+match.
 """
 
 from __future__ import annotations
@@ -18,131 +20,141 @@ import re
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.capture.postgres.pgoutput import MESSAGE, UNCHANGED
-from headrace.capture.postgres.values import MOMENT, UTC, moment, text, zoned_moment
+from headrace.capture.postgres.pgoutput import MESSAGE_START, UNCHANGED
+from headrace.capture.postgres.values import TIMESTAMP, UTC, text, timestamp, timestamptz
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.postgres.pgoutput import Tuple, Value
-    from headrace.capture.postgres.relation import Envelopes, Transaction
-    from headrace.capture.postgres.values import Convert
+    from headrace.capture.postgres.pgoutput import TupleData, Value
+    from headrace.capture.postgres.relation import Envelopes, SourceTransaction
+    from headrace.capture.postgres.values import Converter
 
 OPS: Final = {ord("I"): b"c", ord("U"): b"u"}
-NEW_ROW: Final = MESSAGE + 5
-"""Where a new row begins, if no old one stands before it."""
+NEW_ROW: Final = MESSAGE_START + 5
+"""The start of the new row in a message without an old row."""
 BEGINNING: Final = rb"t\x00\x00.."
-MOST_KINDS: Final = 32
-"""Of a table. Rows of others are written value by value."""
+MAX_TEMPLATES: Final = 32
+"""The number of templates of a table; further rows are formatted value by value."""
 PATIENCE: Final = 1_000
-"""After so many rows that were not like their last ones it is asked whether most are not."""
+"""After this many misses, templates are disabled if they miss more than half of the rows."""
 
 
-class Form(NamedTuple):
-    """What values look like in the database's text, and how they are written."""
+class ValuePattern(NamedTuple):
+    """The pattern of a value in PostgreSQL's text, and its format in JSON."""
 
     pattern: bytes
     written: bytes
-    """A field for each group of the pattern."""
+    """With one placeholder for each group of the pattern."""
     may_end_in_n: bool
-    convert: Convert | None = None
+    convert: Converter | None = None
 
 
-PLAIN: Final[dict[Convert | None, Form]] = {
-    None: Form(rb"(-?\d+)", b"%b", may_end_in_n=False),
-    text: Form(rb'([^\x00-\x1f"\\]*)', b'"%b"', may_end_in_n=True),
-    moment: Form(MOMENT, b'"%bT%b"', may_end_in_n=False),
-    zoned_moment: Form(MOMENT + UTC, b'"%bT%bZ"', may_end_in_n=False),
+PLAIN: Final[dict[Converter | None, ValuePattern]] = {
+    None: ValuePattern(rb"(-?\d+)", b"%b", may_end_in_n=False),
+    text: ValuePattern(rb'([^\x00-\x1f"\\]*)', b'"%b"', may_end_in_n=True),
+    timestamp: ValuePattern(TIMESTAMP, b'"%bT%b"', may_end_in_n=False),
+    timestamptz: ValuePattern(TIMESTAMP + UTC, b'"%bT%bZ"', may_end_in_n=False),
 }
-"""By converter: the values that need none."""
-NULL: Final = Form(b"n", b"null", may_end_in_n=False)
+"""By converter: the pattern of values that can be inserted unchanged."""
+NULL: Final = ValuePattern(b"n", b"null", may_end_in_n=False)
 
 
-def converted(convert: Convert | None) -> Form:
-    """The form of values that are converted."""
-    return Form(rb"([^\x00]*)", b"%b", may_end_in_n=True, convert=convert)
+def converted(convert: Converter | None) -> ValuePattern:
+    """The pattern of values that need their converter."""
+    return ValuePattern(rb"([^\x00]*)", b"%b", may_end_in_n=True, convert=convert)
 
 
-class Columns(NamedTuple):
-    """The columns of a table, all of which are captured."""
+class TableColumns(NamedTuple):
+    """The columns of a table that is captured with all columns."""
 
     names: Sequence[str]
-    converters: Sequence[Convert | None]
+    converters: Sequence[Converter | None]
     key: Sequence[int]
 
-    def have_key(self, forms: Sequence[Form]) -> bool:
-        """Whether what a pattern finds makes a key: the text of one column, or a document of several."""
+    def has_key(self, patterns: Sequence[ValuePattern]) -> bool:
+        """Whether the key can be formatted from matched values."""
         if len(self.key) == 1:
-            return forms[self.key[0]] in (PLAIN[None], PLAIN[text])
-        return bool(self.key) and all(forms[index] is not NULL for index in self.key)
+            return patterns[self.key[0]] in (PLAIN[None], PLAIN[text])
+        return bool(self.key) and all(patterns[index] is not NULL for index in self.key)
 
 
-class RowKinds:
-    """The kinds of a table's rows."""
+class RowTemplates:
+    """The templates of one table."""
 
-    def __init__(self, columns: Columns, envelopes: Envelopes) -> None:
+    def __init__(self, columns: TableColumns, envelopes: Envelopes) -> None:
         self._columns = columns
         self._envelopes = envelopes
-        self._kinds: dict[tuple[Form, ...], RowKind] = {}
+        self._templates: dict[tuple[ValuePattern, ...], RowTemplate] = {}
         self._odd = [converted(convert) for convert in columns.converters]
-        self._plain = [PLAIN.get(form.convert, form) for form in self._odd]
-        self._matches = [re.compile(form.pattern, re.DOTALL).fullmatch for form in self._plain]
-        self._last: RowKind | None = None
+        self._plain = [PLAIN.get(value_pattern.convert, value_pattern) for value_pattern in self._odd]
+        self._matches = [
+            re.compile(value_pattern.pattern, re.DOTALL).fullmatch for value_pattern in self._plain
+        ]
+        self._last: RowTemplate | None = None
         self._rows = 0
         self._others = 0
 
-    def event(self, data: bytes, at: Transaction) -> tuple[bytes, bytes] | None:
-        """Key and value for the new row in a message; None where it is not of the kind of the last one."""
+    def event(self, data: bytes, at: SourceTransaction) -> tuple[bytes, bytes] | None:
+        """Key and value of the new row in a message; None if the last row's template does not match."""
         if self._last is None:
             return None
         self._rows += 1
         return self._last.event(data, at)
 
-    def learn(self, values: Tuple) -> None:
-        """This is how rows look now. Where most are unlike the last one, looking costs more than it saves."""
+    def learn(self, values: TupleData) -> None:
+        """Select the template for rows like this one; disables templates that mostly miss."""
         self._others += 1
         if self._others > PATIENCE and 2 * self._others > self._rows:
             self._last = None
             return
         if UNCHANGED in values:
             return
-        forms = tuple([self._form(index, value) for index, value in enumerate(values)])
-        if forms not in self._kinds and len(self._kinds) < MOST_KINDS and self._columns.have_key(forms):
-            self._kinds[forms] = RowKind(self._columns, forms, self._envelopes)
-        self._last = self._kinds.get(forms, self._last)
+        patterns = tuple([self._pattern_of(index, value) for index, value in enumerate(values)])
+        if (
+            patterns not in self._templates
+            and len(self._templates) < MAX_TEMPLATES
+            and self._columns.has_key(patterns)
+        ):
+            self._templates[patterns] = RowTemplate(self._columns, patterns, self._envelopes)
+        self._last = self._templates.get(patterns, self._last)
 
-    def _form(self, index: int, value: Value) -> Form:
+    def _pattern_of(self, index: int, value: Value) -> ValuePattern:
         if not isinstance(value, bytes):
             return NULL
         return self._plain[index] if self._matches[index](value) else self._odd[index]
 
 
-class RowKind:
-    """Rows whose columns have the same forms."""
+class RowTemplate:
+    """The expression and the template for rows whose columns have the same patterns."""
 
-    def __init__(self, columns: Columns, forms: Sequence[Form], envelopes: Envelopes) -> None:
+    def __init__(self, columns: TableColumns, patterns: Sequence[ValuePattern], envelopes: Envelopes) -> None:
         self._envelopes = envelopes
-        self._at: Transaction | None = None
+        self._at: SourceTransaction | None = None
         self._templates: dict[int, bytes] = {}
-        pattern = [b"N", re.escape(len(forms).to_bytes(2, "big"))]
+        pattern = [b"N", re.escape(len(patterns).to_bytes(2, "big"))]
         places, count = [], 0
-        for form in forms:
-            pattern.append(form.pattern if form is NULL else BEGINNING + form.pattern)
-            places.append(range(count, count := count + form.written.count(b"%b")))
+        for value_pattern in patterns:
+            pattern.append(
+                value_pattern.pattern if value_pattern is NULL else BEGINNING + value_pattern.pattern
+            )
+            places.append(range(count, count := count + value_pattern.written.count(b"%b")))
         self._match = re.compile(b"".join(pattern), re.DOTALL).fullmatch
         self._measured = [
             place[0] + 1
-            for place, form, following in zip(places, forms, forms[1:], strict=False)
-            if form.may_end_in_n and following is NULL
+            for place, value_pattern, following in zip(places, patterns, patterns[1:], strict=False)
+            if value_pattern.may_end_in_n and following is NULL
         ]
         self._converters = [
-            (place[0], form.convert) for place, form in zip(places, forms, strict=True) if form.convert
+            (place[0], value_pattern.convert)
+            for place, value_pattern in zip(places, patterns, strict=True)
+            if value_pattern.convert
         ]
-        self._row = _document(columns.names, forms)
-        self._key = _key(columns, forms, places)
+        self._row = _document(columns.names, patterns)
+        self._key = _key(columns, patterns, places)
 
-    def event(self, data: bytes, at: Transaction) -> tuple[bytes, bytes] | None:
-        """Key and value for the new row in a message; None where it is of another kind."""
+    def event(self, data: bytes, at: SourceTransaction) -> tuple[bytes, bytes] | None:
+        """Key and value of the new row in a message; None if the row does not match."""
         found = self._match(data, NEW_ROW)
         if found is None:
             return None
@@ -155,7 +167,7 @@ class RowKind:
             values = self._converted(values)
         if at is not self._at:
             self._at, self._templates = at, {}
-        template = self._templates.get(data[MESSAGE]) or self._template(data[MESSAGE], at)
+        template = self._templates.get(data[MESSAGE_START]) or self._template(data[MESSAGE_START], at)
         return self._key(values), template % (*values, int.from_bytes(data[1:9], "big"))
 
     def _converted(self, values: Sequence[bytes]) -> Sequence[bytes]:
@@ -164,27 +176,29 @@ class RowKind:
             written[group] = convert(written[group])
         return written
 
-    def _template(self, message: int, at: Transaction) -> bytes:
-        """What the events of a transaction share, written once."""
+    def _template(self, message: int, at: SourceTransaction) -> bytes:
+        """The template of events with the fields that all events of a transaction share."""
         times = {"commit_ms": at.commit_ms, "xid": at.xid, "now_ms": at.now_ms}
         template = self._envelopes.template(OPS[message], self._row, **times)
         self._templates[message] = template
         return template
 
 
-def _document(names: Sequence[str], forms: Sequence[Form]) -> bytes:
+def _document(names: Sequence[str], patterns: Sequence[ValuePattern]) -> bytes:
     quoted = [json.dumps(name, ensure_ascii=False).encode().replace(b"%", b"%%") for name in names]
-    fields = [name + b":" + form.written for name, form in zip(quoted, forms, strict=True)]
+    fields = [
+        name + b":" + value_pattern.written for name, value_pattern in zip(quoted, patterns, strict=True)
+    ]
     return b"{" + b",".join(fields) + b"}"
 
 
 def _key(
-    columns: Columns, forms: Sequence[Form], places: Sequence[range]
+    columns: TableColumns, patterns: Sequence[ValuePattern], places: Sequence[range]
 ) -> Callable[[Sequence[bytes]], bytes]:
-    """What makes the key of what a pattern has found."""
+    """The function that formats the key from matched values."""
     groups = [group for index in columns.key for group in places[index]]
     if len(columns.key) == 1:
         return itemgetter(*groups)
     names = [columns.names[index] for index in columns.key]
-    template = _document(names, [forms[index] for index in columns.key])
+    template = _document(names, [patterns[index] for index in columns.key])
     return lambda values: template % tuple([values[group] for group in groups])

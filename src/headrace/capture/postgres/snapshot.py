@@ -1,4 +1,4 @@
-"""A table as it was at one position of the log: by COPY, in a transaction that sees an exported snapshot."""
+"""Snapshots of tables at one position: by COPY, in a transaction that uses an exported snapshot."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import sql
 
 from headrace.capture.errors import CaptureError
-from headrace.capture.offsets import TableProgress
-from headrace.capture.postgres.relation import Relation, Transaction, key_of
-from headrace.capture.postgres.replication import connect, explained
+from headrace.capture.offsets import TableSnapshot
+from headrace.capture.postgres.relation import Relation, SourceTransaction, key_columns
+from headrace.capture.postgres.replication import connect, translated_errors
 from headrace.capture.postgres.streaming import make_relation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.capture.postgres.catalog import Catalog, Table
-    from headrace.capture.postgres.pgoutput import Tuple
+    from headrace.capture.postgres.catalog import Catalog, CatalogTable
+    from headrace.capture.postgres.pgoutput import TupleData
     from headrace.capture.settings import CaptureSettings
-    from headrace.capture.source import Sink
+    from headrace.capture.source import ChangeWriter
 
 REPORT_ROWS: Final = 10_000
 _ESCAPES: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -30,42 +30,42 @@ Report = "Callable[[str, int, int], None]"
 
 
 class Snapshot:
-    """The database at one position."""
+    """A consistent view of the database at one position."""
 
     def __init__(self, url: str, name: str, position: int, *, time_ms: int) -> None:
         self._connection = connect(url)
         self._position = position
-        # Changes that follow are not older, whatever the clocks say.
+        # Later changes must not have earlier timestamps, even if a clock is set back.
         self._time_ms = max(time_ms, time.time_ns() // 1_000_000)
-        with explained():
+        with translated_errors():
             self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
 
     def write(
         self,
-        table: Table,
+        table: CatalogTable,
         *,
         topic: str,
         catalog: Catalog,
         settings: CaptureSettings,
         database: str,
-        sink: Sink,
-        report: Callable[[str, int, int], None],
+        writer: ChangeWriter,
+        on_progress: Callable[[str, int, int], None],
         stopped: Callable[[], bool],
     ) -> None:
-        """Write all rows of a table, and that those are gone which its topic has and the table has not."""
+        """Write all rows of a table, and tombstones for keys that only its topic has."""
         relation = make_relation(
             table.relation,
             table.name,
-            key=key_of_table(table),
+            key=table_key_columns(table),
             topic=topic,
-            since=self._position,
+            start_position=self._position,
             catalog=catalog,
             settings=settings,
             database=database,
-            sink=sink,
+            writer=writer,
         )
-        stale = sink.live_keys(topic) if isinstance(relation, Relation) else set()
+        stale = writer.live_keys(topic) if isinstance(relation, Relation) else set()
         rows = 0
         for values in self._rows(table, stopped):
             key = relation.snapshot(values, self._position, self._time_ms)
@@ -73,24 +73,24 @@ class Snapshot:
                 stale.discard(key)
             rows += 1
             if not rows % REPORT_ROWS:
-                report(table.name, rows, table.rows)
+                on_progress(table.name, rows, table.rows)
         if isinstance(relation, Relation):
-            at = Transaction(self._position, self._time_ms, 0, self._time_ms, self._time_ms)
+            at = SourceTransaction(self._position, self._time_ms, 0, self._time_ms, self._time_ms)
             for key in sorted(stale):
-                relation.forget(key, self._position, at)
-        done = TableProgress(topic=topic, position=self._position, key=key_of_table(table))
-        sink.table_done(table.name, done)
-        report(table.name, rows, rows)
+                relation.delete_key(key, self._position, at)
+        done = TableSnapshot(topic=topic, position=self._position, key=table_key_columns(table))
+        writer.finish_snapshot(table.name, done)
+        on_progress(table.name, rows, rows)
 
-    def _rows(self, table: Table, stopped: Callable[[], bool]) -> Any:
+    def _rows(self, table: CatalogTable, stopped: Callable[[], bool]) -> Any:
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.relation.columns)
-        # Rows of tables that inherit from this one are rows of those tables, in the stream of changes too.
+        # As in the stream of changes, rows of child tables (INHERITS) are not rows of this table.
         only = sql.SQL("" if table.is_partitioned else "ONLY ")
         command = sql.SQL("COPY (SELECT {} FROM {}{}) TO STDOUT").format(
             columns, only, sql.Identifier(table.relation.schema, table.relation.table)
         )
         pgconn: Any = self._connection.pgconn
-        with explained():
+        with translated_errors():
             result = pgconn.exec_(command.as_bytes(self._connection))
             if result.status != 3:  # COPY_OUT
                 raise CaptureError(
@@ -101,39 +101,39 @@ class Snapshot:
                 size, line = read(0)
                 if size < 0:
                     break
-                yield read_line(bytes(line))
+                yield read_copy_line(bytes(line))
                 if stopped():
-                    raise Interrupted
+                    raise SnapshotInterrupted
             pgconn.get_result()
 
     def close(self) -> None:
-        """Let go of the snapshot."""
+        """Release the snapshot."""
         self._connection.close()
 
 
-class Interrupted(Exception):
-    """Somebody stopped the capture in the middle of a table."""
+class SnapshotInterrupted(Exception):
+    """The capture was stopped during the snapshot of a table."""
 
 
-def key_of_table(table: Table) -> tuple[str, ...]:
-    """The columns that are the key of a table's records, as the catalogue has them now."""
-    return key_of(table.relation, lambda: table.primary_key)
+def table_key_columns(table: CatalogTable) -> tuple[str, ...]:
+    """The key columns of a table in the current catalog."""
+    return key_columns(table.relation, lambda: table.primary_key)
 
 
-def read_line(line: bytes) -> Tuple:
-    r"""The values in a line of COPY's text.
+def read_copy_line(line: bytes) -> TupleData:
+    r"""The values in a line of COPY's text format.
 
-    >>> read_line(b"1\t\\N\ta\\tb\n")
+    >>> read_copy_line(b"1\t\\N\ta\\tb\n")
     [b'1', None, b'a\tb']
     """
     values = line[:-1].split(b"\t")
     if b"\\" not in line:
         return values  # type: ignore[return-value]  # bytes are values
     return [
-        None if value == b"\\N" else _ESCAPE.sub(_unescaped, value) if b"\\" in value else value
+        None if value == b"\\N" else _ESCAPE.sub(_unescape, value) if b"\\" in value else value
         for value in values
     ]
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
+def _unescape(found: re.Match[bytes]) -> bytes:
     return _ESCAPES.get(found[1], found[1])

@@ -1,4 +1,4 @@
-"""PostgreSQL as a capture reads it: a slot that keeps the log, snapshots, and the stream of changes."""
+"""PostgreSQL as the source of a capture: the replication slot, snapshots, and the stream of changes."""
 
 from __future__ import annotations
 
@@ -6,124 +6,133 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.capture.errors import CaptureError, SlotGone, SlotTaken, TooFarBehind
-from headrace.capture.offsets import Progress
-from headrace.capture.postgres.catalog import Catalog, check_hidden, check_server, chosen_tables
+from headrace.capture.errors import CaptureError, SlotInUse, SlotLost, WalLimitExceeded
+from headrace.capture.offsets import CaptureOffset
+from headrace.capture.postgres.catalog import (
+    Catalog,
+    preflight_masked_columns,
+    preflight_server,
+    preflight_tables,
+)
 from headrace.capture.postgres.replication import (
     ReplicationConnection,
     connect,
     drop_slot,
-    explained,
     find_slot,
-    publish,
     read_lsn,
+    translated_errors,
+    update_publication,
     write_lsn,
 )
-from headrace.capture.postgres.snapshot import Interrupted, Snapshot, key_of_table
-from headrace.capture.postgres.streaming import Changes, Follower
+from headrace.capture.postgres.snapshot import Snapshot, SnapshotInterrupted, table_key_columns
+from headrace.capture.postgres.streaming import ChangeDecoder, ReplicationStream
 from headrace.client.retry import attempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.capture.postgres.catalog import Table
+    from headrace.capture.postgres.catalog import CatalogTable
     from headrace.capture.settings import CaptureSettings
-    from headrace.capture.source import Sink
+    from headrace.capture.source import ChangeWriter
 
-TAKEN_S: Final = 10.0
-"""How long a slot may still be read by a process that has just been killed."""
+SLOT_RELEASE_TIMEOUT_S: Final = 10.0
+"""How long a slot may stay active after its reader was killed."""
 
 
 class PostgresSource:
-    """One database. Not for use by several threads."""
+    """One PostgreSQL database. Not thread-safe."""
 
     def __init__(
         self,
         settings: CaptureSettings,
         *,
-        tell: Callable[[str], None],
-        report: Callable[[str, int, int], None],
+        on_message: Callable[[str], None],
+        on_progress: Callable[[str, int, int], None],
         stopped: Callable[[], bool],
     ) -> None:
         self._settings = settings
-        self._tell = tell
-        self._report = report
+        self._on_message = on_message
+        self._on_progress = on_progress
         self.stopped = stopped
         self._connection = connect(settings.url)
         self._catalog = Catalog(self._connection)
         self._database = self._connection.info.dbname
         self._replication: ReplicationConnection | None = None
-        self._exported: tuple[str, int] | None = None
-        self._tables: list[Table] = []
-        self._stored = 0
+        self._exported_snapshot: tuple[str, int] | None = None
+        self._tables: list[CatalogTable] = []
+        self._committed_position = 0
         self._warned_bytes = 0
 
-    def check(self) -> None:
-        """Refuse a database that is not fit, and a slot that somebody else reads; watch the log it holds."""
-        self.watch()
+    def preflight(self) -> None:
+        """Check the server, the tables, the retained WAL, and that no other process reads the slot."""
+        self.check_retained_wal()
         slot = find_slot(self._connection, self._settings.slot)
-        with explained():
-            check_server(self._connection, has_slot=slot is not None)
-            self._tables = chosen_tables(self._catalog, self._settings)
-        for _ in attempts(TAKEN_S):
+        with translated_errors():
+            preflight_server(self._connection, has_slot=slot is not None)
+            self._tables = preflight_tables(self._catalog, self._settings)
+        for _ in attempts(SLOT_RELEASE_TIMEOUT_S):
             if slot is None or slot.active_pid is None:
                 return
             slot = find_slot(self._connection, self._settings.slot)
         assert slot is not None
-        raise SlotTaken(
-            f"the slot {self._settings.slot!r} is being read by another process (the server's process "
-            f"{slot.active_pid}): a capture named {self._settings.name!r} runs already. Stop that one "
-            f"(`headrace capture stop {self._settings.name}`), or give this one another --name."
+        raise SlotInUse(
+            f"the slot {self._settings.slot!r} is active (walsender process {slot.active_pid}): a capture "
+            f"named {self._settings.name!r} is already running. Stop it (`headrace capture stop "
+            f"{self._settings.name}`), or choose another --name."
         )
 
-    def prepare(self, known: Progress | None) -> Progress:
-        """What is known, if it can be gone on with; or a progress without a position."""
+    def prepare(self, known: CaptureOffset | None) -> CaptureOffset:
+        """The offset to continue from; one without a position for a new capture."""
         settings = self._settings
         self._replication = ReplicationConnection(settings.url)
         system = ":".join([self._replication.command("IDENTIFY_SYSTEM")[0], self._database])
         if known is not None and known.system != system:
             raise CaptureError(
                 f"the name {settings.name!r} belongs to a capture of another database ({known.address}). "
-                f"Give this one another --name, or forget that one: `headrace capture drop {settings.name}`."
+                f"Choose another --name, or drop that capture: `headrace capture drop {settings.name}`."
             )
         captured = (
             [] if known is None else [table.name for table in self._tables if table.name in known.tables]
         )
-        check_hidden([table for table in self._tables if table.name not in captured], captured, settings)
+        preflight_masked_columns(
+            [table for table in self._tables if table.name not in captured], captured, settings
+        )
         if known is None:
             self._check_no_slot()
-            known = Progress(name=settings.name, address=settings.address, system=system, position=0)
+            known = CaptureOffset(name=settings.name, address=settings.address, system=system, position=0)
         elif known.position:
             self._check_slot(known)
-        publish(self._connection, settings.slot, self._tables)
-        # One that is left out from now on will need a new snapshot when it comes back.
+        update_publication(self._connection, settings.slot, self._tables)
+        # A table that is not captured any more needs a new snapshot when it is added again.
         return replace(known, tables={name: known.tables[name] for name in captured})
 
-    def begin(self, progress: Progress) -> Progress:
-        """Where to begin: from now on the database keeps its log for us."""
-        drop_slot(self._connection, progress.slot)  # of a start that ended before it was noted
-        self._exported = self._create_slot(progress.slot, "")
-        return replace(progress, position=self._exported[1])
+    def create_slot(self, offset: CaptureOffset) -> CaptureOffset:
+        """Create the slot: from its position on, the server retains its WAL."""
+        drop_slot(
+            self._connection, offset.slot
+        )  # left by a start that crashed before the offset was committed
+        self._exported_snapshot = self._create_slot(offset.slot, "")
+        return replace(offset, position=self._exported_snapshot[1])
 
-    def open_topics(self, progress: Progress, sink: Sink) -> None:
-        """Make the topics of the tables that no snapshot was taken of; what the outbox names comes later."""
-        for table in self._missing(progress):
+    def create_topics(self, offset: CaptureOffset, writer: ChangeWriter) -> None:
+        """Create the topics of tables without a snapshot, except those that the outbox names."""
+        for table in self._tables_without_snapshot(offset):
             if table.name != self._settings.outbox:
-                sink.open_topic(self._topic(table), compacted=bool(key_of_table(table)))
+                writer.open_topic(self._topic(table), compacted=bool(table_key_columns(table)))
 
-    def snapshot(self, progress: Progress, sink: Sink) -> None:
-        """Write the tables that no snapshot was taken of; each is one transaction of the log.
+    def snapshot(self, offset: CaptureOffset, writer: ChangeWriter) -> None:
+        """Write the snapshots that are missing; each table is one Kafka transaction.
 
-        They are read as of the slot's beginning, or if that was before this process began, as of a position
-        of their own: changes to a table that committed before it are left out.
+        Tables are read at the position of the slot if this process created it. Otherwise a temporary slot
+        exports a snapshot with its own position, and changes that committed before it are skipped.
         """
-        missing = self._missing(progress)
+        missing = self._tables_without_snapshot(offset)
         if not missing:
             return
-        name, position = self._exported or self._create_slot(
+        name, position = self._exported_snapshot or self._create_slot(
             f"{self._settings.slot[:40]}_snapshot_{os.getpid()}", "TEMPORARY "
         )
-        snapshot = Snapshot(self._settings.url, name, position, time_ms=progress.time_ms)
+        snapshot = Snapshot(self._settings.url, name, position, time_ms=offset.time_ms)
         try:
             for table in missing:
                 snapshot.write(
@@ -132,99 +141,97 @@ class PostgresSource:
                     catalog=self._catalog,
                     settings=self._settings,
                     database=self._database,
-                    sink=sink,
-                    report=self._report,
+                    writer=writer,
+                    on_progress=self._on_progress,
                     stopped=self.stopped,
                 )
-        except Interrupted:
+        except SnapshotInterrupted:
             return
         finally:
             snapshot.close()
-        self._reconnect()  # which ends a temporary slot
+        self._reconnect()  # drops a temporary slot
 
-    def follow(self, progress: Progress, sink: Sink) -> None:
-        """Write all changes after the progress, until stopped; with `once`, until those of now are there."""
+    def stream_changes(self, offset: CaptureOffset, writer: ChangeWriter) -> None:
+        """Write all changes after the offset until stopped; with `once`, those that are committed now."""
         replication = self._replication
         assert replication is not None
-        changes = Changes(
+        changes = ChangeDecoder(
             catalog=self._catalog,
             settings=self._settings,
             database=self._database,
-            progress=progress,
+            offset=offset,
             tables=self._tables,
-            sink=sink,
+            writer=writer,
         )
-        self._stored = progress.position
-        target = self._now() if self._settings.once else None
-        replication.start(self._settings.slot, self._settings.slot, progress.position)
-        self._tell(f"follows {self._settings.address} from {write_lsn(progress.position)}")
-        Follower(self, replication, changes, sink, target).run()
+        self._committed_position = offset.position
+        target = self._current_position() if self._settings.once else None
+        replication.start(self._settings.slot, self._settings.slot, offset.position)
+        self._on_message(f"streaming changes of {self._settings.address} from {write_lsn(offset.position)}")
+        ReplicationStream(self, replication, changes, writer, target).run()
 
-    def on_stored(self, position: int) -> None:
-        """All up to here is in the log for good: the database need not keep it."""
-        self._stored = max(self._stored, position)
+    def on_committed(self, position: int) -> None:
+        """Everything up to this position is committed."""
+        self._committed_position = max(self._committed_position, position)
 
-    def watch(self) -> None:
-        """Look at how much log the database holds for us: say when it is much, let go when too much."""
+    def check_retained_wal(self) -> None:
+        """Warn when the slot retains much WAL; drop the slot when it exceeds the limit."""
         slot = find_slot(self._connection, self._settings.slot)
         if slot is None:
             return
-        held, stop, warn = slot.held_bytes, self._settings.stop_bytes, self._settings.warn_bytes
+        held, stop, warn = slot.retained_bytes, self._settings.stop_bytes, self._settings.warn_bytes
         if stop and held > stop:
-            self._let_go()
-            raise TooFarBehind(
-                f"the database held {held >> 20} MiB of its log for the capture {self._settings.name!r}, "
-                f"more than the {stop >> 20} MiB that are allowed (--stop-mb). The slot was dropped, so that "
-                "the disk does not fill. Find out why the capture was behind, then forget it (`headrace "
-                f"capture drop {self._settings.name}`) and start it again: it begins with a new snapshot."
+            self._drop_slot_in_use()
+            raise WalLimitExceeded(
+                f"the slot of the capture {self._settings.name!r} retained {held >> 20} MiB of WAL, more "
+                f"than the limit of {stop >> 20} MiB (--stop-mb), and was dropped, so that the disk does "
+                "not fill. Find out why the capture was behind, drop it (`headrace capture drop "
+                f"{self._settings.name}`), and start it again: it takes a new snapshot."
             )
         if held > max(warn, 2 * self._warned_bytes):
             self._warned_bytes = held
-            self._tell(
-                f"the database holds {held >> 20} MiB of its log for this capture, which is "
-                f"{slot.lag_bytes >> 20} MiB behind"
+            self._on_message(
+                f"the slot retains {held >> 20} MiB of WAL; the capture is {slot.lag_bytes >> 20} MiB behind"
             )
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         if self._replication is not None:
             self._replication.close()
         self._connection.close()
 
     @property
-    def stored(self) -> int:
-        """Up to where all is in the log."""
-        return self._stored
+    def committed_position(self) -> int:
+        """The position up to which everything is committed."""
+        return self._committed_position
 
-    def _missing(self, progress: Progress) -> list[Table]:
-        return [table for table in self._tables if table.name not in progress.tables]
+    def _tables_without_snapshot(self, offset: CaptureOffset) -> list[CatalogTable]:
+        return [table for table in self._tables if table.name not in offset.tables]
 
-    def _topic(self, table: Table) -> str:
+    def _topic(self, table: CatalogTable) -> str:
         return self._settings.topic(table.relation.schema, table.relation.table)
 
     def _check_no_slot(self) -> None:
         if find_slot(self._connection, self._settings.slot) is not None:
             raise CaptureError(
-                f"the database has a slot {self._settings.slot!r}, and this broker knows nothing of it: a "
-                f"capture named {self._settings.name!r} runs with another broker, or this one lost its data. "
-                "Give this capture another --name; or, if nobody needs the slot, drop it: "
+                f"the database has a slot {self._settings.slot!r} that is unknown to this broker: a capture "
+                f"named {self._settings.name!r} uses another broker, or this broker has lost its data. "
+                "Choose another --name; or, if the slot is not needed, drop it: "
                 f"SELECT pg_drop_replication_slot('{self._settings.slot}');"
             )
 
-    def _check_slot(self, known: Progress) -> None:
+    def _check_slot(self, known: CaptureOffset) -> None:
         slot = find_slot(self._connection, self._settings.slot)
         if slot is not None and not slot.is_lost:
             return
-        what = "was dropped" if slot is None else "fell too far behind, and the server removed its log"
-        raise SlotGone(
-            f"the replication slot {known.slot!r} {what}: what was committed after "
-            f"{write_lsn(known.position)} cannot be read any more. Forget the capture (`headrace capture "
-            f"drop {known.name}`) and start it again: it takes a new snapshot, and corrects what its topics "
-            "hold."
+        what = "was dropped" if slot is None else "is lost, because the server removed its WAL"
+        raise SlotLost(
+            f"the replication slot {known.slot!r} {what}: changes after {write_lsn(known.position)} cannot "
+            f"be read any more. Drop the capture (`headrace capture drop {known.name}`) and start it again: "
+            "it takes a new snapshot, and corrects its topics."
         )
 
     def _create_slot(self, name: str, temporary: str) -> tuple[str, int]:
-        """The name of the snapshot and the position of a new slot."""
+        """Create a slot; returns the name of its exported snapshot and its position."""
         assert self._replication is not None
         _, position, snapshot, _ = self._replication.command(
             f'CREATE_REPLICATION_SLOT "{name}" {temporary}LOGICAL pgoutput EXPORT_SNAPSHOT'
@@ -235,20 +242,20 @@ class PostgresSource:
         assert self._replication is not None
         self._replication.close()
         self._replication = ReplicationConnection(self._settings.url)
-        self._exported = None
+        self._exported_snapshot = None
 
-    def _let_go(self) -> None:
+    def _drop_slot_in_use(self) -> None:
         if self._replication is not None:
             self._replication.close()
-        for _ in attempts(TAKEN_S):
+        for _ in attempts(SLOT_RELEASE_TIMEOUT_S):
             try:
                 drop_slot(self._connection, self._settings.slot)
-            except SlotTaken:
+            except SlotInUse:
                 continue
             return
 
-    def _now(self) -> int:
-        with explained():
+    def _current_position(self) -> int:
+        with translated_errors():
             row = self._connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert row is not None
         return read_lsn(row[0])

@@ -1,7 +1,7 @@
-"""Values of PostgreSQL's types, from the text that it sends to JSON.
+"""Converters from PostgreSQL's text format to JSON.
 
-The connection asks for dates in ISO form, times in UTC, intervals as ISO 8601 and bytes in hexadecimal, so
-most types are their text in quotes. `None` as a converter means that the text is JSON as it is.
+The connection requests ISO dates, times in UTC, ISO 8601 intervals and hexadecimal bytea, so that most types
+are their text in quotes. `None` as a converter means that the text is valid JSON.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Final
 
-Convert = Callable[[bytes], bytes]
+Converter = Callable[[bytes], bytes]
 
 _SPECIAL: Final = re.compile(rb'[\x00-\x1f"\\]').search
-MOMENT: Final = rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)"
-"""The pattern of a day and a time."""
+TIMESTAMP: Final = rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?)"
+"""The pattern of a timestamp without zone."""
 UTC: Final = rb"\+00"
-_MOMENT: Final = re.compile(MOMENT).fullmatch
-_ZONED: Final = re.compile(MOMENT + UTC).fullmatch
+_TIMESTAMP: Final = re.compile(TIMESTAMP).fullmatch
+_TIMESTAMPTZ: Final = re.compile(TIMESTAMP + UTC).fullmatch
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -30,7 +30,7 @@ SETTINGS: Final = {
     "lc_monetary": "C",
     "client_encoding": "UTF8",
 }
-"""What a connection has to ask for, so that values look as they are expected here."""
+"""The session settings that the converters expect."""
 
 
 def text(value: bytes) -> bytes:
@@ -45,37 +45,37 @@ def text(value: bytes) -> bytes:
 
 
 def boolean(value: bytes) -> bytes:
-    """True or false."""
+    """A boolean."""
     return b"true" if value == b"t" else b"false"
 
 
-def fraction(value: bytes) -> bytes:
-    """A floating-point number; NaN and the infinities, which JSON does not know, in quotes."""
+def floating(value: bytes) -> bytes:
+    """A floating-point number; NaN and infinities, which JSON lacks, as strings."""
     return value if value[-1] <= 0x39 else b'"%b"' % value
 
 
-def moment(value: bytes) -> bytes:
-    """A time without zone as ISO 8601; infinity and years before Christ as PostgreSQL writes them.
+def timestamp(value: bytes) -> bytes:
+    """A timestamp without zone as ISO 8601; infinity and years BC in PostgreSQL's format.
 
-    >>> moment(b"2026-01-02 03:04:05.5"), moment(b"infinity")
+    >>> timestamp(b"2026-01-02 03:04:05.5"), timestamp(b"infinity")
     (b'"2026-01-02T03:04:05.5"', b'"infinity"')
     """
-    found = _MOMENT(value)
+    found = _TIMESTAMP(value)
     return b'"%b"' % value if found is None else b'"%bT%b"' % found.groups()
 
 
-def zoned_moment(value: bytes) -> bytes:
-    """A time in UTC as ISO 8601.
+def timestamptz(value: bytes) -> bytes:
+    """A timestamp with zone as ISO 8601 in UTC.
 
-    >>> zoned_moment(b"2026-01-02 03:04:05+00")
+    >>> timestamptz(b"2026-01-02 03:04:05+00")
     b'"2026-01-02T03:04:05Z"'
     """
-    found = _ZONED(value)
+    found = _TIMESTAMPTZ(value)
     return b'"%b"' % value if found is None else b'"%bT%bZ"' % found.groups()
 
 
 def money(value: bytes) -> bytes:
-    """An amount of money as an exact number, without the sign of a currency.
+    """An amount of money as an exact decimal string, without the currency symbol.
 
     >>> money(b"-$1,234.50")
     b'"-1234.50"'
@@ -83,51 +83,51 @@ def money(value: bytes) -> bytes:
     return b'"%b"' % value.translate(None, b"$,")
 
 
-def octets(value: bytes) -> bytes:
+def bytea(value: bytes) -> bytes:
     r"""Bytes as base64.
 
-    >>> octets(rb"\x0001ff")
+    >>> bytea(rb"\x0001ff")
     b'"AAH/"'
     """
     return b'"%b"' % b64encode(bytes.fromhex(value[2:].decode()))
 
 
-BUILT_IN: Final[dict[int, Convert | None]] = {
+BUILT_IN: Final[dict[int, Converter | None]] = {
     16: boolean,
-    17: octets,
+    17: bytea,
     18: text,
     20: None,  # int8
     21: None,  # int2
     23: None,  # int4
     26: None,  # oid
-    700: fraction,
+    700: floating,
     790: money,
-    701: fraction,
+    701: floating,
     1082: text,  # date
     1083: text,  # time
-    1114: moment,
-    1184: zoned_moment,
+    1114: timestamp,
+    1184: timestamptz,
     1186: text,  # interval
     1266: text,  # time with zone
-    1700: text,  # numeric: exact, as a JSON number would not be for most readers
+    1700: text,  # numeric: a JSON number would lose precision in most readers
     2950: text,  # uuid
 }
-"""By the number of the type. What is not here is text, unless the catalogue knows better."""
+"""Converters by type OID. Other types are looked up in the catalog, and are text by default."""
 
 
-def array(element: Convert | None, delimiter: bytes) -> Convert:
-    """What makes a JSON array of an array whose elements `element` converts.
+def array(element: Converter | None, delimiter: bytes) -> Converter:
+    """A converter for arrays with the given converter of elements.
 
     >>> array(None, b",")(b"{1,NULL,3}"), array(text, b",")(b'{{a,"b c"},{"",d}}')
     (b'[1,null,3]', b'[["a","b c"],["","d"]]')
     """
-    # An element in quotes, one without, or a sign.
+    # A quoted element, an unquoted element, or a delimiter.
     token = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^{}%b"]+)|([{}%b])' % (delimiter, delimiter), re.DOTALL)
 
     def convert(value: bytes) -> bytes:
-        start = value.find(b"{")  # bounds other than 1 are written before it
+        start = value.find(b"{")  # lower bounds other than 1 precede it
         if start < 0:
-            return text(value)  # the vectors of the catalogue are arrays that look otherwise
+            return text(value)  # int2vector and oidvector have another format
         return b"".join(_pieces(token, value, start, element))
 
     return convert
@@ -136,7 +136,7 @@ def array(element: Convert | None, delimiter: bytes) -> Convert:
 _SIGNS: Final = {b"{": b"[", b"}": b"]"}
 
 
-def _pieces(token: re.Pattern[bytes], value: bytes, start: int, element: Convert | None) -> list[bytes]:
+def _pieces(token: re.Pattern[bytes], value: bytes, start: int, element: Converter | None) -> list[bytes]:
     pieces = []
     for quoted, bare, sign in (found.groups() for found in token.finditer(value, start)):
         if sign is not None:
