@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.ending import stopped_by_signals
 from headrace.cli.output import print_line
+from headrace.cli.termination import terminated_like_interrupt
 from headrace.demo.acts import Act, play
 
 
@@ -39,7 +39,7 @@ def demo(
         return
     from rich.console import Console
 
-    with stopped_by_signals():
+    with terminated_like_interrupt():
         held = play(act, Console(), seconds, chaos=chaos, port=port)
     if not held:
         raise typer.Exit(1)
