@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.session import broker_address
-from headrace.cli.termination import Misuse
+from headrace.errors import Misuse
 
 
 @pytest.fixture

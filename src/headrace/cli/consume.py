@@ -14,7 +14,8 @@ from headrace.cli.options import complete_group
 from headrace.cli.output import Progress
 from headrace.cli.record_output import VALUES_ONLY, json_line, read_format
 from headrace.cli.session import connect
-from headrace.cli.termination import Misuse, RequestFailed, discard_standard_output, terminated_like_interrupt
+from headrace.cli.termination import RequestFailed, discard_standard_output, terminated_like_interrupt
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -13,7 +13,7 @@ from headrace.cli import options  # noqa: TC001
 from headrace.cli.offsets import Kind, read_position
 from headrace.cli.output import print_json, print_line, print_table
 from headrace.cli.session import connect
-from headrace.cli.termination import Misuse
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from headrace.cli.session import Session

@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.output import confirm, print_json, print_line, print_table
-from headrace.cli.termination import Misuse
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -60,7 +60,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        from headrace.cli.termination import Misuse
+        from headrace.errors import Misuse
 
         raise Misuse(f"there is nobody here to answer: {question}\nIf yes, repeat the command with --yes.")
     # Not typer.confirm: it leaves a space on standard output, where only results belong.

@@ -17,7 +17,8 @@ from headrace.cli import options  # noqa: TC001  typer reads annotations when it
 from headrace.cli.output import Progress, note, print_line
 from headrace.cli.record_input import ANY_PARTITION, Headers, MalformedLine, json_lines, plain_lines
 from headrace.cli.session import connect
-from headrace.cli.termination import Misuse, RequestFailed
+from headrace.cli.termination import RequestFailed
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

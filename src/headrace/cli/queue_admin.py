@@ -18,7 +18,7 @@ from headrace.broker.shares.dead_letters import (
 from headrace.broker.shares.wishes import DELAY_MS, DELIVER_AT, ONLY_GROUP
 from headrace.cli.offsets import OffsetRange, read_offset_ranges
 from headrace.cli.reader import TopicReader
-from headrace.cli.termination import Misuse, RequestFailed
+from headrace.cli.termination import RequestFailed
 from headrace.client.errors import RequestRefused
 from headrace.client.groups import fetch_offsets
 from headrace.client.partition import TopicPartition
@@ -28,6 +28,7 @@ from headrace.client.share_groups import (
     list_share_groups,
     share_progress,
 )
+from headrace.errors import Misuse
 from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:

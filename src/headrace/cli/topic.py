@@ -12,8 +12,9 @@ from headrace.cli import options  # noqa: TC001  typer reads annotations when it
 from headrace.cli.options import complete_topic
 from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
 from headrace.cli.session import connect
-from headrace.cli.termination import Misuse, RequestFailed
+from headrace.cli.termination import RequestFailed
 from headrace.cli.topic_admin import TopicConfig, is_internal
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,8 @@ from headrace.cli import options  # noqa: TC001  typer reads annotations when it
 from headrace.cli.options import complete_view
 from headrace.cli.output import note, print_json, print_line, print_table
 from headrace.cli.session import connect
-from headrace.cli.termination import Misuse, terminated_like_interrupt
+from headrace.cli.termination import terminated_like_interrupt
+from headrace.errors import Misuse
 from headrace.printable import printable
 
 if TYPE_CHECKING:
