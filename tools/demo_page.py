@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headrace.demo.shop_show import ShopShow
+from headrace.demo.shop_demo import ShopDemo
 from headrace.testing.postgres import free_port
 from tests.demo.browser import Browser
 
@@ -22,7 +22,7 @@ COUNT = "document.querySelectorAll('{}').length"
 def main() -> int:
     """Run the demo, look at its page, and keep what is seen."""
     port = free_port()
-    show = ShopShow(Console(file=io.StringIO(), width=100), SECONDS, port=port)
+    show = ShopDemo(Console(file=io.StringIO(), width=100), SECONDS, port=port)
     play = threading.Thread(target=show.run)
     play.start()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Browser(Path(folder)) as browser:

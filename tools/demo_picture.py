@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headrace.demo.log_show import Show
+from headrace.demo.log_demo import LogDemo
 
 PICTURE = Path(__file__).parents[1] / "docs/images/demo.svg"
 
@@ -15,7 +15,7 @@ def main() -> int:
     """Run the demo, keep what it printed, and draw it."""
     # No live animation: a recorded terminal keeps every picture, and only the last one is wanted.
     console = Console(record=True, width=100, force_terminal=False)
-    held = Show(console, seconds=10).run()
+    held = LogDemo(console, seconds=10).run()
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     # The fonts of the reader's machine will do: a picture in the documentation asks nobody on the network.
     svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="make demo"), flags=re.DOTALL)

@@ -1,8 +1,47 @@
-import pytest
+from datetime import UTC, datetime, timedelta
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.offsets import END, START, Kind, Position, read_position
 from headrace.storage.partition import PartitionLog
 from headrace.testing import EmbeddedBroker
 from tests.cli.terminal import Terminal
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def test_start_and_end_are_words() -> None:
+    assert (read_position("start"), read_position("end")) == (START, END)
+
+
+def test_a_number_is_an_offset() -> None:
+    assert read_position("007") == Position(kind=Kind.OFFSET, value=7)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("-7200s", 2), ("-120m", 2), ("-2h", 2), ("-1d", 24), ("-1w", 168)]
+)
+def test_a_span_is_a_time_ago(text: str, hours: int) -> None:
+    expected = int((NOON - timedelta(hours=hours)).timestamp() * 1000)
+    assert read_position(text, now=NOON) == Position(kind=Kind.TIME, value=expected)
+
+
+def test_a_time_without_a_zone_is_local() -> None:
+    local = datetime(2026, 1, 31, 12).astimezone()
+    assert read_position("2026-01-31T12:00").value == int(local.timestamp() * 1000)
+
+
+@given(st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
+def test_every_iso_time_is_read_to_the_millisecond(time: datetime) -> None:
+    assert read_position(time.isoformat()).value == int(time.timestamp() * 1000)
+
+
+@pytest.mark.parametrize("text", ["", "begin", "-5", "5m", "-5y", "-", "1.5", "²", "2026-13-01", "--5m"])
+def test_anything_else_is_no_place(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a place in a topic"):
+        read_position(text)
 
 
 @pytest.mark.parametrize("failures", [1, 2])

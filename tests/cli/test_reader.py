@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.broker.config import BrokerConfig
-from headrace.cli.reader import Reader
-from headrace.cli.session import Session
-from headrace.cli.settings import broker_address
+from headrace.cli.reader import TopicReader
+from headrace.cli.session import Session, broker_address
 from headrace.client.errors import BrokerUnreachable
 from headrace.testing import EmbeddedBroker
 from tests.cli.terminal import Terminal, interrupt
@@ -40,7 +39,7 @@ def test_a_broker_that_restarts_is_waited_for(terminal: Terminal, headrace_broke
 
 def test_a_broker_that_stays_away_is_given_up(terminal: Terminal, headrace_broker: EmbeddedBroker) -> None:
     session = Session(broker_address(terminal.bootstrap), timeout_s=2)
-    reader = Reader(session, "t", group=None, until=None)
+    reader = TopicReader(session, "t", group=None, until=None)
     try:
         reader.assign({0: 0})
         batches = reader.batches()

@@ -17,7 +17,7 @@ def demo(*arguments: str, timeout_s: float) -> str:
 
 
 def test_the_log_survives_its_crash_and_nothing_is_missing() -> None:
-    shown = demo("--act", "log", "--seconds", "4", timeout_s=100)
+    shown = demo("--scenario", "log", "--seconds", "4", timeout_s=100)
     assert "killed (kill -9) and is back" in shown
     assert shown.count("✓") == 5
     assert "✗" not in shown

@@ -6,14 +6,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from headrace.demo.page_server import Page
+from headrace.demo.page_server import PageThread
 from headrace.testing import EmbeddedBroker
 
 
 def test_the_page_comes_with_its_parts_and_loads_nothing_from_elsewhere(
     headrace_broker: EmbeddedBroker,
 ) -> None:
-    with Page(headrace_broker.bootstrap, dict) as page:
+    with PageThread(headrace_broker.bootstrap, dict) as page:
         with urlopen(page.url) as answer:
             text = answer.read().decode()
             assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -26,7 +26,7 @@ def test_the_page_comes_with_its_parts_and_loads_nothing_from_elsewhere(
 
 def test_the_state_is_told_again_and_again(headrace_broker: EmbeddedBroker) -> None:
     counts = iter(range(100))
-    page = Page(headrace_broker.bootstrap, lambda: {"count": next(counts)})
+    page = PageThread(headrace_broker.bootstrap, lambda: {"count": next(counts)})
     with page, urlopen(f"{page.url}live") as answer:
         lines = [answer.readline() for _ in range(8)]
     told = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
@@ -34,7 +34,7 @@ def test_the_state_is_told_again_and_again(headrace_broker: EmbeddedBroker) -> N
 
 
 def test_a_view_that_is_not_there_is_told_as_such(headrace_broker: EmbeddedBroker) -> None:
-    with Page(headrace_broker.bootstrap, dict) as page, pytest.raises(HTTPError) as error:
+    with PageThread(headrace_broker.bootstrap, dict) as page, pytest.raises(HTTPError) as error:
         urlopen(f"{page.url}changes/nothing")
     assert error.value.code == 404
     error.value.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headrace.demo.shop_show import ShopShow
+from headrace.demo.shop_demo import ShopDemo
 from headrace.testing.postgres import free_port
 from tests.demo.browser import Browser
 
@@ -32,7 +32,7 @@ class Performance(threading.Thread):
         self.port = free_port()
         self.shown = io.StringIO()
         self.held: bool | None = None
-        self._show = ShopShow(Console(file=self.shown, width=100), seconds, chaos=chaos, port=self.port)
+        self._show = ShopDemo(Console(file=self.shown, width=100), seconds, chaos=chaos, port=self.port)
 
     def run(self) -> None:
         self.held = self._show.run()

@@ -8,7 +8,6 @@ import typer
 
 from headrace.cli import (
     capture,
-    changes,
     consume,
     dead,
     demo,
@@ -26,12 +25,12 @@ from headrace.cli import (
     txn,
     view,
 )
-from headrace.cli.failure import ExplainingGroup
 from headrace.cli.main import run_broker
 from headrace.cli.output import print_line
+from headrace.cli.termination import CommandGroup
 
 app = typer.Typer(
-    cls=ExplainingGroup,
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Headrace: a log that speaks the Kafka protocol, and jobs on Spark. "
@@ -48,7 +47,7 @@ app.add_typer(capture.commands, name="capture")
 app.add_typer(events.commands, name="events")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
-app.command("changes")(changes.changes)
+app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(search.search)
 app.command("run")(run.run)

@@ -1,24 +1,87 @@
-"""`headrace capture`: start, list, inspect, stop and drop captures."""
+"""`headrace capture`: change data capture from a database."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path  # noqa: TC003  typer reads annotations when it runs
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
 import typer
 from typer.core import TyperGroup
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.capture_display import CaptureDisplay, stopping_by_signals
-from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
+from headrace.cli.output import Progress, confirm, note, print_json, print_line, print_table, size_text
 from headrace.errors import Misuse
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from headrace.capture.settings import CaptureSettings
+
+
+class CaptureDisplay:
+    """A progress bar for the snapshot of each table, and lines for messages."""
+
+    def __init__(self) -> None:
+        self._table = ""
+        self._rows = 0
+        self._bar: Progress | None = None
+
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        self._close()
+        print_line(text)
+        sys.stdout.flush()
+
+    def report(self, table: str, rows: int, total: int) -> None:
+        """Show how many rows of a table were read; when it is all, say so."""
+        if table != self._table:
+            self._close()
+            self._table, self._rows = table, 0
+            self._bar = Progress(f"of {table} read", total=total or None)
+        if self._bar is not None:
+            self._bar.advance(rows - self._rows, rows - self._rows)
+        self._rows = rows
+        if rows == total:
+            self.tell(f"snapshot of {table}: {rows:,} rows")
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+            self._bar = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+
+@contextmanager
+def stopping_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """A block in which Ctrl-C and SIGTERM ask for a clean end; the second time it ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _: object) -> None:
+        stop()
+        signal.signal(number, signal.default_int_handler)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 MIB = 1 << 20
 
@@ -252,7 +315,7 @@ def _run(settings: CaptureSettings, bootstrap: str) -> None:
 
 
 def _bootstrap(option: str | None) -> str:
-    from headrace.cli.settings import broker_address
+    from headrace.cli.session import broker_address
 
     return str(broker_address(option))
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.completion import complete_group
-from headrace.cli.ending import stopped_by_signals
-from headrace.cli.failure import Misuse, RequestFailed, discard_output
-from headrace.cli.position import END, START, Kind, Position, read_position
-from headrace.cli.progress import Progress
+from headrace.cli.offsets import END, START, Kind, Position, read_position
+from headrace.cli.options import complete_group
+from headrace.cli.output import Progress
 from headrace.cli.record_output import VALUES_ONLY, json_line, read_format
 from headrace.cli.session import connect
+from headrace.cli.termination import RequestFailed, discard_standard_output, terminated_like_interrupt
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from confluent_kafka import Message
 
-    from headrace.cli.reader import Reader
+    from headrace.cli.reader import TopicReader
     from headrace.cli.session import Session
 
 PLACES = "start|end|OFFSET|TIME"
@@ -87,7 +87,7 @@ def consume(
     """
     write_record = json_line if as_json else _read_layout(layout)
     _check_group(group, begin, partition)
-    with connect(broker) as session, stopped_by_signals():
+    with connect(broker) as session, terminated_like_interrupt():
         plan = _Plan(session, topic, partition or (), committed_only=not uncommitted)
         with plan.reader(group, begin, until) as reader:
             _print_batches(reader.batches(count), write_record, total=count or plan.expected)
@@ -109,15 +109,17 @@ class _Plan:
         """How many offsets lie between beginning and end, where there is an end."""
 
     @contextmanager
-    def reader(self, group: str | None, begin: Position | None, until: Position | None) -> Iterator[Reader]:
+    def reader(
+        self, group: str | None, begin: Position | None, until: Position | None
+    ) -> Iterator[TopicReader]:
         """A reader that is on its way, and is closed at the end of the block."""
-        from headrace.cli.reader import Reader
+        from headrace.cli.reader import TopicReader
 
         stop = None if until is None else self._resolve(until)
         start = None if group else self._resolve(begin or START)
         if stop is not None and start is not None:
             self.expected = sum(max(0, stop[number] - start[number]) for number in self._numbers)
-        reader = Reader(
+        reader = TopicReader(
             self._session,
             self._topic,
             group=group,
@@ -132,11 +134,11 @@ class _Plan:
             reader.close()
 
     def _resolve(self, position: Position) -> dict[int, int]:
-        from headrace.cli.offsets import read_extents, resolve
+        from headrace.cli.offsets import read_offset_ranges, resolve
 
         partitions = [(self._topic, number) for number in self._numbers]
-        extents = read_extents(self._session, partitions, committed_only=self._committed_only)
-        return {number: at for (_, number), at in resolve(self._session, position, extents).items()}
+        ranges = read_offset_ranges(self._session, partitions, committed_only=self._committed_only)
+        return {number: at for (_, number), at in resolve(self._session, position, ranges).items()}
 
 
 def _print_batches(
@@ -160,7 +162,7 @@ def _written_or_explained() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as fault:
-        discard_output()
+        discard_standard_output()
         raise RequestFailed(
             f"the records cannot be written: {fault.strerror}.\n"
             "Make room, or write elsewhere, and try again; a group has committed only what was written."

@@ -1,10 +1,10 @@
-"""`headrace dead`: what jobs could not read, or targets did not take; and how to send it again."""
+"""`headrace dead`: list, show and send again the dead letters of jobs."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003  typer reads annotations when it runs
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,7 +13,80 @@ from headrace.cli.output import confirm, note, print_json, print_line, print_tab
 from headrace.cli.session import connect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.cli.session import Session
     from headrace.streams.letter import DeadLetter
+
+SUFFIX: Final = ".dead"
+
+
+def dead_topic(session: Session, name: str) -> str:
+    """The topic of dead letters that a job's name, or its own, stands for."""
+    from headrace.cli.topic_admin import find_partitions, topic_names
+
+    known = topic_names(session)
+    is_own = name.endswith(SUFFIX) or (f"{name}{SUFFIX}" not in known and name in known)
+    topic = name if is_own else f"{name}{SUFFIX}"
+    find_partitions(session, topic)  # which explains it if there is none
+    return topic
+
+
+def read_letters(
+    session: Session, topic: str, *, begin: Mapping[int, int] | None = None
+) -> Iterator[DeadLetter]:
+    """The letters that are in a topic now; of each partition from `begin` on, if that is given."""
+    from headrace.cli.offsets import read_offset_ranges
+    from headrace.cli.reader import TopicReader
+    from headrace.cli.topic_admin import choose_partitions
+
+    partitions = [(topic, number) for number in choose_partitions(session, topic, ())]
+    ranges = {
+        number: held
+        for (_, number), held in read_offset_ranges(session, partitions, committed_only=True).items()
+    }
+    until = {number: held.end for number, held in ranges.items()}
+    reader = TopicReader(session, topic, group=None, until=until, isolation_level="read_committed")
+    try:
+        reader.assign(
+            {number: max(held.start, (begin or {}).get(number, 0)) for number, held in ranges.items()}
+        )
+        for batch in reader.batches():
+            yield from map(_letter, batch)
+    finally:
+        reader.close()
+
+
+def sent_again(session: Session, topic: str) -> dict[int, int]:
+    """Up to which offset of each partition letters were sent again."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    from headrace.cli.topic_admin import choose_partitions
+    from headrace.streams.letter import group_of
+
+    consumer = Consumer(session.client_config(group_id=group_of(topic), enable_auto_commit=False))
+    try:
+        asked = [TopicPartition(topic, number) for number in choose_partitions(session, topic, ())]
+        found = session.ask(
+            lambda: consumer.committed(asked, timeout=session.timeout_s), "tell what was sent again"
+        )
+        return {place.partition: max(0, place.offset) for place in found}
+    finally:
+        consumer.close()
+
+
+def _letter(message: Any) -> DeadLetter:
+    from headrace.streams.letter import DeadLetter
+
+    return DeadLetter(
+        partition=message.partition(),
+        offset=message.offset(),
+        time_ms=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+        headers=dict(message.headers() or ()),
+    )
+
 
 commands = typer.Typer(no_args_is_help=True, help="List and show dead letters, and send them again.")
 
@@ -28,7 +101,6 @@ def list_(*, as_json: options.Json = False, broker: options.Broker = None) -> No
 
     Example: headrace dead list
     """
-    from headrace.cli.letters import SUFFIX, read_letters, sent_again
     from headrace.cli.topic_admin import topic_names
 
     found = []
@@ -61,8 +133,6 @@ def show(
     Example: headrace dead show revenue -n 3
     """
     from collections import deque
-
-    from headrace.cli.letters import dead_topic, read_letters
 
     with connect(broker) as session:
         topic = dead_topic(session, name)
@@ -104,7 +174,6 @@ def redrive(
 
     Example: headrace dead redrive revenue pipeline.py
     """
-    from headrace.cli.letters import dead_topic, read_letters, sent_again
     from headrace.settings import Settings
     from headrace.streams.pipeline import load_app
     from headrace.streams.redrive import redrive as send_again

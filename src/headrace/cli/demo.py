@@ -6,29 +6,32 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.ending import stopped_by_signals
 from headrace.cli.output import print_line
-from headrace.demo.acts import Act, play
+from headrace.cli.termination import terminated_like_interrupt
+from headrace.demo.scenarios import Scenario, run_scenario
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(help="How long the shop is open once results come.")] = 30,
-    act: Annotated[
-        Act, typer.Option(help="The whole shop, or the log alone, which needs no Spark.")
-    ] = Act.SHOP,
+    seconds: Annotated[
+        float, typer.Option(help="How long orders come in after the first results (seconds).")
+    ] = 30,
+    scenario: Annotated[
+        Scenario, typer.Option(help="shop: everything, on Spark; log: the broker alone, without Spark.")
+    ] = Scenario.SHOP,
     chaos: Annotated[
-        bool, typer.Option("--chaos", help="Kill parts of the shop at random meanwhile.")
+        bool, typer.Option("--chaos", help="Kill the broker, databases and workers at random.")
     ] = False,
-    port: Annotated[int, typer.Option(help="The page's port on this machine; 0 for any that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="Port of the web page on 127.0.0.1; 0 takes a free one.")] = 0,
     pipeline: Annotated[
-        bool, typer.Option("--pipeline", help="Print the file with the jobs of the demo, and leave.")
+        bool, typer.Option("--pipeline", help="Print the source file of the demo's jobs and exit.")
     ] = False,
 ) -> None:
-    """Show all there is on a small shop: capture, six jobs, a queue, event sourcing, and a live page.
+    """Run a small shop: change data capture, six jobs, a queue, event sourcing, and a live web page.
 
-    A PostgreSQL, a Redis and a mail server are started for it and are gone afterwards. A check compares all
-    the time what happened with what came out. With --chaos broker, databases and workers are killed while
-    the shop is open. The act `log` shows two groups of consumers, a crash, and that nothing is lost.
+    The demo starts PostgreSQL, Redis and a mail server, and removes them at the end. A check continuously
+    compares the inputs with the results. With --chaos, the broker, the databases and the workers are killed
+    while orders come in. The scenario `log` shows two consumer groups, a crash of the broker, and that no
+    record is lost.
 
     Example: headrace demo --seconds 20 --chaos
     """
@@ -39,7 +42,7 @@ def demo(
         return
     from rich.console import Console
 
-    with stopped_by_signals():
-        held = play(act, Console(), seconds, chaos=chaos, port=port)
+    with terminated_like_interrupt():
+        held = run_scenario(scenario, Console(), seconds, chaos=chaos, port=port)
     if not held:
         raise typer.Exit(1)

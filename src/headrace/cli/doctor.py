@@ -32,7 +32,7 @@ NEEDED: Final = {"pyspark": ((4, 3), (4, 4)), "pyarrow": ((21,), None), "conflue
 """Packages with the first version that serves, and the first that no longer does."""
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How serious a finding is."""
 
     GOOD = "good"
@@ -45,7 +45,7 @@ class Finding:
     """What was found, and if it is not good, what to do."""
 
     what: str
-    verdict: Verdict
+    severity: Severity
     found: str
     advice: str = ""
 
@@ -69,7 +69,7 @@ def doctor(
         print_json(findings)
     else:
         _print(findings)
-    if any(finding.verdict is Verdict.PROBLEM for finding in findings):
+    if any(finding.severity is Severity.PROBLEM for finding in findings):
         raise typer.Exit(1)
 
 
@@ -103,9 +103,9 @@ def java_version() -> Finding:
     try:
         java = find_java()
     except NoJava as fault:
-        return Finding(what="Java", verdict=Verdict.PROBLEM, found="none", advice=str(fault))
+        return Finding(what="Java", severity=Severity.PROBLEM, found="none", advice=str(fault))
     found = f"{java.version}, {java.executable} ({java.found_in})"
-    return Finding(what="Java", verdict=Verdict.GOOD, found=found)
+    return Finding(what="Java", severity=Severity.GOOD, found=found)
 
 
 def package_version(name: str) -> Finding:
@@ -115,7 +115,7 @@ def package_version(name: str) -> Finding:
         found = metadata.version(name)
     except metadata.PackageNotFoundError:
         advice = f"install it: {sys.executable} -m pip install {name}"
-        return Finding(what=name, verdict=Verdict.PROBLEM, found="not installed", advice=advice)
+        return Finding(what=name, severity=Severity.PROBLEM, found="not installed", advice=advice)
     version = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
     good = version >= least and (below is None or version < below)
     wanted = f">={'.'.join(map(str, least))}" + ("" if below is None else f",<{'.'.join(map(str, below))}")
@@ -131,7 +131,7 @@ def memory() -> Finding:
     advice = (
         f"jobs on this machine want {size_text(ENOUGH_MEMORY)}: give it more, or name a cluster by --master"
     )
-    return _judged("memory", found, advice, good=usable >= ENOUGH_MEMORY, otherwise=Verdict.WARNING)
+    return _judged("memory", found, advice, good=usable >= ENOUGH_MEMORY, otherwise=Severity.WARNING)
 
 
 def disk(state: Path) -> Finding:
@@ -139,11 +139,11 @@ def disk(state: Path) -> Finding:
     there = next(folder for folder in (state.absolute(), *state.absolute().parents) if folder.exists())
     if not os.access(there, os.W_OK):
         advice = "choose a folder that you may write to: --state DIR, HEADRACE_STATE, or headrace.toml"
-        return Finding(what="disk", verdict=Verdict.PROBLEM, found=f"{there} is read-only", advice=advice)
+        return Finding(what="disk", severity=Severity.PROBLEM, found=f"{there} is read-only", advice=advice)
     free = shutil.disk_usage(there).free
     found = f"{size_text(free)} free for {state}"
     advice = "make room, or put the state folder elsewhere (--state DIR)"
-    return _judged("disk", found, advice, good=free >= ENOUGH_DISK, otherwise=Verdict.WARNING)
+    return _judged("disk", found, advice, good=free >= ENOUGH_DISK, otherwise=Severity.WARNING)
 
 
 def own_name() -> Finding:
@@ -154,8 +154,8 @@ def own_name() -> Finding:
     except OSError as fault:
         found = f"{name}: {fault.strerror or fault}"
         advice = f"add a line `127.0.0.1 {name}` to /etc/hosts; Spark looks up the machine's own name"
-        return Finding(what="own name", verdict=Verdict.WARNING, found=found, advice=advice)
-    return Finding(what="own name", verdict=Verdict.GOOD, found=f"{name} is {address}")
+        return Finding(what="own name", severity=Severity.WARNING, found=found, advice=advice)
+    return Finding(what="own name", severity=Severity.GOOD, found=f"{name} is {address}")
 
 
 def reach_broker(settings: Settings, option: str | None) -> Finding:
@@ -163,24 +163,24 @@ def reach_broker(settings: Settings, option: str | None) -> Finding:
     try:
         address = settings.broker(option)
     except HeadraceError as fault:
-        return Finding(what="broker", verdict=Verdict.PROBLEM, found="bad address", advice=str(fault))
+        return Finding(what="broker", severity=Severity.PROBLEM, found="bad address", advice=str(fault))
     if address is None:
         return _usual_port()
     for one in address.addresses:
         if _answers(one.host, one.port):
-            return Finding(what="broker", verdict=Verdict.GOOD, found=f"{one} answers ({address.origin})")
+            return Finding(what="broker", severity=Severity.GOOD, found=f"{one} answers ({address.origin})")
     advice = "start it with `headrace broker`, or correct the address"
     found = f"{address} ({address.origin}) does not answer"
-    return Finding(what="broker", verdict=Verdict.PROBLEM, found=found, advice=advice)
+    return Finding(what="broker", severity=Severity.PROBLEM, found=found, advice=advice)
 
 
 def _usual_port() -> Finding:
     if not _answers("127.0.0.1", USUAL_PORT):
         found = f"none named: `headrace run` starts its own on port {USUAL_PORT}"
-        return Finding(what="broker", verdict=Verdict.GOOD, found=found)
+        return Finding(what="broker", severity=Severity.GOOD, found=found)
     found = f"none named, and something listens on port {USUAL_PORT}"
     advice = f"if that is your broker, say so: HEADRACE_BROKER=127.0.0.1:{USUAL_PORT}"
-    return Finding(what="broker", verdict=Verdict.WARNING, found=found, advice=advice)
+    return Finding(what="broker", severity=Severity.WARNING, found=found, advice=advice)
 
 
 def _answers(host: str, port: int) -> bool:
@@ -192,17 +192,17 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _judged(
-    what: str, found: str, advice: str, *, good: bool, otherwise: Verdict = Verdict.PROBLEM
+    what: str, found: str, advice: str, *, good: bool, otherwise: Severity = Severity.PROBLEM
 ) -> Finding:
     if good:
-        return Finding(what=what, verdict=Verdict.GOOD, found=found)
-    return Finding(what=what, verdict=otherwise, found=found, advice=advice)
+        return Finding(what=what, severity=Severity.GOOD, found=found)
+    return Finding(what=what, severity=otherwise, found=found, advice=advice)
 
 
 def _print(findings: list[Finding]) -> None:
-    marks = {Verdict.GOOD: "✓", Verdict.WARNING: "!", Verdict.PROBLEM: "✗"}
+    marks = {Severity.GOOD: "✓", Severity.WARNING: "!", Severity.PROBLEM: "✗"}
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
-        print_line(f"{marks[finding.verdict]} {finding.what.ljust(width)}  {finding.found}")
+        print_line(f"{marks[finding.severity]} {finding.what.ljust(width)}  {finding.found}")
         if finding.advice:
             print_line(f"  {' ' * width}  → {finding.advice}")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.failure import Misuse
 from headrace.cli.output import confirm, print_json, print_line, print_table
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.cli.position import Position
+    from headrace.cli.offsets import Position
     from headrace.streams.job_folder import Beginning, JobFolder
 
 commands = typer.Typer(no_args_is_help=True, help="List and describe jobs that have run, and reset them.")
@@ -34,7 +34,7 @@ Name = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
+class JobListing:
     """A job in a list."""
 
     app: str
@@ -131,9 +131,9 @@ def reset(
     print_line(f"job {folder.name} begins {_beginning_text(beginning)}, when it is started next")
 
 
-def _line(folder: JobFolder) -> JobLine:
+def _line(folder: JobFolder) -> JobListing:
     description = folder.description()
-    return JobLine(
+    return JobListing(
         app=folder.app,
         job=folder.name,
         running=folder.is_held,
@@ -162,7 +162,7 @@ def _state_folder(option: str | None) -> Path:
 
 
 def _position(text: str) -> Position:
-    from headrace.cli.position import read_position
+    from headrace.cli.offsets import read_position
 
     try:
         return read_position(text)

@@ -1,19 +1,79 @@
-"""Offsets of a topic's partitions: where they start, where they end, and what they were at some time."""
+"""Positions in a topic (start, end, an offset, a time) and the offsets that they stand for."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.failure import RequestFailed
-from headrace.cli.position import Kind
 from headrace.cli.session import LOST
+from headrace.cli.termination import RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.cli.position import Position
     from headrace.cli.session import Session
+
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+AGO: Final = re.compile(r"-(\d+)([smhdw])")
+
+
+class Kind(StrEnum):
+    """How a place is said."""
+
+    START = "start"
+    END = "end"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A place in each partition of a topic."""
+
+    kind: Kind
+    value: int = 0
+    """The offset, or the time in milliseconds since 1970."""
+
+
+START: Final = Position(kind=Kind.START)
+END: Final = Position(kind=Kind.END)
+
+
+def read_position(text: str, *, now: datetime | None = None) -> Position:
+    """The place that `text` names. A time without a zone is local time.
+
+    >>> read_position("end").kind
+    <Kind.END: 'end'>
+    >>> read_position("42").value
+    42
+    >>> read_position("1970-01-01T00:00:01Z").value
+    1000
+    >>> read_position("-5m", now=datetime(1970, 1, 1, 0, 6, tzinfo=UTC)).value
+    60000
+    """
+    if text in (Kind.START, Kind.END):
+        return Position(kind=Kind(text))
+    if text.isascii() and text.isdigit():
+        return Position(kind=Kind.OFFSET, value=int(text))
+    ago = AGO.fullmatch(text)
+    if ago is not None:
+        span = timedelta(**{UNITS[ago[2]]: int(ago[1])})
+        return _at((now or datetime.now(UTC)) - span)
+    try:
+        return _at(datetime.fromisoformat(text).astimezone(UTC))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a place in a topic: write start, end, an offset such as 42, "
+            "a time such as 2026-01-31T12:00, or a time ago such as -5m (s, m, h, d, w)"
+        ) from None
+
+
+def _at(time: datetime) -> Position:
+    return Position(kind=Kind.TIME, value=max(0, int(time.timestamp() * 1000)))
+
 
 NONE_FOUND: Final = -1
 NO_ANSWER: Final = -1001
@@ -24,7 +84,7 @@ class OutOfRange(RequestFailed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class OffsetRange:
     """The offsets that a partition holds: from `start`, up to and without `end`."""
 
     start: int
@@ -35,47 +95,47 @@ Partition = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
 
-def read_extents(
+def read_offset_ranges(
     session: Session, partitions: Collection[Partition], *, committed_only: bool = False
-) -> dict[Partition, Extent]:
-    """The extents of partitions; with `committed_only` they end where an open transaction begins."""
+) -> dict[Partition, OffsetRange]:
+    """The offsets that partitions hold; with `committed_only` they end where an open transaction begins."""
     starts = _read(session, dict.fromkeys(partitions, _spec("earliest")), committed_only=committed_only)
     ends = _read(session, dict.fromkeys(partitions, _spec("latest")), committed_only=committed_only)
-    return {partition: Extent(start=starts[partition], end=ends[partition]) for partition in partitions}
+    return {partition: OffsetRange(start=starts[partition], end=ends[partition]) for partition in partitions}
 
 
 def resolve(
-    session: Session, position: Position, extents: Mapping[Partition, Extent]
+    session: Session, position: Position, ranges: Mapping[Partition, OffsetRange]
 ) -> dict[Partition, int]:
-    """The offset of `position` in each of the partitions whose extents are given.
+    """The offset of `position` in each of the partitions in `ranges`.
 
     A time means the first record of that time or later, and the end where there is none. An offset that one
     of the partitions does not hold is an error.
     """
     if position.kind is Kind.START:
-        return {partition: extent.start for partition, extent in extents.items()}
+        return {partition: held.start for partition, held in ranges.items()}
     if position.kind is Kind.END:
-        return {partition: extent.end for partition, extent in extents.items()}
+        return {partition: held.end for partition, held in ranges.items()}
     if position.kind is Kind.TIME:
-        return _at_time(session, position.value, extents)
-    for partition, extent in extents.items():
-        _check(position.value, partition, extent)
-    return dict.fromkeys(extents, position.value)
+        return _at_time(session, position.value, ranges)
+    for partition, held in ranges.items():
+        _check(position.value, partition, held)
+    return dict.fromkeys(ranges, position.value)
 
 
-def _at_time(session: Session, time_ms: int, extents: Mapping[Partition, Extent]) -> dict[Partition, int]:
-    found = _read(session, dict.fromkeys(extents, _spec("for_timestamp", time_ms)))
+def _at_time(session: Session, time_ms: int, ranges: Mapping[Partition, OffsetRange]) -> dict[Partition, int]:
+    found = _read(session, dict.fromkeys(ranges, _spec("for_timestamp", time_ms)))
     return {
-        partition: extents[partition].end if offset == NONE_FOUND else offset
+        partition: ranges[partition].end if offset == NONE_FOUND else offset
         for partition, offset in found.items()
     }
 
 
-def _check(offset: int, partition: Partition, extent: Extent) -> None:
-    if not extent.start <= offset <= extent.end:
+def _check(offset: int, partition: Partition, held: OffsetRange) -> None:
+    if not held.start <= offset <= held.end:
         topic, number = partition
         raise OutOfRange(
-            f"partition {number} of {topic!r} has no offset {offset}, but {extent.start} to {extent.end}.\n"
+            f"partition {number} of {topic!r} has no offset {offset}, but {held.start} to {held.end}.\n"
             "Choose an offset in between, or start, or end; --partition limits the choice to one."
         )
 

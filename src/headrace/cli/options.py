@@ -1,12 +1,56 @@
-"""The options and arguments that several commands share, each explained once."""
+"""Options and arguments that several commands share, and shell completion for topics and groups."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from headrace.cli.completion import complete_group, complete_topic
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.cli.session import Session
+
+PATIENCE_S: Final = 1.0
+"""A key press is not worth a longer wait."""
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics that begin with what was typed."""
+    from headrace.cli.topic_admin import topic_names
+
+    return _beginning_with(incomplete, topic_names, ctx)
+
+
+def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of consumer groups that begin with what was typed."""
+    from headrace.cli.group import group_names
+
+    return _beginning_with(incomplete, group_names, ctx)
+
+
+def complete_view(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of views that begin with what was typed."""
+
+    def view_names(session: Session) -> list[str]:
+        from headrace.feeds.catalogue import read_views
+
+        return list(read_views(session.cluster))
+
+    return _beginning_with(incomplete, view_names, ctx)
+
+
+def _beginning_with(typed: str, read_names: Callable[[Session], list[str]], ctx: typer.Context) -> list[str]:
+    from headrace.cli.session import connect
+
+    try:
+        with connect(ctx.params.get("broker"), timeout_s=PATIENCE_S) as session:
+            return [name for name in read_names(session) if name.startswith(typed)]
+    except HeadraceError:
+        return []
+
 
 Broker = Annotated[
     str | None,

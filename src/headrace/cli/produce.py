@@ -1,4 +1,4 @@
-"""`headrace produce`: records from standard input, one a line."""
+"""`headrace produce`: lines of standard input as records of a topic."""
 
 from __future__ import annotations
 
@@ -6,23 +6,119 @@ import os
 import stat
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.failure import Misuse, RequestFailed
-from headrace.cli.output import note, print_line
-from headrace.cli.progress import Progress
-from headrace.cli.record_input import ANY_PARTITION, BadLine, Headers, json_lines, plain_lines
+from headrace.cli.output import Progress, note, print_line
+from headrace.cli.record_input import ANY_PARTITION, Headers, MalformedLine, json_lines, plain_lines
 from headrace.cli.session import connect
+from headrace.cli.termination import RequestFailed
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.cli.record_input import NewRecord
-    from headrace.cli.sender import Sender, SendFailure
+    from confluent_kafka import KafkaError
+
+    from headrace.cli.record_input import InputRecord
+    from headrace.cli.session import Session
+
+POLL_EVERY: Final = 1000
+SMALLEST_LIMIT_BYTES: Final = 1000
+"""librdkafka takes no lower limit for a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFailure:
+    """Lines whose records were not stored, and why the first of them was not."""
+
+    line: int
+    last: int
+    """The last of the lines: records of one batch are refused together."""
+    reason: str
+
+
+class RecordSender:
+    """A producer for one topic. Unless `acks` is 0 or 1, records of a partition arrive once and in order."""
+
+    def __init__(
+        self, session: Session, topic: str, *, acks: str, compression: str, limit_bytes: int
+    ) -> None:
+        from confluent_kafka import KafkaException, Producer
+
+        self._topic = topic
+        self._refused = KafkaException
+        self._producer = Producer(self._config(session, acks, compression, limit_bytes))
+        self._sent = 0
+        self._failed = 0
+        self.failure: SendFailure | None = None
+
+    @property
+    def acknowledged(self) -> int:
+        """How many records the broker has, once `finish` has returned."""
+        return self._sent - self._failed
+
+    def send(self, line: int, record: InputRecord) -> None:
+        """Hand over the record of a line; this waits while too many are under way."""
+        self._sent += 1
+        try:
+            while not self._enqueue(line, record):
+                self._producer.poll(0.1)
+        except self._refused as fault:
+            self._note(line, fault.args[0], None)
+        if self._sent % POLL_EVERY == 0:
+            self._producer.poll(0)
+
+    def finish(self) -> None:
+        """Wait until every record has been acknowledged or has failed."""
+        # A finite wait in a loop, so that Ctrl-C is noticed.
+        while self._producer.flush(0.5):
+            pass
+
+    def _enqueue(self, line: int, record: InputRecord) -> bool:
+        try:
+            self._producer.produce(
+                self._topic,
+                record.value,
+                record.key,
+                partition=record.partition,
+                timestamp=record.timestamp_ms,
+                headers=record.headers,
+                on_delivery=partial(self._note, line),
+            )
+        except BufferError:
+            return False
+        return True
+
+    def _note(self, line: int, error: KafkaError | None, _: Any) -> None:
+        """Count a record that failed; librdkafka calls this for no other (`delivery.report.only.error`)."""
+        self._failed += 1
+        if error is None:
+            return
+        first = self.failure or SendFailure(line=line, last=line, reason=f"{error.str()} ({error.name()})")
+        self.failure = SendFailure(
+            line=min(line, first.line), last=max(line, first.last), reason=first.reason
+        )
+
+    @staticmethod
+    def _config(session: Session, acks: str, compression: str, limit_bytes: int) -> dict[str, Any]:
+        return session.client_config(
+            acks=acks,
+            compression_type=compression,
+            enable_idempotence=acks == "all",
+            # As the Java client and Headrace's own jobs choose, so that a key has one partition.
+            partitioner="murmur2_random",
+            delivery_report_only_error=True,
+            message_timeout_ms=int(session.timeout_s * 1000),
+            # Batches no larger than the topic takes, and a record that is too large is known by its line.
+            message_max_bytes=max(limit_bytes, SMALLEST_LIMIT_BYTES),
+            queue_buffering_max_messages=500_000,
+        )
 
 
 class Compression(StrEnum):
@@ -76,13 +172,12 @@ def produce(
     Example: echo 'alice:{"amount": 20}' | headrace produce orders --key-separator :
     """
     read = _line_reader(key, key_separator, _read_headers(header), partition, as_json=as_json)
-    from headrace.cli.sender import Sender
     from headrace.cli.topic_admin import choose_partitions, read_batch_limit
 
     with connect(broker) as session:
         choose_partitions(session, topic, () if partition is None else (partition,))
         limit_bytes = read_batch_limit(session, topic)
-        sender = Sender(
+        sender = RecordSender(
             session, topic, acks=acks.value, compression=compression.value, limit_bytes=limit_bytes
         )
         with _interruptible(sender):
@@ -91,7 +186,7 @@ def produce(
 
 
 @contextmanager
-def _interruptible(sender: Sender) -> Iterator[None]:
+def _interruptible(sender: RecordSender) -> Iterator[None]:
     """On Ctrl-C wait for what was sent already, and say how much it was."""
     try:
         yield
@@ -103,7 +198,7 @@ def _interruptible(sender: Sender) -> Iterator[None]:
 
 def _line_reader(
     key: str | None, separator: str | None, headers: Headers, partition: int | None, *, as_json: bool
-) -> Callable[[bytes], NewRecord]:
+) -> Callable[[bytes], InputRecord]:
     place = ANY_PARTITION if partition is None else partition
     if as_json and (key is not None or separator is not None):
         raise Misuse("--json lines carry their own keys: leave out --key and --key-separator.")
@@ -136,7 +231,7 @@ def _read_headers(pairs: list[str] | None) -> Headers:
 
 
 def _send_lines(
-    sender: Sender, lines: BinaryIO, read: Callable[[bytes], NewRecord], *, skip_blank: bool
+    sender: RecordSender, lines: BinaryIO, read: Callable[[bytes], InputRecord], *, skip_blank: bool
 ) -> None:
     """Send every line, up to the first that is no record or is not accepted."""
     if lines.isatty():
@@ -148,7 +243,7 @@ def _send_lines(
                 continue
             try:
                 sender.send(number, read(line.removesuffix(b"\n")))
-            except BadLine as fault:
+            except MalformedLine as fault:
                 bad = f"line {number} {fault}."
             if bad or sender.failure:
                 break
@@ -157,7 +252,7 @@ def _send_lines(
     _report(sender, bad)
 
 
-def _report(sender: Sender, bad: str | None) -> None:
+def _report(sender: RecordSender, bad: str | None) -> None:
     """Fail if a line was bad or a record was refused, with what is stored and what is not."""
     done = f"{_records(sender.acknowledged)} acknowledged; nothing from that line on was sent"
     if sender.failure is not None:

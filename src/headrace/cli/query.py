@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.failure import Misuse, RequestFailed
 from headrace.cli.output import note, print_json, print_table
 from headrace.cli.session import connect
+from headrace.cli.termination import RequestFailed
+from headrace.errors import Misuse
 from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:

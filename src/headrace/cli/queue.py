@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.completion import complete_topic
+from headrace.cli.options import complete_topic
 from headrace.cli.output import confirm, note, print_json, print_line, print_table
 from headrace.cli.session import connect
 
@@ -111,7 +111,7 @@ def redrive(
     Example: headrace queue redrive mailer --yes
     """
     from headrace.cli.queue_admin import choose_topic, count_dead
-    from headrace.cli.redrive import redrive as move
+    from headrace.cli.queue_admin import redrive as move
 
     with connect(broker) as session:
         chosen = choose_topic(session, group, topic)

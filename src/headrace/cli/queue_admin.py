@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.shares.dead_letters import DELIVERIES, OFFSET, PARTITION, REASON, dead_letter_topic
-from headrace.cli.failure import Misuse, RequestFailed
-from headrace.cli.offsets import Extent, read_extents
-from headrace.cli.reader import Reader
+from headrace.broker.shares.dead_letters import (
+    DELIVERIES,
+    NAMES,
+    OFFSET,
+    PARTITION,
+    REASON,
+    dead_letter_topic,
+)
+from headrace.broker.shares.wishes import DELAY_MS, DELIVER_AT, ONLY_GROUP
+from headrace.cli.offsets import OffsetRange, read_offset_ranges
+from headrace.cli.reader import TopicReader
+from headrace.cli.termination import RequestFailed
 from headrace.client.errors import RequestRefused
 from headrace.client.groups import fetch_offsets
 from headrace.client.partition import TopicPartition
@@ -20,17 +28,18 @@ from headrace.client.share_groups import (
     list_share_groups,
     share_progress,
 )
+from headrace.errors import Misuse
 from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from confluent_kafka import Message
+    from confluent_kafka import Message, Producer
 
     from headrace.cli.session import Session
     from headrace.client.share_groups import ShareProgress
 
-REDRIVER: Final = "headrace-redrive"
+REDRIVE_GROUP: Final = "headrace-redrive"
 """The group that remembers how far dead letters have gone back to their queue."""
 
 
@@ -176,31 +185,31 @@ def choose_topic(session: Session, group: str, topic: str | None) -> str:
     raise UnknownQueue(f"share group {group!r} does not read {topic!r}; it reads {names}.")
 
 
-def dead_extent(session: Session, topic: str, group: str) -> Extent:
+def dead_letter_range(session: Session, topic: str, group: str) -> OffsetRange:
     """The offsets of a queue's dead letters that have not gone back; none when there is no such topic."""
     name = dead_letter_topic(topic, group)
     if name not in session.cluster.topics([name]):
-        return Extent(start=0, end=0)
+        return OffsetRange(start=0, end=0)
     place = TopicPartition(name, 0)
-    extent = read_extents(session, [(name, 0)])[name, 0]
-    redriven = fetch_offsets(session.cluster, REDRIVER, [place]).get(place, 0)
-    return Extent(start=min(max(extent.start, redriven), extent.end), end=extent.end)
+    held = read_offset_ranges(session, [(name, 0)])[name, 0]
+    redriven = fetch_offsets(session.cluster, REDRIVE_GROUP, [place]).get(place, 0)
+    return OffsetRange(start=min(max(held.start, redriven), held.end), end=held.end)
 
 
 def count_dead(session: Session, topic: str, group: str) -> int:
     """How many dead letters a queue has."""
-    extent = dead_extent(session, topic, group)
-    return extent.end - extent.start
+    held = dead_letter_range(session, topic, group)
+    return held.end - held.start
 
 
 def read_dead(session: Session, topic: str, group: str, count: int | None = None) -> Iterator[list[Message]]:
     """The dead letters of a queue, batch by batch, the oldest first."""
-    extent = dead_extent(session, topic, group)
-    if extent.start >= extent.end:
+    held = dead_letter_range(session, topic, group)
+    if held.start >= held.end:
         return
-    reader = Reader(session, dead_letter_topic(topic, group), group=None, until={0: extent.end})
+    reader = TopicReader(session, dead_letter_topic(topic, group), group=None, until={0: held.end})
     try:
-        reader.assign({0: extent.start})
+        reader.assign({0: held.start})
         yield from reader.batches(count)
     finally:
         reader.close()
@@ -232,3 +241,59 @@ def _text(data: bytes | str | None) -> str | None:
         return data.decode()
     except UnicodeDecodeError:
         return repr(data)
+
+
+DROPPED: Final = NAMES | {DELAY_MS, DELIVER_AT, ONLY_GROUP}
+"""Headers that a letter does not take back: it has waited long enough, and begins anew."""
+
+
+def redrive(session: Session, topic: str, group: str, count: int | None) -> Iterator[int]:
+    """Move dead letters back, batch by batch; gives how many were moved in each.
+
+    A letter goes to the partition that it came from, and to this group alone: other share groups of the topic
+    pass it over. Then it is deleted from the dead letters.
+    """
+    from confluent_kafka import Producer
+
+    name = dead_letter_topic(topic, group)
+    producer = Producer(session.client_config(transactional_id=f"{REDRIVE_GROUP}.{name}"))
+    with session.asking(f"move the dead letters of {group!r}"):
+        producer.init_transactions(session.timeout_s)
+        for batch in read_dead(session, topic, group, count):
+            _move(session, producer, topic, group, batch)
+            _delete(session, name, _next(batch))
+            yield len(batch)
+
+
+def _move(session: Session, producer: Producer, topic: str, group: str, batch: list[Message]) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    producer.begin_transaction()
+    for letter in batch:
+        headers: list[Any] = [header for header in letter.headers() or () if header[0] not in DROPPED]
+        origin = dict(letter.headers() or ()).get(PARTITION)
+        producer.produce(
+            topic,
+            letter.value(),
+            letter.key(),
+            partition=int(origin) if origin else -1,
+            headers=[*headers, (ONLY_GROUP, group.encode())],
+        )
+    # A consumer that reads nothing: it only stands for the group in whose name the offsets are kept.
+    keeper = Consumer(session.client_config(group_id=REDRIVE_GROUP))
+    try:
+        reached = TopicPartition(dead_letter_topic(topic, group), 0, _next(batch))
+        producer.send_offsets_to_transaction([reached], keeper.consumer_group_metadata(), session.timeout_s)
+        producer.commit_transaction(session.timeout_s)
+    finally:
+        keeper.close()
+
+
+def _next(batch: list[Message]) -> int:
+    return (batch[-1].offset() or 0) + 1
+
+
+def _delete(session: Session, name: str, end: int) -> None:
+    from confluent_kafka import TopicPartition
+
+    session.ask_about("delete_records", TopicPartition(name, 0, end), f"drop what went back from {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.failure import RequestFailed
+from headrace.cli.termination import RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 BATCH: Final = 10_000
 POLL_S: Final = 0.1
 """How long a batch may gather, and how soon Ctrl-C is noticed."""
-LONE_READER: Final = "headrace-consume"
+NO_GROUP: Final = "headrace-consume"
 """librdkafka insists on a group id; without a subscription nothing is done under it."""
 
 
-class Reader:
+class TopicReader:
     """Records of one topic, in the order of each partition.
 
     `until` gives, for each partition, the offset before which to stop; without it reading goes on for ever.
@@ -155,7 +155,7 @@ class Reader:
 
     def _config(self, more: Mapping[str, Any]) -> dict[str, Any]:
         return self._session.client_config(
-            group_id=self._group or LONE_READER,
+            group_id=self._group or NO_GROUP,
             enable_auto_commit=self._group is not None,
             auto_commit_interval_ms=1000,
             enable_auto_offset_store=False,

@@ -22,16 +22,16 @@ NOW: Final = 0
 FIELDS: Final = frozenset(
     {"value", "value_base64", "key", "key_base64", "headers", "headers_base64", "partition", "timestamp"}
 )
-IGNORED: Final = frozenset({"topic", "offset"})
+IGNORED_FIELDS: Final = frozenset({"topic", "offset"})
 """What `consume --json` prints and a new record gets anew."""
-KNOWN: Final = FIELDS | IGNORED
+ALL_FIELDS: Final = FIELDS | IGNORED_FIELDS
 
 
-class BadLine(ValueError):
+class MalformedLine(ValueError):
     """A line that is not a record. Its message is the reason, to be put after "line 7"."""
 
 
-class NewRecord(NamedTuple):
+class InputRecord(NamedTuple):
     """A record to be sent. A tuple, because there is one for every line of the input."""
 
     value: bytes | None
@@ -43,28 +43,28 @@ class NewRecord(NamedTuple):
 
 def plain_lines(
     *, key: bytes | None, separator: bytes | None, headers: Headers, partition: int
-) -> Callable[[bytes], NewRecord]:
+) -> Callable[[bytes], InputRecord]:
     """A reader of lines that are values, or, where a separator is given, keys and values."""
     same = headers or None
 
-    def read(line: bytes) -> NewRecord:
-        return NewRecord(line, key, same, partition)
+    def read(line: bytes) -> InputRecord:
+        return InputRecord(line, key, same, partition)
 
-    def read_with_key(line: bytes) -> NewRecord:
+    def read_with_key(line: bytes) -> InputRecord:
         found, between, value = line.partition(separator or b"")
         if not between:
-            raise BadLine(f"has no {(separator or b'').decode()!r} between a key and a value")
-        return NewRecord(value, found, same, partition)
+            raise MalformedLine(f"has no {(separator or b'').decode()!r} between a key and a value")
+        return InputRecord(value, found, same, partition)
 
     return read_with_key if separator else read
 
 
-def json_lines(*, headers: Headers, partition: int) -> Callable[[bytes], NewRecord]:
+def json_lines(*, headers: Headers, partition: int) -> Callable[[bytes], InputRecord]:
     """A reader of lines that are JSON objects; what is given here holds where a line says nothing else."""
 
-    def read(line: bytes) -> NewRecord:
+    def read(line: bytes) -> InputRecord:
         fields = _object(line)
-        return NewRecord(
+        return InputRecord(
             value=_content(fields, "value"),
             key=_content(fields, "key") if "key" in fields or "key_base64" in fields else None,
             headers=[*headers, *_headers(fields)] or None,
@@ -79,15 +79,17 @@ def _object(line: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(line)
     except json.JSONDecodeError as fault:
-        raise BadLine(f"is not JSON: {fault.msg} (column {fault.colno})") from fault
+        raise MalformedLine(f"is not JSON: {fault.msg} (column {fault.colno})") from fault
     except UnicodeDecodeError as fault:
-        raise BadLine(f"is not JSON, for it is not UTF-8 (byte {fault.start})") from fault
+        raise MalformedLine(f"is not JSON, for it is not UTF-8 (byte {fault.start})") from fault
     if not isinstance(fields, dict):
-        raise BadLine('is not a JSON object: write {"value": …}')
-    if not fields.keys() <= KNOWN:
-        name = min(fields.keys() - KNOWN)
+        raise MalformedLine('is not a JSON object: write {"value": …}')
+    if not fields.keys() <= ALL_FIELDS:
+        name = min(fields.keys() - ALL_FIELDS)
         known = ", ".join(sorted(FIELDS))
-        raise BadLine(f"has an unknown field {name!r}.{did_you_mean(name, FIELDS)} The fields are {known}")
+        raise MalformedLine(
+            f"has an unknown field {name!r}.{did_you_mean(name, FIELDS)} The fields are {known}"
+        )
     return fields
 
 
@@ -95,11 +97,11 @@ def _content(fields: Mapping[str, Any], name: str) -> bytes | None:
     """The bytes of a key or a value: text as it is, other JSON as JSON, base64 as the bytes it stands for."""
     coded = f"{name}_base64"
     if name in fields and coded in fields:
-        raise BadLine(f"has both {name!r} and {coded!r}: one of them is enough")
+        raise MalformedLine(f"has both {name!r} and {coded!r}: one of them is enough")
     if coded in fields:
         return _decoded(fields[coded], coded)
     if name not in fields:
-        raise BadLine(f"has no {name!r}: write null for a record without one, which deletes its key")
+        raise MalformedLine(f"has no {name!r}: write null for a record without one, which deletes its key")
     content = fields[name]
     if content is None:
         return None
@@ -123,7 +125,7 @@ def _headers(fields: Mapping[str, Any]) -> Headers:
 def _pairs(fields: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
     named = fields.get(name, {})
     if not isinstance(named, dict):
-        raise BadLine(f'has {name!r} that are not an object: write {{"name": "value"}}')
+        raise MalformedLine(f'has {name!r} that are not an object: write {{"name": "value"}}')
     return [
         (header, value)
         for header, values in named.items()
@@ -135,7 +137,7 @@ def _header_text(value: Any, name: str) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise BadLine(f"has a header {name!r} that is not text")
+        raise MalformedLine(f"has a header {name!r} that is not text")
     return _encoded(value, f"header {name}")
 
 
@@ -143,7 +145,7 @@ def _encoded(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as fault:
-        raise BadLine(f"has a {name!r} that is not Unicode: {fault.reason}") from fault
+        raise MalformedLine(f"has a {name!r} that is not Unicode: {fault.reason}") from fault
 
 
 def _decoded(text: Any, name: str) -> bytes | None:
@@ -152,12 +154,12 @@ def _decoded(text: Any, name: str) -> bytes | None:
     try:
         return b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError) as fault:
-        raise BadLine(f"has a {name!r} that is not base64: {fault}") from fault
+        raise MalformedLine(f"has a {name!r} that is not base64: {fault}") from fault
 
 
 def _natural(value: Any, name: str, *, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
-        raise BadLine(f"has a {name!r} that is not a whole number: {value!r}")
+        raise MalformedLine(f"has a {name!r} that is not a whole number: {value!r}")
     return value
 
 
@@ -167,4 +169,6 @@ def _timestamp_ms(value: Any) -> int:
     try:
         return int(datetime.fromisoformat(value).timestamp() * 1000)
     except ValueError as fault:
-        raise BadLine(f"has a 'timestamp' that is neither milliseconds nor an ISO time: {fault}") from fault
+        raise MalformedLine(
+            f"has a 'timestamp' that is neither milliseconds nor an ISO time: {fault}"
+        ) from fault

@@ -1,4 +1,4 @@
-"""A command's conversation with a broker, by librdkafka or by our own client."""
+"""The connection of a command to a broker, by librdkafka or the raw client, and how its address is found."""
 
 from __future__ import annotations
 
@@ -7,19 +7,35 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from headrace.cli.failure import RequestFailed
-from headrace.cli.settings import broker_address
+from headrace.cli.termination import RequestFailed
 from headrace.client.errors import BrokerUnreachable
 from headrace.client.retry import attempts
+from headrace.settings import BrokerAddress, Said, Settings, read_broker_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from confluent_kafka import KafkaError
 
     from headrace.cli.librdkafka import AdminClient
-    from headrace.cli.settings import BrokerAddress
     from headrace.client.cluster import Cluster
+
+DEFAULT: Final = Said("127.0.0.1:9092", "the default")
+
+
+def broker_address(
+    option: str | None, *, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> BrokerAddress:
+    """The address that counts, given the value of `--broker`.
+
+    The environment and the current folder are those of the process, unless others are given.
+    """
+    if option is not None:  # nothing else needs to be right then, not even the file
+        return read_broker_address(Said(option, "from --broker"))
+    named = Settings.read(environment=environment, folder=folder).broker()
+    return named or read_broker_address(DEFAULT)
+
 
 Answer = TypeVar("Answer")
 

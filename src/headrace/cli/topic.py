@@ -2,21 +2,88 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.completion import complete_topic
-from headrace.cli.failure import Misuse, RequestFailed
+from headrace.cli.options import complete_topic
 from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
 from headrace.cli.session import connect
+from headrace.cli.termination import RequestFailed
 from headrace.cli.topic_admin import TopicConfig, is_internal
-from headrace.cli.topic_overflow import STATUS, PartitionOverflow, print_overflow, read_overflow
+from headrace.errors import Misuse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from headrace.cli.session import Session
+    from headrace.cli.topic_admin import TopicConfig
+
+STATUS: Final = "headrace.overflow.status"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOverflow:
+    """One partition: what counts against its bound, and what became of records since the broker started."""
+
+    partition: int
+    backlog_records: int
+    backlog_bytes: int
+    full_percent: float
+    slowest_group: str | None
+    dropped_records: int
+    refused_records: int
+    timed_out_records: int
+    waiting_batches: int
+
+
+def read_overflow(configs: Iterable[TopicConfig]) -> tuple[PartitionOverflow, ...]:
+    """What the broker says about the topic's bound; nothing when it has none, or is Apache Kafka's."""
+    text = next((config.value for config in configs if config.name == STATUS), None)
+    if text is None:
+        return ()
+    known = PartitionOverflow.__dataclass_fields__
+    return tuple(
+        PartitionOverflow(**{name: value for name, value in found.items() if name in known})
+        for found in json.loads(text)
+    )
+
+
+def print_overflow(partitions: Sequence[PartitionOverflow]) -> None:
+    """The table of a topic with a bound."""
+    print_line("")
+    rows = [
+        (
+            part.partition,
+            f"{part.full_percent:g} %",
+            part.backlog_records,
+            size_text(part.backlog_bytes),
+            part.slowest_group,
+            part.dropped_records,
+            part.refused_records,
+            part.waiting_batches,
+            part.timed_out_records,
+        )
+        for part in partitions
+    ]
+    print_table(
+        [
+            "partition",
+            "full",
+            "backlog",
+            "size",
+            "slowest group",
+            "dropped",
+            "refused",
+            "waiting",
+            "timed out",
+        ],
+        rows,
+    )
+
 
 commands = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
@@ -203,11 +270,11 @@ def delete(
 def describe_topic(session: Session, topic: str) -> TopicDescription:
     """What the brokers know about a topic."""
     from headrace.cli import topic_admin
-    from headrace.cli.offsets import read_extents
+    from headrace.cli.offsets import read_offset_ranges
     from headrace.client.log_dirs import partition_sizes
 
     places = topic_admin.find_partitions(session, topic)
-    extents = read_extents(session, [(topic, place.partition) for place in places])
+    ranges = read_offset_ranges(session, [(topic, place.partition) for place in places])
     sizes = partition_sizes(session.cluster, topic, [place.partition for place in places])
     partitions = tuple(
         PartitionDescription(
@@ -215,8 +282,8 @@ def describe_topic(session: Session, topic: str) -> TopicDescription:
             leader=place.leader,
             replicas=place.replicas,
             in_sync=place.in_sync,
-            start=extents[topic, place.partition].start,
-            end=extents[topic, place.partition].end,
+            start=ranges[topic, place.partition].start,
+            end=ranges[topic, place.partition].end,
             size_bytes=sizes.get(place.partition),
         )
         for place in places

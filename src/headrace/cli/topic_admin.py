@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.failure import RequestFailed
+from headrace.cli.termination import RequestFailed
 from headrace.client.retry import attempts
 from headrace.suggestion import did_you_mean
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 BATCH_LIMIT: Final = "max.message.bytes"
-KAFKAS_BATCH_LIMIT_BYTES: Final = 1_048_588
+DEFAULT_BATCH_LIMIT_BYTES: Final = 1_048_588
 SETTLING_S: Final = 5.0
-BROKERS_CHOICE: Final = -1
+BROKER_DEFAULT: Final = -1
 """What CreateTopics takes for "as the broker is configured"."""
 
 
@@ -35,7 +35,7 @@ class TopicListing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlace:
+class PartitionReplicas:
     """Which brokers hold a partition."""
 
     partition: int
@@ -76,7 +76,7 @@ def list_topics(session: Session) -> list[TopicListing]:
     ]
 
 
-def find_partitions(session: Session, topic: str) -> list[PartitionPlace]:
+def find_partitions(session: Session, topic: str) -> list[PartitionReplicas]:
     """The partitions of a topic. One that does not exist is an error, and does not come to be by asking."""
     # Asking for all topics and not for this one: a broker may create a topic that is asked for by name.
     found = _metadata(session)
@@ -118,7 +118,7 @@ def read_batch_limit(session: Session, topic: str) -> int:
         configs = {config.name: config.value for config in read_configs(session, topic)}
     except RequestFailed:  # who may write to a topic may not always see its settings
         configs = {}
-    return int(configs.get(BATCH_LIMIT) or KAFKAS_BATCH_LIMIT_BYTES)
+    return int(configs.get(BATCH_LIMIT) or DEFAULT_BATCH_LIMIT_BYTES)
 
 
 def create_topic(
@@ -129,8 +129,8 @@ def create_topic(
 
     new = NewTopic(
         topic,
-        num_partitions=partitions or BROKERS_CHOICE,
-        replication_factor=replicas or BROKERS_CHOICE,
+        num_partitions=partitions or BROKER_DEFAULT,
+        replication_factor=replicas or BROKER_DEFAULT,
         config=dict(configs),
     )
     session.ask_about("create_topics", new, f"create topic {topic!r}")
@@ -180,8 +180,8 @@ def _await_leaders(session: Session, topic: str) -> None:
             return
 
 
-def _place(partition: Any) -> PartitionPlace:
-    return PartitionPlace(
+def _place(partition: Any) -> PartitionReplicas:
+    return PartitionReplicas(
         partition=partition.id,
         leader=None if partition.leader < 0 else partition.leader,
         replicas=tuple(partition.replicas),

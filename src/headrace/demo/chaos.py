@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.demo.shop import Site
+    from headrace.demo.shop import DemoServers
     from headrace.demo.worker import Worker
     from headrace.streams.runner import Runner
     from headrace.testing.redis import RedisServer
@@ -32,12 +32,17 @@ class Chaos:
     """
 
     def __init__(
-        self, site: Site, workers: Sequence[Worker], *, every_s: float = EVERY_S, seed: int | None = None
+        self,
+        servers: DemoServers,
+        workers: Sequence[Worker],
+        *,
+        every_s: float = EVERY_S,
+        seed: int | None = None,
     ) -> None:
         self._parts: dict[str, Callable[[], None]] = {
-            "the broker": site.broker.restart,
-            "PostgreSQL": site.database.restart,
-            "Redis": partial(_restart, site.cache),
+            "the broker": servers.broker.restart,
+            "PostgreSQL": servers.database.restart,
+            "Redis": partial(_restart, servers.cache),
             "every Python process of Spark": kill_python_workers,
             **{f"the worker {worker.name}": worker.kill for worker in workers},
         }

@@ -1,4 +1,4 @@
-"""The check of the demo: what was done in the world, and what has come of it, side by side.
+"""The check of the demo: what was done in the simulator, and what has come of it, side by side.
 
 It can be asked at any time. While the shop is open some things are under way; in the end all must be there,
 once. What is wrong is wrong at any time: doubled, or not what it should be.
@@ -6,18 +6,20 @@ once. What is wrong is wrong at any time: doubled, or not what it should be.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import threading
+import time
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from headrace.demo.outcome import STOCK
+from headrace.demo.outputs import CAPTURED, STOCK, ExternalRows, product_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
-    from headrace.demo.outcome import Outcome
-    from headrace.demo.world import World
+    from headrace.demo.outputs import ExternalReader, OutputTopics
+    from headrace.demo.simulator import ShopSimulator
 
 LAST: Final = "next-day"
 """The order that only lets time pass."""
@@ -26,8 +28,8 @@ WINDOWS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A claim, how much of it is there, and how much is wrong."""
+class CheckResult:
+    """A claim about the results: how many were expected, how many were found, how many are wrong."""
 
     claim: str
     expected: int
@@ -36,74 +38,56 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether all is there, and nothing wrong."""
+        """Whether everything expected was found, and nothing is wrong."""
         return self.found == self.expected and not self.wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copies:
-    """What other systems than the log hold, read at one moment."""
-
-    revenue: Mapping[tuple[datetime, int], tuple[int, int]]
-    """Orders and cents of each minute and product, in PostgreSQL."""
-    status: Mapping[str, bool]
-    """Whether each order is paid, in PostgreSQL."""
-    products: Mapping[int, tuple[Any, ...]]
-    """The products with their categories, as the database itself joins them."""
-    indexed: Mapping[int, tuple[Any, ...]]
-    cached: Mapping[int, tuple[Any, ...]]
-    spend: Mapping[int, int]
-    """What Redis has of each customer."""
-    mails: frozenset[str]
-    """The orders of the mails in the mailbox."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CheckInput:
     """What happened, and all that has come of it."""
 
-    world: World
-    outcome: Outcome
-    copies: Copies
+    simulator: ShopSimulator
+    outputs: OutputTopics
+    external: ExternalRows
 
 
-def findings(seen: Seen) -> list[Finding]:
+def run_checks(seen: CheckInput) -> list[CheckResult]:
     """Everything that is claimed."""
     return [check(seen) for check in CHECKS]
 
 
-def _status(seen: Seen) -> Finding:
-    status = {key: bool(row.get("paid")) for key, row in list(seen.outcome.status.items()) if key != LAST}
-    wrong = sum(is_paid != (key in seen.world.paid) for key, is_paid in status.items())
-    return Finding(
+def _status(seen: CheckInput) -> CheckResult:
+    status = {key: bool(row.get("paid")) for key, row in list(seen.outputs.status.items()) if key != LAST}
+    wrong = sum(is_paid != (key in seen.simulator.paid) for key, is_paid in status.items())
+    return CheckResult(
         claim="orders are paid or unpaid, in log and PostgreSQL",
-        expected=len(seen.world.orders),
-        found=sum(seen.copies.status.get(key) == is_paid for key, is_paid in status.items()),
-        wrong=wrong + seen.outcome.doubled["order_status"],
+        expected=len(seen.simulator.orders),
+        found=sum(seen.external.status.get(key) == is_paid for key, is_paid in status.items()),
+        wrong=wrong + seen.outputs.doubled["order_status"],
     )
 
 
-def _revenue(seen: Seen) -> Finding:
+def _revenue(seen: CheckInput) -> CheckResult:
     truth: dict[tuple[datetime, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for order in list(seen.world.orders.values()):
+    for order in list(seen.simulator.orders.values()):
         window = order.at.replace(second=0, microsecond=0), order.product
         count, cents = truth[window]
         truth[window] = count + 1, cents + order.amount
-    return Finding(
+    return CheckResult(
         claim="orders are in their minute's revenue",
-        expected=len(seen.world.orders),
-        found=sum(count for count, _ in seen.copies.revenue.values()),
-        wrong=sum(truth[window] != sums for window, sums in seen.copies.revenue.items()),
+        expected=len(seen.simulator.orders),
+        found=sum(count for count, _ in seen.external.revenue.values()),
+        wrong=sum(truth[window] != sums for window, sums in seen.external.revenue.items()),
     )
 
 
-def _hot(seen: Seen) -> Finding:
+def _hot(seen: CheckInput) -> CheckResult:
     truth: Counter[tuple[datetime, int]] = Counter()
-    for click in list(seen.world.clicks.values()):
+    for click in list(seen.simulator.clicks.values()):
         minute = click.at.replace(second=0, microsecond=0)
         truth.update((minute - timedelta(minutes=back), click.product) for back in range(WINDOWS))
-    found = Counter(dict(seen.outcome.hot)) + Counter(seen.outcome.late)
-    return Finding(
+    found = Counter(dict(seen.outputs.hot)) + Counter(seen.outputs.late)
+    return CheckResult(
         claim="times that clicks are in a window, or late",
         expected=truth.total(),
         found=found.total(),
@@ -111,79 +95,77 @@ def _hot(seen: Seen) -> Finding:
     )
 
 
-def _visits(seen: Seen) -> Finding:
-    visits = {number: row for number, row in list(seen.outcome.visits.items()) if number}
-    wrong = sum((row.get("city") or "") != seen.world.clicks[number].city for number, row in visits.items())
-    return Finding(
+def _visits(seen: CheckInput) -> CheckResult:
+    visits = {number: row for number, row in list(seen.outputs.visits.items()) if number}
+    wrong = sum(
+        (row.get("city") or "") != seen.simulator.clicks[number].city for number, row in visits.items()
+    )
+    return CheckResult(
         claim="clicks met the profile of that moment",
-        expected=len(seen.world.clicks),
+        expected=len(seen.simulator.clicks),
         found=len(visits),
-        wrong=wrong + seen.outcome.doubled["visits"],
+        wrong=wrong + seen.outputs.doubled["visits"],
     )
 
 
-def _spend(seen: Seen) -> Finding:
+def _spend(seen: CheckInput) -> CheckResult:
     by_customer = defaultdict(list)
-    for order in list(seen.world.orders.values()):
+    for order in list(seen.simulator.orders.values()):
         by_customer[order.customer].append(order)
     truth = {}
     for customer, orders in by_customer.items():
         begin = orders[-1].at - timedelta(minutes=10)
         truth[customer] = sum(order.amount for order in orders if order.at > begin)
-    return Finding(
+    return CheckResult(
         claim="customers have their spend, in Redis and view",
         expected=len(truth),
         found=sum(
-            seen.outcome.spend.get(key) == seen.copies.spend.get(key) == cents for key, cents in truth.items()
+            seen.outputs.spend.get(key) == seen.external.spend.get(key) == cents
+            for key, cents in truth.items()
         ),
     )
 
 
-def _catalogue(seen: Seen) -> Finding:
-    viewed = {number: product_of(row) for number, row in seen.outcome.catalogue.items()}
-    return Finding(
+def _catalogue(seen: CheckInput) -> CheckResult:
+    viewed = {number: product_of(row) for number, row in seen.outputs.catalogue.items()}
+    return CheckResult(
         claim="products are the same in index, cache and view",
-        expected=len(seen.copies.products),
+        expected=len(seen.external.products),
         found=sum(
-            seen.copies.indexed.get(number) == seen.copies.cached.get(number) == viewed.get(number) == row
-            for number, row in seen.copies.products.items()
+            seen.external.indexed.get(number) == seen.external.cached.get(number) == viewed.get(number) == row
+            for number, row in seen.external.products.items()
         ),
     )
 
 
-def _stock(seen: Seen) -> Finding:
-    return Finding(
+def _stock(seen: CheckInput) -> CheckResult:
+    return CheckResult(
         claim="orders have their piece of the stock",
-        expected=len(seen.world.orders),
-        found=len(seen.outcome.reserved - {LAST}),
-        wrong=seen.outcome.oversold + seen.outcome.doubled[STOCK],
+        expected=len(seen.simulator.orders),
+        found=len(seen.outputs.reserved - {LAST}),
+        wrong=seen.outputs.oversold + seen.outputs.doubled[STOCK],
     )
 
 
-def _mails(seen: Seen) -> Finding:
-    mails, dead = seen.copies.mails - {LAST}, seen.outcome.dead_mails - {LAST}
-    return Finding(
+def _mails(seen: CheckInput) -> CheckResult:
+    mails, dead = seen.external.mails - {LAST}, seen.outputs.dead_mails - {LAST}
+    return CheckResult(
         claim="orders have a mail, or a dead letter",
-        expected=len(seen.world.orders),
+        expected=len(seen.simulator.orders),
         found=len(mails | dead),
-        wrong=len(mails & dead) + seen.outcome.doubled["order_status.mailer.dead"],
+        wrong=len(mails & dead) + seen.outputs.doubled["order_status.mailer.dead"],
     )
 
 
-def _garbled(seen: Seen) -> Finding:
-    return Finding(
+def _garbled(seen: CheckInput) -> CheckResult:
+    return CheckResult(
         claim="garbled clicks are dead letters",
-        expected=seen.world.garbled,
-        found=seen.outcome.records["hot_products.dead"],
+        expected=seen.simulator.garbled,
+        found=seen.outputs.records["hot_products.dead"],
     )
 
 
-def product_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A product with its category, as all copies are compared."""
-    return row["name"], int(row["price"]), row["title"]
-
-
-CHECKS: Final[tuple[Callable[[Seen], Finding], ...]] = (
+CHECKS: Final[tuple[Callable[[CheckInput], CheckResult], ...]] = (
     _status,
     _revenue,
     _hot,
@@ -194,3 +176,58 @@ CHECKS: Final[tuple[Callable[[Seen], Finding], ...]] = (
     _mails,
     _garbled,
 )
+
+
+EVERY_S: Final = 0.5
+RATE_S: Final = 5.0
+
+
+class CheckMonitor(threading.Thread):
+    """Runs the checks twice a second, from `start` to `close`."""
+
+    def __init__(self, simulator: ShopSimulator, outputs: OutputTopics, external: ExternalReader) -> None:
+        super().__init__(name="watch", daemon=True)
+        self.results: Sequence[CheckResult] = ()
+        self.rates: dict[str, float] = {}
+        """Records a second of each topic over the last seconds, and `mails`, and `changes` of tables."""
+        self._simulator = simulator
+        self._outputs = outputs
+        self._external = external
+        self._closing = threading.Event()
+        self._counts: deque[tuple[float, dict[str, int]]] = deque()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all results are there, and none is wrong."""
+        return bool(self.results) and all(result.holds for result in self.results)
+
+    def run(self) -> None:
+        """Run the checks until `close`."""
+        while not self._closing.wait(EVERY_S):
+            self.update()
+
+    def update(self) -> None:
+        """Run the checks once, and measure the rates."""
+        external = self._external.read()
+        self.results = run_checks(
+            CheckInput(simulator=self._simulator, outputs=self._outputs, external=external)
+        )
+        counts = dict(self._outputs.records)
+        counts["mails"] = len(external.mails)
+        counts["changes"] = sum(counts.get(topic, 0) for topic in CAPTURED)
+        self._measure(counts)
+
+    def _measure(self, counts: dict[str, int]) -> None:
+        now_s = time.monotonic()
+        self._counts.append((now_s, counts))
+        while self._counts[0][0] < now_s - RATE_S:
+            self._counts.popleft()
+        begin_s, before = self._counts[0]
+        passed_s = max(now_s - begin_s, EVERY_S)
+        self.rates = {name: (count - before.get(name, 0)) / passed_s for name, count in counts.items()}
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._closing.set()
+        if self.is_alive():
+            self.join()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from headrace.demo.mailbox import REFUSED
+from headrace.demo.mail_server import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ class ShopDatabase:
         self._url = url
         self._connection = psycopg.connect(url)
 
-    def open_shop(self, at: datetime) -> None:
+    def create_shop(self, at: datetime) -> None:
         """Make the tables, with what the shop has in the beginning."""
         with self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.execute(_TABLES)

@@ -1,26 +1,76 @@
-"""The page of the demo, on this machine only: its files, the change feeds of its views, and what is live.
-
-GET /                    the page; /page.css and /page.js belong to it
-GET /changes/revenue     a change feed, as `headrace changes --http` serves it
-GET /live                the state of the whole, twice a second, as server-sent events
-"""
+"""The state of the whole as the page is told it: one document, made whenever it is asked for."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from headrace.demo.checks import LAST
+from headrace.demo.database import CUSTOMERS
 from headrace.feeds.events import STREAM_HEAD
 from headrace.feeds.server import ChangeServer, Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from headrace.demo.checks import CheckMonitor
+    from headrace.demo.mail_server import MailServer
+    from headrace.demo.outputs import OutputTopics
+    from headrace.demo.simulator import ShopClock, ShopSimulator
     from headrace.feeds.request import Request
+    from headrace.streams.report import Report
+
+SHOWN_MAILS: Final = 8
+
+
+class PageState:
+    """The state that the web page shows; the display sets the news and the reports."""
+
+    def __init__(
+        self,
+        simulator: ShopSimulator,
+        outputs: OutputTopics,
+        watch: CheckMonitor,
+        mailbox: MailServer,
+        clock: ShopClock,
+    ) -> None:
+        self.news = "Spark starts …"
+        self.reports: Sequence[Report] = ()
+        self._simulator = simulator
+        self._outputs = outputs
+        self._watch = watch
+        self._mailbox = mailbox
+        self._clock = clock
+
+    def document(self) -> dict[str, Any]:
+        """The state as a JSON document."""
+        status = [row for key, row in list(self._outputs.status.items()) if key != LAST]
+        paid = sum(bool(row.get("paid")) for row in status)
+        mails = list(self._mailbox.mails.values())
+        return {
+            "clock": f"{self._clock.now():%H:%M}",
+            "news": self.news,
+            "customers": CUSTOMERS,
+            "paid": paid,
+            "unpaid": len(status) - paid,
+            "waiting": max(len(self._simulator.orders) - len(status), 0),
+            "late": len(self._outputs.late_clicks),
+            "mails": len(mails),
+            "dead": len(self._outputs.dead_mails),
+            "newest_mails": [
+                (str(mail["To"]).partition("@")[0], str(mail["Subject"]))
+                for mail in islice(reversed(mails), SHOWN_MAILS)
+            ],
+            "rates": {topic: round(rate, 1) for topic, rate in self._watch.rates.items()},
+            "results": [asdict(result) for result in self._watch.results],
+            "jobs": [{"job": report.job, "batch_ms": report.batch_ms} for report in self.reports],
+        }
+
 
 HOST: Final = "127.0.0.1"
 EVERY_S: Final = 0.5
@@ -34,7 +84,7 @@ POLICY: Final = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src '
 
 @dataclass(slots=True)
 class PageServer(ChangeServer):
-    """Change feeds, the page, and its state, which `live` tells whenever it is asked."""
+    """Serves change feeds, the files of the page, and its state, which `live` returns."""
 
     live: Callable[[], Any] = dict
 
@@ -44,19 +94,19 @@ class PageServer(ChangeServer):
         if request.path in FILES:
             await self._send(writer, _file(*FILES[request.path]))
         elif request.path == "/live":
-            await self._tell(writer)
+            await self._send_state(writer)
         else:
             await ChangeServer._respond(self, request, reader, writer)
 
-    async def _tell(self, writer: asyncio.StreamWriter) -> None:
-        """Send the state again and again; a client that has gone ends it with an error of the socket."""
+    async def _send_state(self, writer: asyncio.StreamWriter) -> None:
+        """Send the state twice a second, until the client disconnects."""
         await self._send(writer, (STREAM_HEAD + "\r\nretry: 1000\n\n").encode())
         while True:
             await self._send(writer, f"data: {json.dumps(self.live())}\n\n".encode())
             await asyncio.sleep(EVERY_S)
 
 
-class Page:
+class PageThread:
     """The server in a thread of its own, from `__enter__` to `__exit__`."""
 
     def __init__(self, broker: str, live: Callable[[], Any], port: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The demo's shop put together: the servers that it stands on, and who lives in it."""
+"""The parts of the scenario `shop`: its servers, simulator, workers and checks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 from headrace.broker.process import BrokerProcess
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
-from headrace.demo.clock import ShopClock
-from headrace.demo.copies import CopyReader
+from headrace.demo.checks import CheckMonitor
 from headrace.demo.database import ShopDatabase
-from headrace.demo.live import Live
-from headrace.demo.mailbox import Mailbox
-from headrace.demo.outcome import INPUTS, OUTPUTS, Outcome
-from headrace.demo.watch import Watch
+from headrace.demo.mail_server import MailServer
+from headrace.demo.outputs import INPUTS, OUTPUTS, ExternalReader, OutputTopics
+from headrace.demo.page_server import PageState
+from headrace.demo.simulator import ShopClock, ShopSimulator
 from headrace.demo.worker import Worker
-from headrace.demo.world import World
 from headrace.testing.postgres import PostgresServer
 from headrace.testing.redis import RedisServer
 
@@ -30,70 +28,72 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """The servers, all on this machine."""
+class DemoServers:
+    """The servers of the demo, all on this machine."""
 
     folder: Path
     database: PostgresServer
     url: str
     cache: RedisServer
     broker: BrokerProcess
-    mailbox: Mailbox
+    mailbox: MailServer
 
     @staticmethod
-    def open(stack: ExitStack) -> Site:
-        """Start them; the pipeline finds them by the environment."""
+    def open(stack: ExitStack) -> DemoServers:
+        """Start the servers, and publish their addresses to the pipeline in the environment."""
         temporary = tempfile.TemporaryDirectory(prefix="headrace-demo-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(temporary))
         database = stack.enter_context(PostgresServer(folder))
-        site = Site(
+        servers = DemoServers(
             folder=folder,
             database=database,
             url=database.create_database("shop"),
             cache=stack.enter_context(RedisServer(folder / "redis")),
             broker=stack.enter_context(BrokerProcess(folder / "broker", attached=True)),
-            mailbox=stack.enter_context(Mailbox()),
+            mailbox=stack.enter_context(MailServer()),
         )
-        for name, value in {"HEADRACE_POSTGRES": site.url, "HEADRACE_REDIS": site.cache.url}.items():
+        for name, value in {"HEADRACE_POSTGRES": servers.url, "HEADRACE_REDIS": servers.cache.url}.items():
             stack.callback(_set_variable, name, os.environ.get(name))
             os.environ[name] = value
-        return site
+        return servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shop:
-    """The world around the shop, its workers, and who watches."""
+    """The simulator, the workers, the checks, and the state of the web page."""
 
-    world: World
-    watch: Watch
+    simulator: ShopSimulator
+    watch: CheckMonitor
     workers: tuple[Worker, ...]
-    live: Live
+    live: PageState
 
     @staticmethod
-    def open(stack: ExitStack, site: Site) -> Shop:
-        """Make the tables, and begin to work and to watch; the world waits for its `start`."""
-        bootstrap, clock = site.broker.bootstrap, ShopClock()
-        written, read = ShopDatabase(site.url), ShopDatabase(site.url)
+    def open(stack: ExitStack, servers: DemoServers) -> Shop:
+        """Create the tables, and start workers and checks; the simulator waits for its `start`."""
+        bootstrap, clock = servers.broker.bootstrap, ShopClock()
+        written, read = ShopDatabase(servers.url), ShopDatabase(servers.url)
         for database in (written, read):
             stack.callback(database.close)
-        world, outcome = World(bootstrap, written, clock), Outcome(bootstrap)
-        world.open_shop()
-        index = site.folder / "state" / "search" / "products"
-        watch = Watch(world, outcome, CopyReader(read, site.cache.url, index, site.mailbox))
+        simulator, outputs = ShopSimulator(bootstrap, written, clock), OutputTopics(bootstrap)
+        simulator.create_shop()
+        index = servers.folder / "state" / "search" / "products"
+        watch = CheckMonitor(
+            simulator, outputs, ExternalReader(read, servers.cache.url, index, servers.mailbox)
+        )
         workers = (
             stack.enter_context(Worker("keep_stock", bootstrap)),
-            stack.enter_context(Worker("send_mails", bootstrap, site.mailbox.address)),
+            stack.enter_context(Worker("send_mails", bootstrap, servers.mailbox.address)),
         )
-        stack.callback(world.close)
-        for thread in (outcome, watch):
+        stack.callback(simulator.close)
+        for thread in (outputs, watch):
             thread.start()
             stack.callback(thread.close)
-        live = Live(world, outcome, watch, site.mailbox, clock)
-        return Shop(world=world, watch=watch, workers=workers, live=live)
+        live = PageState(simulator, outputs, watch, servers.mailbox, clock)
+        return Shop(simulator=simulator, watch=watch, workers=workers, live=live)
 
 
 def make_topics(bootstrap: str, app: App) -> None:
-    """Make the topics that the demo reads itself, each of one partition, before anything runs."""
+    """Create the topics that the demo reads, each with one partition, before anything runs."""
     configs = {topic.name: topic.config for job in app.jobs for topic in job.into.topics}
     topics = [
         NewTopic(name=name, partitions=1, configs=configs.get(name, {})) for name in (*INPUTS, *OUTPUTS)

@@ -16,7 +16,7 @@ PIPELINE: Final = Path(__file__).parent / "pipeline.py"
 
 
 class Worker:
-    """One of the functions of the pipeline that run for ever; started again when it ends."""
+    """A function of the pipeline in a process of its own, which is restarted when it ends."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         self.name = name
@@ -28,19 +28,19 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headrace.demo.worker", self.name, *self._arguments],
             stdin=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # the broker is killed on purpose, and they would tell of it
+            stderr=subprocess.DEVNULL,  # with --chaos the broker is killed, which clients log
             start_new_session=True,
         )
         return self
 
-    def look_after(self) -> None:
-        """Start it again if it has ended: what it had in hand comes back to it."""
+    def restart_if_ended(self) -> None:
+        """Restart the process if it has ended; messages in flight are delivered again."""
         if self._process is not None and self._process.poll() is not None:
             self._close()
             self.start()
 
     def kill(self) -> None:
-        """End it at once, with SIGKILL."""
+        """Kill the process (SIGKILL)."""
         if self._process is not None:
             self._process.kill()
 

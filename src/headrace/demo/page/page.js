@@ -185,16 +185,16 @@ function showRates(rates, jobs) {
 
 function cell(row, text) { const made = document.createElement("td"); made.textContent = text; row.append(made) }
 
-function showCheck(findings) {
+function showCheck(results) {
   const state = each => each.wrong ? "wrong" : each.found === each.expected ? "holds" : "flows"
-  find("#check tbody").replaceChildren(...findings.map(each => {
+  find("#check tbody").replaceChildren(...results.map(each => {
     const row = document.createElement("tr")
     row.dataset.state = state(each)
     for (const text of [each.claim, each.expected.toLocaleString("en"), each.found.toLocaleString("en"), each.wrong]) cell(row, text)
     return row
   }))
-  const states = findings.map(state), verdict = find("#verdict")
-  verdict.dataset.state = !findings.length ? "waiting" : states.includes("wrong") ? "wrong" : states.includes("flows") ? "flows" : "holds"
+  const states = results.map(state), verdict = find("#verdict")
+  verdict.dataset.state = !results.length ? "waiting" : states.includes("wrong") ? "wrong" : states.includes("flows") ? "flows" : "holds"
   verdict.textContent = { waiting: "waiting for results", wrong: "something is wrong", flows: "nothing lost or doubled", holds: "all is there, once" }[verdict.dataset.state]
 }
 
@@ -214,7 +214,7 @@ function show(live) {
   for (const name of ["paid", "unpaid", "waiting", "late", "mails", "dead"]) find(`#${name}`).textContent = live[name].toLocaleString("en")
   showRates(live.rates, live.jobs)
   showOrders(live)
-  showCheck(live.findings)
+  showCheck(live.results)
   showMails(live.newest_mails)
 }
 

@@ -6,7 +6,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.record_input import Headers, NewRecord, json_lines, plain_lines
+from headrace.cli.record_input import Headers, InputRecord, json_lines, plain_lines
 from headrace.cli.record_output import json_line, read_format
 
 content = st.none() | st.binary() | st.text().map(str.encode)
@@ -41,7 +41,7 @@ def test_a_line_with_a_key_is_what_the_format_with_a_key_prints(key: bytes, valu
         return
     printed = read_format(r"%k\t%v\n")(Message(topic="t", partition=0, offset=0, key=key, value=value))
     read = plain_lines(key=None, separator=b"\t", headers=[], partition=-1)
-    assert read(printed.removesuffix(b"\n")) == NewRecord(value=value, key=key)
+    assert read(printed.removesuffix(b"\n")) == InputRecord(value=value, key=key)
 
 
 def test_headers_of_the_command_go_before_those_of_the_line() -> None:

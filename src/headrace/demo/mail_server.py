@@ -19,25 +19,25 @@ HOST: Final = "127.0.0.1"
 REFUSED: Final = "nobody"
 
 
-class Mailbox:
-    """Listens from `start` to `close`; its mails are in the order in which they came."""
+class MailServer:
+    """An SMTP server that keeps mails in the order of their arrival."""
 
     def __init__(self) -> None:
         self.mails: dict[str, EmailMessage] = {}
-        """By their Message-IDs."""
+        """Mails by Message-ID."""
         self.repeated = 0
-        """How many came again."""
+        """How many mails arrived more than once."""
         self._server = _Server((HOST, 0), _Session)
         self._server.mailbox = self
         self._thread = threading.Thread(target=self._server.serve_forever, name="mailbox", daemon=True)
 
     @property
     def address(self) -> str:
-        """Where it listens, as host:port."""
+        """Its address as host:port."""
         return f"{HOST}:{self._server.server_address[1]}"
 
     def keep(self, data: bytes) -> None:
-        """Keep a mail, once."""
+        """Keep a mail, unless its Message-ID is known."""
         mail = message_from_bytes(data, policy=default)
         number = str(mail["Message-ID"]).strip("<>")
         self.repeated += number in self.mails
@@ -56,7 +56,7 @@ class Mailbox:
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
-    mailbox: Mailbox
+    mailbox: MailServer
 
 
 class _Session(socketserver.StreamRequestHandler):
@@ -80,7 +80,7 @@ class _Session(socketserver.StreamRequestHandler):
             self.server.mailbox.keep(self._read_mail())
             self._say("250 kept")
         elif verb == "RCPT" and f"<{REFUSED.upper()}" in command:
-            self._say("550 there is nobody of this name")
+            self._say("550 no such mailbox")
         elif verb in ("EHLO", "HELO", "MAIL", "RCPT", "RSET", "NOOP"):
             self._say("250 ok")
         else:

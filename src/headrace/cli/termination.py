@@ -1,10 +1,12 @@
-"""How a command fails: an explanation on standard error, and an exit code that scripts can use."""
+"""How a command ends: exit codes, error messages on standard error, and signals."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -15,17 +17,6 @@ from headrace.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "MISUSED",
-    "ExplainingGroup",
-    "Misuse",
-    "RequestFailed",
-    "discard_output",
-    "explained",
-]
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -42,17 +33,17 @@ class RequestFailed(HeadraceError):
         """Kafka's error code, or 0 where the broker gave none."""
 
 
-class ExplainingGroup(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands of `headrace`: errors that we foresaw end in an explanation, never in a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named on the command line."""
-        with explained():
+        with errors_explained():
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def errors_explained() -> Iterator[None]:
     """Turn errors that we foresaw into a message and an exit code."""
     try:
         yield
@@ -61,13 +52,13 @@ def explained() -> Iterator[None]:
         typer.echo(printable(str(error)), err=True)
         raise typer.Exit(MISUSED if isinstance(error, Misuse) else FAILED) from None
     except BrokenPipeError:
-        discard_output()
+        discard_standard_output()
         raise typer.Exit(0) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def discard_output() -> None:
+def discard_standard_output() -> None:
     """Throw away what standard output still holds, because nobody can take it.
 
     The reader of the pipe has left (`| head`), or the disk is full. Python would flush once more when it
@@ -75,3 +66,17 @@ def discard_output() -> None:
     """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def terminated_like_interrupt() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does: with its offsets committed, and what it started ended."""
+
+    def stop(_signal: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

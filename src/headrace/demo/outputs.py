@@ -1,14 +1,30 @@
-"""What has come out of the shop's jobs and workers, read as any consumer would: committed records only."""
+"""What came out of the jobs: the rows of output topics, and what other systems hold.
+
+Topics are read as any consumer reads them, committed records only; PostgreSQL, Redis, the search index and
+the mail server are each read by their own client.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from headrace.demo.database import PRODUCTS
+from headrace.sinks.search import NoSuchIndex, SearchIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from headrace.demo.database import ShopDatabase
+    from headrace.demo.mail_server import MailServer
 
 INPUTS: Final = ("orders", "payments", "clicks")
 OUTPUTS: Final = (
@@ -28,17 +44,17 @@ READ: Final = (*INPUTS, *OUTPUTS, *CAPTURED, STOCK)
 _QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 
 
-class Outcome(threading.Thread):
-    """Reads the topics from their beginning, as long as the demo runs; each has one partition."""
+class OutputTopics(threading.Thread):
+    """Reads the topics of the demo from the beginning until `close`; each has one partition."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(name="outcome", daemon=True)
         self.records: Counter[str] = Counter()
-        """How many each topic has."""
+        """Records read, by topic."""
         self.status: dict[str, dict[str, Any]] = {}
         self.visits: dict[int, dict[str, Any]] = {}
         self.doubled: Counter[str] = Counter()
-        """What came a second time, by topic, where nothing may."""
+        """Duplicates, by topic, where none may be."""
         self.hot: dict[tuple[datetime, int], int] = {}
         self.late: Counter[tuple[datetime, int]] = Counter()
         self.late_clicks: set[int] = set()
@@ -52,7 +68,7 @@ class Outcome(threading.Thread):
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "demo-outcome",
+                "group.id": "demo-outputs",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "topic.metadata.refresh.interval.ms": 1000,
@@ -118,3 +134,74 @@ class Outcome(threading.Thread):
 def window_of(row: dict[str, Any]) -> tuple[datetime, int]:
     """The window and the product of a row."""
     return datetime.fromisoformat(row["window_start"]), row["product"]
+
+
+_REVENUE: Final = "SELECT window_start, product, orders, revenue FROM revenue"
+_STATUS: Final = "SELECT order_id, paid IS NOT NULL FROM order_status"
+_PRODUCTS: Final = (
+    "SELECT products.id, name, price, title FROM products JOIN categories ON category = categories.id"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalRows:
+    """What the systems outside the log hold, read at one moment."""
+
+    revenue: Mapping[tuple[datetime, int], tuple[int, int]]
+    """Orders and cents of each minute and product, in PostgreSQL."""
+    status: Mapping[str, bool]
+    """Whether each order is paid, in PostgreSQL."""
+    products: Mapping[int, tuple[Any, ...]]
+    """The products with their categories, as the database itself joins them."""
+    indexed: Mapping[int, tuple[Any, ...]]
+    cached: Mapping[int, tuple[Any, ...]]
+    spend: Mapping[int, int]
+    """What Redis has of each customer."""
+    mails: frozenset[str]
+    """The orders of the mails in the mailbox."""
+
+
+class ExternalReader:
+    """Reads PostgreSQL, Redis, the search index and the mail server."""
+
+    def __init__(self, database: ShopDatabase, cache: str, index: Path, mailbox: MailServer) -> None:
+        self._database = database
+        self._cache = cache
+        self._index = index
+        self._mailbox = mailbox
+
+    def read(self) -> ExternalRows:
+        """What they hold now; what is down holds nothing."""
+        cached = self._cached("product:*")
+        spend = self._cached("spend:*")
+        return ExternalRows(
+            revenue={
+                (start, product): (orders, cents)
+                for start, product, orders, cents in self._database.read(_REVENUE)
+            },
+            status=dict(self._database.read(_STATUS)),
+            indexed=self._indexed(),
+            cached={int(row["id"]): product_of(row) for row in cached},
+            spend={int(row["customer"]): int(row["spent"]) for row in spend},
+            products={number: tuple(row) for number, *row in self._database.read(_PRODUCTS)},
+            mails=frozenset(number.partition("@")[0] for number in list(self._mailbox.mails)),
+        )
+
+    def _indexed(self) -> dict[int, tuple[Any, ...]]:
+        try:
+            hits = SearchIndex(self._index).find("*", limit=len(PRODUCTS))
+        except NoSuchIndex:
+            return {}
+        return {hit.row["id"]: product_of(hit.row) for hit in hits}
+
+    def _cached(self, pattern: str) -> list[dict[str, str]]:
+        with redis.Redis.from_url(self._cache, decode_responses=True) as client:
+            try:
+                return [row for key in client.scan_iter(pattern) if (row := client.hgetall(key))]
+            except (redis.ConnectionError, redis.BusyLoadingError):
+                return []
+
+
+def product_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A product with its category, as all external are compared."""
+    return row["name"], int(row["price"]), row["title"]

@@ -1,27 +1,42 @@
-"""What happens around the demo's shop: orders, payments, clicks of phones with wrong clocks, and changes.
-
-The world remembers what it did, so that the check can tell what has to come out of it.
-"""
+"""The time of the demo's shop, in which a minute takes some seconds: windows close while one looks on."""
 
 from __future__ import annotations
 
 import json
 import random
 import threading
+import time
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from confluent_kafka import Producer
 
 from headrace.demo.database import CATEGORIES, CITIES, CUSTOMERS, PRODUCTS, Order, ShopDatabase, address_of
 
-if TYPE_CHECKING:
-    from datetime import datetime
+MINUTE_S: Final = 4.0
+"""Real seconds of a simulated minute."""
+OPENING: Final = datetime(2026, 6, 1, 9, tzinfo=UTC)
 
-    from headrace.demo.clock import ShopClock
+
+class ShopClock:
+    """A clock that starts at nine o'clock and runs faster than real time."""
+
+    def __init__(self) -> None:
+        self._begin_s = time.monotonic()
+        self._ahead = timedelta()
+
+    def now(self) -> datetime:
+        """The simulated time."""
+        passed_s = (time.monotonic() - self._begin_s) * 60 / MINUTE_S
+        return OPENING + self._ahead + timedelta(seconds=passed_s)
+
+    def jump(self, by: timedelta) -> None:
+        """Advance the simulated time by `by`."""
+        self._ahead += by
+
 
 TURN_S: Final = 0.1
 CLICKS_PER_TURN: Final = 3
@@ -38,22 +53,22 @@ _QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.
 
 
 @dataclass(frozen=True, slots=True)
-class Click:
-    """What a click was in truth."""
+class SimulatedClick:
+    """A click as it really happened, whatever the clock of the phone says."""
 
     product: int
     at: datetime
     city: str
 
 
-class World(threading.Thread):
-    """Goes on from `start` to `close`."""
+class ShopSimulator(threading.Thread):
+    """Produces orders, payments, clicks and table changes from `start` to `close`."""
 
     def __init__(self, bootstrap: str, database: ShopDatabase, clock: ShopClock) -> None:
         super().__init__(name="world", daemon=True)
         self.orders: dict[str, Order] = {}
         self.paid: set[str] = set()
-        self.clicks: dict[int, Click] = {}
+        self.clicks: dict[int, SimulatedClick] = {}
         self.garbled = 0
         self._database = database
         self._clock = clock
@@ -64,14 +79,14 @@ class World(threading.Thread):
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, **_QUIET}
         )
 
-    def open_shop(self) -> None:
-        """Make the tables; before anything is captured."""
+    def create_shop(self) -> None:
+        """Create the tables, before the capture starts."""
         now = self._clock.now()
-        self._database.open_shop(now)
+        self._database.create_shop(now)
         self._cities = {number: [(now, CITIES[0])] for number in range(1, len(CUSTOMERS) + 1)}
 
     def run(self) -> None:
-        """Go on until it is closed."""
+        """Produce until `close`."""
         turn = 0
         while not self._closing.wait(TURN_S):
             turn += 1
@@ -82,11 +97,11 @@ class World(threading.Thread):
                 self._change()
             self._pay()
             self._producer.poll(0)
-        self._pass_the_night()
+        self._end_the_day()
         self._producer.flush(DELIVERY_S)
 
     def close(self) -> None:
-        """Let nothing more happen; returns when all that did is in the log."""
+        """Stop; returns when all records are acknowledged."""
         self._closing.set()
         if self.is_alive():
             self.join()
@@ -132,7 +147,7 @@ class World(threading.Thread):
         is_offline = is_believed and random.random() < OFFLINE_SHARE
         at = received - timedelta(minutes=15) if is_offline else received
         number = len(self.clicks) + 1
-        self.clicks[number] = Click(product, at, self._city(customer, at))
+        self.clicks[number] = SimulatedClick(product, at, self._city(customer, at))
         times = {"occurred": at + skew, "sent": received + skew, "received": received}
         document = {"click": number, "customer": customer, "product": product}
         self._write("clicks", str(customer), document | {name: t.isoformat() for name, t in times.items()})
@@ -142,13 +157,13 @@ class World(threading.Thread):
         return min(random.randint(1, len(PRODUCTS)), random.randint(1, len(PRODUCTS)))
 
     def _city(self, customer: int, at: datetime) -> str:
-        """Where the customer lived then; before the first day nobody knows."""
+        """The customer's city at that time; empty before the first day."""
         moves = self._cities[customer]
         place = bisect_right(moves, at, key=lambda move: move[0])
         return moves[place - 1][1] if place else ""
 
     def _change(self) -> None:
-        """Somebody moves, a product gets a price and a category, or a category a title."""
+        """Update the city of a customer, the price and category of a product, and the title of a category."""
         customer, city, at = random.randint(1, len(CUSTOMERS)), random.choice(CITIES), self._clock.now()
         self._database.change("UPDATE customers SET city = %s, since = %s WHERE id = %s", city, at, customer)
         self._cities[customer].append((at, city))
@@ -162,8 +177,8 @@ class World(threading.Thread):
         title = random.choice((CATEGORIES[category - 1], f"{CATEGORIES[category - 1]} of the day"))
         self._database.change("UPDATE categories SET title = %s WHERE id = %s", title, category)
 
-    def _pass_the_night(self) -> None:
-        """What is due is paid; then an order, its payment and a click of the next day close all windows."""
+    def _end_the_day(self) -> None:
+        """Write the payments that are due; then an order, a payment and a click of the next day close all windows."""
         self._pay(all_of_them=True)
         self._producer.flush(DELIVERY_S)
         self._clock.jump(NIGHT)

@@ -9,7 +9,7 @@ from typing import IO
 import pytest
 
 from tests.cli.terminal import Terminal, interrupt
-from tests.cli.test_completion import completed
+from tests.cli.test_options import completed
 from tests.feeds.shelf import Shelf
 
 

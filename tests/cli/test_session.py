@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.failure import Misuse
-from headrace.cli.settings import broker_address
+from headrace.cli.session import broker_address
+from headrace.errors import Misuse
 
 
 @pytest.fixture

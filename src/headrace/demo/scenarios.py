@@ -1,0 +1,41 @@
+"""The scenarios of the demo, and how the claims of one are printed with their results."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+
+class Scenario(StrEnum):
+    """What the demo runs."""
+
+    SHOP = "shop"
+    LOG = "log"
+
+
+def run_scenario(
+    scenario: Scenario, console: Console, seconds: float, *, chaos: bool = False, port: int = 0
+) -> bool:
+    """Run a scenario to its end. Returns whether all checks held."""
+    if scenario is Scenario.LOG:
+        from headrace.demo.log_demo import LogDemo
+
+        return LogDemo(console, seconds).run()
+    from headrace.demo.shop_demo import ShopDemo
+
+    return ShopDemo(console, seconds, chaos=chaos, port=port).run()
+
+
+def print_results(console: Console, results: Mapping[str, bool]) -> bool:
+    """Print each claim and whether it holds. Returns whether all of them hold."""
+    from rich.text import Text
+
+    console.print()
+    for claim, holds in results.items():
+        console.print(Text(f"{'✓' if holds else '✗'} {claim}", style="green" if holds else "bold red"))
+    return all(results.values())
