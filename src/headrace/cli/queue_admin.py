@@ -15,7 +15,7 @@ from headrace.broker.shares.dead_letters import (
     REASON,
     dead_letter_topic,
 )
-from headrace.broker.shares.wishes import DELAY_MS, DELIVER_AT, ONLY_GROUP
+from headrace.broker.shares.reader import DELAY_MS, DELIVER_AT, ONLY_GROUP
 from headrace.cli.offsets import OffsetRange, read_offset_ranges
 from headrace.cli.reader import TopicReader
 from headrace.cli.termination import RequestFailed
