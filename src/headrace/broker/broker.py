@@ -18,7 +18,7 @@ from headrace.broker.groups import GroupCoordinator
 from headrace.broker.key_checks import KeyChecks
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import Offsets
-from headrace.broker.overflow.overflow import Overflow
+from headrace.broker.overflow.manager import OverflowManager
 from headrace.broker.server import Server, listen, log_file_limit
 from headrace.broker.sessions import FetchSessions
 from headrace.broker.shares import ShareGroupCoordinator
@@ -108,7 +108,7 @@ class Broker:
         self.groups.load()
         self.transactions.load()
         self.shares.load()
-        self.overflow = Overflow(self.topics, self.offsets, self.shares, self.clock)
+        self.overflow = OverflowManager(self.topics, self.offsets, self.shares, self.clock)
 
     @classmethod
     async def start(cls, config: BrokerConfig) -> Broker:

@@ -23,7 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.apis import answer_request
-from headrace.broker.handlers.produce import HeldAnswer
+from headrace.broker.handlers.produce import DelayedResponse
 from headrace.broker.turns import SliceFuture
 from headrace.protocol.errors import ProtocolError
 from headrace.storage.memory_batches import MemoryRange
@@ -329,7 +329,7 @@ class Connection:
             self._slots.append(slot := Slot())
             self._follow(slot, answer)
             return
-        held_bytes = answer.held_bytes if isinstance(answer, HeldAnswer) else 0
+        held_bytes = answer.held_bytes if isinstance(answer, DelayedResponse) else 0
         steps = answer.__await__()
         try:
             waits_for = next(steps)

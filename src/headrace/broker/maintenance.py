@@ -76,7 +76,7 @@ class Maintenance:
             freed = partition.log.apply_retention(now_ms)
             partition.log.producers.expire(now_ms)
             if freed:
-                self._broker.overflow.made_room(partition)
+                self._broker.overflow.start_moved(partition)
                 log.info("%s-%d: %d bytes were past their retention", partition.topic, partition.index, freed)
             if isinstance(partition.log, PartitionLog) and partition.log.has_rolled:
                 turn.release()  # the disk may take seconds, and long requests wait for this turn

@@ -52,7 +52,7 @@ def _delete(broker: Broker, name: str, item: Any) -> Mapping[str, Any]:
     except StorageError as fault:
         return _answer(item, error_code(fault))
     partition.notify()
-    broker.overflow.made_room(partition)
+    broker.overflow.start_moved(partition)
     return _answer(item, 0, log.start_offset)
 
 
