@@ -7,7 +7,7 @@ import pytest
 from headrace.broker.groups import GroupSettings
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.offsets import Offsets
-from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.protocol.steps import run_steps
 from headrace.storage.errors import DiskFault
 from tests.broker.virtual_clock import VirtualClock

@@ -139,7 +139,9 @@ def test_time_ends_the_wait_with_an_error_that_says_who_is_behind(client: WireCl
     fill(client, headrace_overflow_timeout_ms="20")
     answer = client.produce("orders", batch_of(b"c", b"d"))
     assert answer.error_code is ErrorCode.request_timed_out
-    assert "holds 2 records that group mailer has not read, and its limit is 2 records" in answer.error_message
+    assert (
+        "holds 2 records that group mailer has not read, and its limit is 2 records" in answer.error_message
+    )
     found = status(client)
     assert (found["timed_out_records"], found["waiting_batches"], end(client)) == (2, 0, 2)
 

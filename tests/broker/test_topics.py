@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.statelog import MemoryStateLog, StateRecord
+from headrace.broker.state_log import MemoryStateLog, StateRecord
 from headrace.broker.topics import (
     MAX_PARTITIONS,
     InvalidPartitions,

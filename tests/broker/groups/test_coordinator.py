@@ -14,7 +14,7 @@ from headrace.broker.groups.messages import MemberIdentity
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.groups.settings import InvalidGroupSettings
 from headrace.broker.offsets import Offsets
-from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.storage.errors import DiskFault
 from tests.broker.groups.harness import SESSION_MS, join_request, subscription, sync_request
 from tests.broker.virtual_clock import VirtualClock

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.transactions import transaction as decide
 from headrace.broker.transactions.coordinator import OFFSETS, InvalidTransactionTimeout

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.transactions.coordinator import OFFSETS
 from headrace.broker.transactions.records import (

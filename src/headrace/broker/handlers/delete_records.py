@@ -23,7 +23,9 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """Move the start of each partition to the offset given."""
     topics = []
     for topic in request.topics:
-        partitions = [_delete(broker, topic.name, item) async for item in context.turn.over(topic.partitions)]
+        partitions = [
+            _delete(broker, topic.name, item) async for item in context.time_slice.over(topic.partitions)
+        ]
         topics.append({"name": topic.name, "partitions": partitions})
     try:
         await broker.save_checkpoint()

@@ -65,7 +65,8 @@ async def _overflow_status(topic: Topic, context: RequestContext) -> str | None:
     limiters = [partition.limiter for partition in topic.partitions if partition.limiter is not None]
     if not limiters:
         return None
-    return f"[{', '.join([json.dumps(limiter.status()) async for limiter in context.turn.over(limiters)])}]"
+    statuses = [json.dumps(limiter.status()) async for limiter in context.time_slice.over(limiters)]
+    return f"[{', '.join(statuses)}]"
 
 
 def _describe(

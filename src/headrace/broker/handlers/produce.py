@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.overflow.policy import Backpressure
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions.coordinator import IMPLICIT_PRODUCE
 from headrace.broker.transactions.transaction import TopicPartition
 from headrace.errors import HeadraceError
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from headrace.broker.overflow.limiter import BacklogLimiter
     from headrace.broker.overflow.manager import DelayedResult
     from headrace.broker.partition import Partition
+    from headrace.broker.scheduling import TimeSlice
     from headrace.broker.topics import Topic
-    from headrace.broker.turns import Turn
     from headrace.protocol.messages import RequestHeader
 
 __all__ = ["VERSIONS", "DelayedResponse", "handle"]
@@ -84,11 +84,11 @@ async def _handle_many(
     broker: Broker, steps: Generator[None, None, ProduceRequest], header: RequestHeader
 ) -> bytes | None:
     """Store what a request brings to many partitions, in slices of the loop's time."""
-    turn = broker.slices.turn()
+    time_slice = broker.scheduler.time_slice()
     try:
-        request = await turn.run(steps)
+        request = await time_slice.run(steps)
     finally:
-        turn.release()
+        time_slice.release()
     answer = Produce(broker, request, header).answer()
     return answer if answer is None or isinstance(answer, bytes) else await answer
 
@@ -128,11 +128,11 @@ class Produce:
         """Store what the request brings; the answer is there at once unless something must be waited for."""
         results: Results = []
         work = self._append_all(results)
-        turn: Turn | None = None  # most requests have one batch, and need none
+        time_slice: TimeSlice | None = None  # most requests have one batch, and need none
         for _ in work:
-            turn = turn or self._broker.slices.turn()
-            if turn.is_over:
-                return self._answer_in_slices(work, results, turn)
+            time_slice = time_slice or self._broker.scheduler.time_slice()
+            if time_slice.is_over:
+                return self._answer_in_slices(work, results, time_slice)
         return self._answer_stored(results)
 
     def _append_all(self, results: Results) -> Generator[None, None, None]:
@@ -177,19 +177,19 @@ class Produce:
             self._broker.transactions.add_written(self._request.transactional_id or "", producer, written)
 
     async def _answer_in_slices(
-        self, work: Generator[None, None, None], results: Results, turn: Turn
+        self, work: Generator[None, None, None], results: Results, time_slice: TimeSlice
     ) -> bytes | None:
         try:
-            await turn.run(work)
+            await time_slice.run(work)
             if self._delayed or self._request.acks == 0:
                 answer = self._answer_stored(results)
                 return answer if answer is None or isinstance(answer, bytes) else await answer
             await self._broker.flusher.durable()
-            return await turn.run(
+            return await time_slice.run(
                 produce_response_steps(self._header.version, self._header.correlation_id, results)
             )
         finally:
-            turn.release()
+            time_slice.release()
 
     def _answer_stored(self, results: Results) -> bytes | Awaitable[bytes | None] | None:
         if self._delayed:
@@ -232,7 +232,7 @@ class Produce:
             return PartitionResult(
                 index, ErrorCode.invalid_record, message="a request without a record batch"
             )
-        if self._broker.key_checks.must_wait(partition, records):
+        if self._broker.key_validator.must_wait(partition, records):
             self._check_keys(topic, partition, records, results)
             return PartitionResult(index, ErrorCode.request_timed_out)
         limiter = partition.limiter
@@ -259,7 +259,7 @@ class Produce:
     ) -> None:
         copy = memoryview(bytearray(records))
         store = partial(self._store_checked, topic, partition, copy)
-        checked = self._broker.key_checks.check(partition, copy, store)
+        checked = self._broker.key_validator.check(partition, copy, store)
         self._delay(checked, len(records), results)
 
     async def _store_checked(

@@ -29,7 +29,7 @@ INLINE_RECORDS: Final = 500
 """Records that are looked at on the loop: half a millisecond."""
 
 
-class KeyChecks:
+class KeyValidator:
     """The checks that are under way, by partition."""
 
     def __init__(self, executor: Executor) -> None:
