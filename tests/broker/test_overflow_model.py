@@ -32,7 +32,7 @@ from headrace.broker.overflow.policy import (
     TopicFull,
 )
 from headrace.storage.config import MEMORY_BYTES, TopicConfig
-from headrace.storage.memory import MemoryLog
+from headrace.storage.memory_log import MemoryLog
 from tests.storage.batches import NOW, batch, open_log
 
 GROUPS = ("mailer", "stock")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.broker.scheduling import TimeSlice
-    from headrace.storage.timesearch import Search, TimedOffset
+    from headrace.storage.time_search import Search, TimedOffset
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from headrace.broker.apis import answer_request
 from headrace.broker.handlers.produce import DelayedResponse
 from headrace.broker.scheduling import TimeSliceFuture
 from headrace.protocol.errors import ProtocolError
-from headrace.storage.memory_batches import MemoryRange
+from headrace.storage.memory_log import MemoryRange
 from headrace.storage.segment import FileRange
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.storage.cleaning import plan_compaction
 from headrace.storage.compaction import recover_swaps, swap_in
+from headrace.storage.compaction_planning import plan_compaction
 from headrace.storage.compactor import run_compactor
 from headrace.storage.errors import StorageError
 from headrace.storage.partition import PartitionLog
