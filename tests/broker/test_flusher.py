@@ -13,7 +13,7 @@ from headrace.broker.config import Flush
 from headrace.broker.flusher import Flusher
 from headrace.broker.partition import Partition
 from headrace.storage.config import TopicConfig
-from headrace.storage.errors import DiskFault
+from headrace.storage.errors import DiskError
 from headrace.storage.folder import DataFolder
 from tests.broker.wire_client import batch_of
 
@@ -145,7 +145,7 @@ async def test_a_failed_sync_is_said_to_all_who_wait_and_stops_the_broker(bench:
     await bench.settle()
     bench.disk.run_next(fault=OSError(errno.EIO, "Input/output error"))
     for task in waiting:
-        with pytest.raises(DiskFault, match="failed to sync"):
+        with pytest.raises(DiskError, match="failed to sync"):
             await task
     assert [type(fault) for fault in bench.faults] == [OSError]
 
@@ -159,7 +159,7 @@ async def test_nothing_is_acknowledged_after_a_failed_sync(bench: Bench) -> None
     bench.disk.run_next(fault=OSError(errno.EIO, "Input/output error"))
     await bench.settle()
     for task in (before, during, bench.append(partition)):
-        with pytest.raises(DiskFault):
+        with pytest.raises(DiskError):
             await task
     assert (bench.disk.jobs, partition.log.high_watermark) == (1, 0)
 
@@ -171,7 +171,7 @@ async def test_a_failed_sync_is_said_although_one_who_waited_has_gone(bench: Ben
     gone.cancel()
     await bench.settle()
     bench.disk.run_next(fault=OSError(errno.EIO, "Input/output error"))
-    with pytest.raises(DiskFault):
+    with pytest.raises(DiskError):
         await waiting
     assert len(bench.faults) == 1
 

@@ -183,7 +183,7 @@ def build_produce() -> object:
 
 # ---------------------------------------------------------------- memory
 
-CLAIMS = {
+MAX_CANDIDATES = {
     "2 GB in one frame": struct.pack(">i", INT32_MAX) + bytes(100),
     "a negative frame": struct.pack(">i", -1) + bytes(100),
     "a frame without room for a header": frame(b"\0" * 5),
@@ -204,14 +204,14 @@ CLAIMS = {
 }
 
 
-@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("claim", MAX_CANDIDATES)
 def test_a_claim_without_the_bytes_for_it_ends_the_connection_and_takes_no_memory(
     kafka: BrokerProcess, client: WireClient, claim: str
 ) -> None:
     kafka.reset_peak()
     before = kafka.resident_bytes
     with WireClient(kafka.address) as stranger:
-        stranger.send_bytes(CLAIMS[claim])
+        stranger.send_bytes(MAX_CANDIDATES[claim])
         assert stranger.is_ended()
     assert client.produce("steady", BATCH).error_code is ErrorCode.none
     assert kafka.peak_bytes - before < MEMORY_LIMIT

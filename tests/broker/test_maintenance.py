@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.broker import turns
+from headrace.broker import scheduling
 from headrace.broker.broker import Broker
 from headrace.broker.config import BrokerConfig
 from headrace.storage.checkpoint import read_checkpoint
@@ -229,11 +229,11 @@ async def test_a_long_request_works_while_the_upkeep_waits_for_the_disk(
     partition, is_released = create(broker, segment_ms="1"), threading.Event()
     monkeypatch.setattr(PartitionLog, "has_rolled", property(lambda log: log is partition.log))
     monkeypatch.setattr(PartitionLog, "close_rolled", lambda _: is_released.wait())
-    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)  # so that every step of long work pauses
+    monkeypatch.setattr(scheduling, "SLICE_SECONDS", 0.0)  # so that every step of long work pauses
     tidying = asyncio.create_task(broker.maintenance.tidy())
-    while not broker.slices._active and not tidying.done():
+    while not broker.scheduler._active and not tidying.done():
         await asyncio.sleep(0)
-    request = broker.slices.turn()
+    request = broker.scheduler.time_slice()
     await asyncio.wait_for(request.pause(), 10)
     request.release()
     assert not tidying.done()

@@ -7,9 +7,9 @@ import pytest
 from headrace.broker.groups import GroupSettings
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.offsets import Offsets
-from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.protocol.steps import run_steps
-from headrace.storage.errors import DiskFault
+from headrace.storage.errors import DiskError
 from tests.broker.virtual_clock import VirtualClock
 
 PRODUCER = Producer(7, 0)
@@ -93,10 +93,10 @@ def test_an_offset_that_the_log_refuses_does_not_count(offsets, log, monkeypatch
     offsets.commit("g", {("t", 0): at(1)})
 
     def refuse(*_: object) -> None:
-        raise DiskFault("no space left: free some, and try again")
+        raise DiskError("no space left: free some, and try again")
 
     monkeypatch.setattr(log, "append", refuse)
-    with pytest.raises(DiskFault):
+    with pytest.raises(DiskError):
         offsets.commit("g", {("t", 0): at(2)})
     assert committed(offsets) == 1
 

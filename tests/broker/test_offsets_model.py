@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headrace.broker.groups import GroupSettings
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.offsets import Offsets
-from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.protocol.steps import run_steps
 from tests.broker.virtual_clock import VirtualClock
 

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.broker import connection
-from headrace.broker.overflow import overflow
+from headrace.broker.overflow import manager
 from headrace.protocol.batch import TRANSACTIONAL
 from headrace.testing import EmbeddedBroker, broker
 from tests.broker.processes import wait_until
@@ -139,7 +139,9 @@ def test_time_ends_the_wait_with_an_error_that_says_who_is_behind(client: WireCl
     fill(client, headrace_overflow_timeout_ms="20")
     answer = client.produce("orders", batch_of(b"c", b"d"))
     assert answer.error_code is ErrorCode.request_timed_out
-    assert "holds 2 records that group mailer has still to read, and its bound is 2" in answer.error_message
+    assert (
+        "holds 2 records that group mailer has not read, and its limit is 2 records" in answer.error_message
+    )
     found = status(client)
     assert (found["timed_out_records"], found["waiting_batches"], end(client)) == (2, 0, 2)
 
@@ -238,7 +240,7 @@ def test_a_batch_larger_than_the_bound_is_taken_when_everything_was_read(client:
 def test_what_waits_is_bounded_and_those_beyond_are_told_at_once(
     client: WireClient, other: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overflow, "HELD_BYTES", 300)
+    monkeypatch.setattr(manager, "MAX_DELAYED_BYTES", 300)
     fill(other)
     client.send_produce("orders", batch_of(b"." * 100))
     wait_for_waiting(other)

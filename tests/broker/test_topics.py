@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.statelog import MemoryStateLog, StateRecord
+from headrace.broker.state_log import MemoryStateLog, StateRecord
 from headrace.broker.topics import (
     MAX_PARTITIONS,
     InvalidPartitions,
@@ -14,7 +14,7 @@ from headrace.broker.topics import (
     UnknownTopic,
     check_name,
 )
-from headrace.storage.errors import DiskFault, InvalidConfig
+from headrace.storage.errors import DiskError, InvalidConfig
 from headrace.storage.folder import DataFolder
 from tests.broker.virtual_clock import VirtualClock
 from tests.broker.wire_client import batch_of
@@ -173,7 +173,7 @@ def test_records_of_a_half_deleted_topic_do_not_come_back_in_a_new_one_of_the_sa
 def test_a_topic_that_the_disk_has_no_room_for_is_not_there_and_can_be_made_later(bench: Bench) -> None:
     obstacle = bench.path / "orders-1"
     obstacle.write_text("where a folder should be")
-    with pytest.raises(DiskFault, match="orders"):
+    with pytest.raises(DiskError, match="orders"):
         bench.topics.create("orders", 2, {})
     assert bench.topics.get("orders") is None
     assert not (bench.path / "orders-0").exists()
@@ -188,7 +188,7 @@ def test_partitions_that_the_disk_has_no_room_for_are_not_there(bench: Bench) ->
     topic = bench.topics.create("orders", 1, {})
     obstacle = bench.path / "orders-2"
     obstacle.write_text("where a folder should be")
-    with pytest.raises(DiskFault):
+    with pytest.raises(DiskError):
         bench.topics.add_partitions("orders", 3)
     assert len(topic.partitions) == 1
     obstacle.unlink()

@@ -8,7 +8,7 @@ from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header, spl
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
 from headrace.storage.config import TopicConfig
-from headrace.storage.recovery import Marks, open_partition
+from headrace.storage.recovery import PartitionCheckpoint, open_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.storage.log import Log
     from headrace.storage.partition import PartitionLog
-    from headrace.storage.timesearch import Search, TimedOffset
+    from headrace.storage.time_search import Search, TimedOffset
 
 NOW = 1_700_000_000_000
 PAYLOAD = 100
@@ -73,12 +73,14 @@ def open_log(folder: Path, *, now_ms: int = NOW, **options: Any) -> PartitionLog
     return open_partition(folder, TopicConfig(**settings), now_ms=now_ms, **options)
 
 
-def marks_of(log: PartitionLog) -> Marks:
+def marks_of(log: PartitionLog) -> PartitionCheckpoint:
     """What the checkpoints would say if they were written now."""
-    return Marks(log.recovery_point, log.start_offset, log.first_dirty_offset)
+    return PartitionCheckpoint(log.recovery_point, log.start_offset, log.first_dirty_offset)
 
 
-def reopen(log: PartitionLog, *, clean: bool = False, marks: Marks | None = None) -> PartitionLog:
+def reopen(
+    log: PartitionLog, *, clean: bool = False, marks: PartitionCheckpoint | None = None
+) -> PartitionLog:
     """The log as the next process finds it: after a clean stop or, with nothing saved, after a crash."""
     if clean:
         log.close()

@@ -14,8 +14,8 @@ from headrace.protocol.compression import CODECS
 from headrace.protocol.records import Record
 from headrace.storage.compaction import recover_swaps
 from headrace.storage.compaction.cleaner import compact
-from headrace.storage.compaction.keydict import KeyDict
-from headrace.storage.compaction.keytable import KeyTable
+from headrace.storage.compaction.keys import DictOffsetMap
+from headrace.storage.compaction.keytable import HashOffsetMap
 from headrace.storage.compaction.swap import recovery_steps, swap_steps
 from headrace.storage.index import OffsetIndex
 from tests.storage.compacted_log import DELETE_RETENTION_MS, CompactedLog
@@ -60,7 +60,7 @@ class Compaction(RuleBasedStateMachine):
 
     @initialize(table=st.booleans())
     def choose_keys(self, table):
-        self.new_keys = (lambda limit: KeyTable(24 * limit, 10**6)) if table else KeyDict
+        self.new_keys = (lambda limit: HashOffsetMap(24 * limit, 10**6)) if table else DictOffsetMap
 
     @rule(pairs=pairs, codec=codecs, producer=st.none() | producers)
     def append(self, pairs, codec, producer):

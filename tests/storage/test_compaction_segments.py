@@ -8,10 +8,9 @@ from headrace.protocol.batch import build_batch, read_header
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import NewRecord, encode_records
 from headrace.storage.compaction.cleaner import SMALL_BYTES, compact
-from headrace.storage.compaction.keydict import KeyDict
-from headrace.storage.compaction.keytable import KeyTable
-from headrace.storage.compaction.source import read_batches
-from headrace.storage.compaction.throttle import Throttle
+from headrace.storage.compaction.keys import DictOffsetMap
+from headrace.storage.compaction.keytable import HashOffsetMap
+from headrace.storage.compaction.segments import Throttle, read_batches
 from headrace.storage.errors import StorageError
 from headrace.storage.index import OffsetIndex, TimeIndex
 from tests.storage.compacted_log import TIME, CompactedLog
@@ -24,7 +23,7 @@ def log(tmp_path):
 
 @pytest.fixture(params=["dict", "table"])
 def new_keys(request):
-    return lambda: KeyDict(1000) if request.param == "dict" else KeyTable(2**20, 1000)
+    return lambda: DictOffsetMap(1000) if request.param == "dict" else HashOffsetMap(2**20, 1000)
 
 
 def names(log):
@@ -42,7 +41,7 @@ def test_segments_that_lose_nothing_are_left_alone(log, new_keys):
 
 
 @pytest.mark.parametrize(
-    "keys", [lambda: KeyDict(10), lambda: KeyTable(16 * 24, 1000)], ids=["dict", "table"]
+    "keys", [lambda: DictOffsetMap(10), lambda: HashOffsetMap(16 * 24, 1000)], ids=["dict", "table"]
 )
 def test_when_keys_do_not_fit_the_log_is_cleaned_as_far_as_they_did(log, keys):
     for n in range(30):
@@ -60,7 +59,7 @@ def test_keys_of_one_batch_that_do_not_fit_are_an_error_that_says_so(log):
     log.append(*((b"%d" % n, b"v") for n in range(20)))
     log.roll()
     with pytest.raises(StorageError, match="larger buffer"):
-        log.compact(KeyDict(10))
+        log.compact(DictOffsetMap(10))
 
 
 def test_small_segments_are_joined(log, new_keys):
@@ -218,7 +217,7 @@ def test_bytes_read_and_written_count_against_the_rate(log, monkeypatch):
 
 def test_a_large_log_is_compacted_with_the_table_and_a_small_one_with_the_dict(log, monkeypatch):
     used = []
-    for kind in (KeyDict, KeyTable):
+    for kind in (DictOffsetMap, HashOffsetMap):
         monkeypatch.setattr(
             kind, "note", lambda self, *rest, _note=kind.note: used.append(type(self)) or _note(self, *rest)
         )
@@ -228,7 +227,7 @@ def test_a_large_log_is_compacted_with_the_table_and_a_small_one_with_the_dict(l
     log.append((b"a", b"x" * SMALL_BYTES))
     log.roll()
     log.compact()
-    assert used == [KeyDict, KeyTable]
+    assert used == [DictOffsetMap, HashOffsetMap]
 
 
 def test_a_request_and_a_result_survive_the_way_to_another_process(log, new_keys):
@@ -245,7 +244,7 @@ def test_a_request_and_a_result_survive_the_way_to_another_process(log, new_keys
 
 
 def test_a_key_table_counts_its_keys_and_not_their_updates():
-    keys = KeyTable(16 * 24, 1000)
+    keys = HashOffsetMap(16 * 24, 1000)
     log_keys = [b"%d" % (n % 12) for n in range(100)]
     section = encode_records([NewRecord(key, b"v", TIME) for key in log_keys], TIME)
     columns = keys.walk(section, 100)
@@ -260,7 +259,8 @@ def test_both_kinds_of_keys_move_timestamps_alike():
     section = encode_records(records, TIME)
     for shift in (0, 1, -(2**40), 2**62, -(2**63)):
         moved = [
-            keys.restamp(section, keys.walk(section, 12), shift) for keys in (KeyDict(9), KeyTable(999, 9))
+            keys.restamp(section, keys.walk(section, 12), shift)
+            for keys in (DictOffsetMap(9), HashOffsetMap(999, 9))
         ]
         assert moved[0] == moved[1]
     assert moved[0] != section

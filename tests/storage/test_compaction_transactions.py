@@ -3,8 +3,8 @@
 import pytest
 
 from headrace.protocol.batch import DELETE_HORIZON
-from headrace.storage.compaction.keydict import KeyDict
-from headrace.storage.compaction.keytable import KeyTable
+from headrace.storage.compaction.keys import DictOffsetMap
+from headrace.storage.compaction.keytable import HashOffsetMap
 from tests.storage.compacted_log import DELETE_RETENTION_MS, TIME, CompactedLog
 
 
@@ -15,7 +15,7 @@ def log(tmp_path):
 
 @pytest.fixture(params=["dict", "table"])
 def new_keys(request):
-    return lambda: KeyDict(1000) if request.param == "dict" else KeyTable(2**20, 1000)
+    return lambda: DictOffsetMap(1000) if request.param == "dict" else HashOffsetMap(2**20, 1000)
 
 
 def test_records_of_aborted_transactions_are_dropped_and_hide_nothing(log, new_keys):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.storage.checkpoint import read_checkpoint, write_checkpoint
 from headrace.storage.config import TopicConfig
-from headrace.storage.errors import DiskFault, FolderInUse, StorageError
+from headrace.storage.errors import DataFolderLocked, DiskError, StorageError
 from headrace.storage.folder import DataFolder
 from tests.storage.batches import NOW, batch, filler, read_values
 
@@ -38,7 +38,7 @@ def test_a_second_broker_on_the_folder_is_refused_with_the_first_ones_process_id
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
-        with pytest.raises(FolderInUse, match=f"process id {holder.pid}.*--data"):
+        with pytest.raises(DataFolderLocked, match=f"process id {holder.pid}.*--data"):
             DataFolder(tmp_path)
         holder.kill()
     DataFolder(tmp_path).abandon()
@@ -215,7 +215,7 @@ def test_a_sync_of_a_partition_that_is_being_deleted_is_no_fault(tmp_path):
 def test_a_partition_that_cannot_be_made_is_a_fault_of_the_disk(tmp_path):
     folder = DataFolder(tmp_path)
     (tmp_path / "orders-0").write_bytes(b"in the way")
-    with pytest.raises(DiskFault, match="partition 0 of orders could not be opened"):
+    with pytest.raises(DiskError, match="partition 0 of orders could not be opened"):
         open_topic(folder)
     folder.abandon()
 

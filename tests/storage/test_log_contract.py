@@ -27,7 +27,7 @@ from headrace.storage.errors import (
     RecordTooLarge,
     StorageError,
 )
-from headrace.storage.memory import MemoryLog
+from headrace.storage.memory_log import MemoryLog
 from headrace.storage.producers import OutOfOrderSequence, StaleProducerEpoch
 from tests.storage.batches import (
     NOW,
@@ -426,8 +426,8 @@ def test_a_client_does_not_stamp_the_time_of_the_append(log):
 
 def test_records_of_the_broker_itself_are_kept_like_any_other(log):
     records = [NewRecord(b"k", b"own", NOW)]
-    assert log.append_own(encode_records(records, NOW), 1, NOW) == 0
-    assert log.append_own(encode_records(records, NOW), 1, NOW, (7, 0)) == 1
+    assert log.append_internal(encode_records(records, NOW), 1, NOW) == 0
+    assert log.append_internal(encode_records(records, NOW), 1, NOW, (7, 0)) == 1
     assert log.last_stable_offset == 1
     log.append_marker(7, 0, committed=True, now_ms=NOW)
     assert read_values(log, committed=True) == [b"own", b"own"]

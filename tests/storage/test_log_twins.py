@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError
 from headrace.storage.config import MEMORY_BYTES, TopicConfig
-from headrace.storage.memory import MemoryLog
+from headrace.storage.memory_log import MemoryLog
 from tests.storage.batches import NOW, Writer, batch, find_latest_time, find_time, open_log, read_records
 
 if TYPE_CHECKING:

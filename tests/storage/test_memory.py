@@ -10,8 +10,7 @@ from headrace.storage.checkpoint import read_checkpoint
 from headrace.storage.config import MEMORY_BYTES, TopicConfig
 from headrace.storage.errors import InvalidConfig, RecordTooLarge
 from headrace.storage.folder import DataFolder
-from headrace.storage.memory import BLOCK_OFFSETS, MemoryLog
-from headrace.storage.memory_batches import PIECE_BYTES
+from headrace.storage.memory_log import BLOCK_OFFSETS, PIECE_BYTES, MemoryLog
 from tests.storage.batches import NOW, batch, filler, read_records, read_values
 
 IN_MEMORY = TopicConfig.parse({"headrace.storage": "memory"})

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.protocol.records import NewRecord, encode_batch
-from headrace.storage.errors import DiskFault, InvalidRecord
+from headrace.storage.errors import DiskError, InvalidRecord
 from headrace.storage.partition import MAX_OFFSET_SPAN
 from tests.storage.batches import NOW, batch, filler, open_log, read_records, read_values
 
@@ -27,7 +27,7 @@ def test_a_segment_that_cannot_be_made_is_a_fault_of_the_disk(tmp_path):
     log.append(batch(b"v" * 1000), NOW)
     # A folder has taken the name of the next segment: the open fails as it does for lack of inodes.
     (tmp_path / "log" / f"{1:020d}.log").mkdir()
-    with pytest.raises(DiskFault, match="could not be made"):
+    with pytest.raises(DiskError, match="could not be made"):
         log.append(batch(b"w" * 1000), NOW)
     (tmp_path / "log" / f"{1:020d}.log").rmdir()
     log.append(batch(b"x" * 1000), NOW)

@@ -26,13 +26,13 @@ from hypothesis.stateful import (
 )
 
 from headrace.protocol.records import NewRecord, Record
-from headrace.storage.cleaning import plan_compaction
 from headrace.storage.compaction.cleaner import compact
 from headrace.storage.compaction.swap import swap_steps
+from headrace.storage.compaction_planning import plan_compaction
 from headrace.storage.config import TopicConfig
 from headrace.storage.folder import DataFolder
+from headrace.storage.partition import apply_retention
 from headrace.storage.producers import OutOfOrderSequence, StaleProducerEpoch
-from headrace.storage.retention import apply_retention
 from tests.storage.batches import NOW, Writer, batch, batch_of, find_time, read_records
 from tests.storage.partition_model import ModelBatch, PartitionModel
 

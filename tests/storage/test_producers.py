@@ -14,7 +14,7 @@ from headrace.storage.producers import (
     Duplicate,
     OutOfOrderSequence,
     OutsideTransaction,
-    ProducerFault,
+    ProducerStateError,
     ProducerStates,
     StaleProducerEpoch,
 )
@@ -261,7 +261,7 @@ class Model:
                 first = offset
         return first
 
-    def verdict(self, batch: BatchHeader) -> type[ProducerFault] | int | None:
+    def verdict(self, batch: BatchHeader) -> type[ProducerStateError] | int | None:
         producer = batch.producer_id
         if not self.of(producer):
             return None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.protocol.batch import HEADER_BYTES
 from headrace.storage.producers import OutOfOrderSequence
-from headrace.storage.recovery import NO_MARKS, Marks
+from headrace.storage.recovery import NO_CHECKPOINT, PartitionCheckpoint
 from tests.storage.batches import (
     NOW,
     Writer,
@@ -96,7 +96,7 @@ def test_segments_after_a_torn_one_are_deleted_with_their_files(tmp_path):
     second = log.segments[1]
     log.active.save_indexes()
     spoil(second.path)
-    opened = reopen(log, marks=NO_MARKS)
+    opened = reopen(log, marks=NO_CHECKPOINT)
     assert len(opened.segments) == 2
     assert {int(path.name.partition(".")[0]) for path in tmp_path.iterdir()} == {0, second.base_offset}
     assert [record.offset for record in read_records(opened)] == list(range(opened.end_offset))
@@ -252,7 +252,7 @@ def test_a_damaged_snapshot_is_written_again_before_the_batches_behind_it_may_go
     log.roll()
     for path in files(log, ".snapshot"):
         spoil(path)
-    log = reopen(log, marks=NO_MARKS)
+    log = reopen(log, marks=NO_CHECKPOINT)
     log.append(batch(b"other"), NOW)
     log.move_start(log.end_offset - 1)
     assert write(reopen(log), 0).is_duplicate
@@ -272,11 +272,11 @@ def test_a_snapshot_of_batches_that_were_lost_is_not_believed(tmp_path):
         write(log, sequence)
     log.close()
     log.active.truncate(log.size // 2)
-    log = reopen(log, marks=NO_MARKS)
+    log = reopen(log, marks=NO_CHECKPOINT)
     for sequence in range(5, 10):
         write(log, sequence, producer_id=8)
     # The offsets are those of the snapshot again, and the batches are others.
-    opened = reopen(log, marks=NO_MARKS)
+    opened = reopen(log, marks=NO_CHECKPOINT)
     assert not write(opened, 5).is_duplicate
 
 
@@ -471,4 +471,4 @@ def test_what_a_crash_left_half_written_or_without_its_log_goes(tmp_path):
 def test_marks_of_nothing_start_at_the_beginning(tmp_path):
     log = open_log(tmp_path)
     fill(log, 3)
-    assert reopen(log, marks=Marks()).start_offset == 0
+    assert reopen(log, marks=PartitionCheckpoint()).start_offset == 0

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from headrace.storage.retention import apply_retention
+from headrace.storage.partition import apply_retention
 from tests.storage.batches import NOW, Writer, batch, filler, open_log, read_records, read_values
 
 HOUR = 3_600_000

@@ -149,7 +149,7 @@ import resource, sys
 from pathlib import Path
 from tests.storage.batches import batch
 from tests.storage.test_segment import new_segment, write
-from headrace.storage.errors import DiskFault
+from headrace.storage.errors import DiskError
 
 segment = new_segment(Path(sys.argv[1]))
 write(segment, 0, batch(b"a" * 100))
@@ -157,7 +157,7 @@ size = segment.size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, resource.RLIM_INFINITY))
 try:
     write(segment, 1, batch(b"b" * 100))
-except DiskFault as fault:
+except DiskError as fault:
     print(fault)
 assert segment.path.stat().st_size == segment.size == size
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -147,7 +147,7 @@ def _run(config: BrokerConfig) -> int:
 
 async def _serve(config: BrokerConfig) -> int:
     from headrace.broker.broker import Broker
-    from headrace.broker.garbage import freeze_growth
+    from headrace.broker.garbage_collection import freeze_growth
 
     broker = await Broker.start(config)
     freeze_growth()

@@ -81,7 +81,7 @@ BY_PEER: Final = frozenset({FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE})
 MAX_ADMIN_BYTES: Final = 8 * 2**20
 """The largest request that carries no records."""
 
-Answer = bytes | list[object] | None
+Response = bytes | list[object] | None
 
 
 class Api(NamedTuple):
@@ -158,20 +158,20 @@ SMALL_FRAME_BYTES: Final = 2048
 
 def answer_request(
     broker: Broker, frame: memoryview, host: str, peer: object = None
-) -> Answer | Awaitable[Answer | asyncio.Future[list[object]]]:
+) -> Response | Awaitable[Response | asyncio.Future[list[object]]]:
     """The answer to one request; None when the client wants none. `peer` stands for the connection.
 
-    The frame must stay as it is while the answer waits for a `SliceFuture`, and no longer.
+    The frame must stay as it is while the answer waits for a `TimeSliceFuture`, and no longer.
     """
     header = read_request_header(frame, _has_tagged_header)
     api = APIS.get(header.api_key)
     if api is None or not api.low <= header.version <= api.high:
         return _refuse_version(broker, header)
     if header.api_key == PRODUCE:
-        produced: Answer | Awaitable[Answer] = api.handle(broker, frame, header)
+        produced: Response | Awaitable[Response] = api.handle(broker, frame, header)
         return produced
     if header.api_key in BY_PEER:
-        taken: Answer | Awaitable[Answer] = api.handle(broker, frame, header, peer)
+        taken: Response | Awaitable[Response] = api.handle(broker, frame, header, peer)
         return taken
     if len(frame) > MAX_ADMIN_BYTES:
         raise ProtocolError(f"a request of {len(frame)} bytes: API {header.api_key} takes {MAX_ADMIN_BYTES}")
@@ -179,25 +179,27 @@ def answer_request(
 
 
 async def _serve(broker: Broker, api: Api, frame: memoryview, header: RequestHeader, host: str) -> bytes:
-    turn = broker.slices.turn()
+    time_slice = broker.scheduler.time_slice()
     context = RequestContext(
         api_key=header.api_key,
         version=header.version,
         client_id=header.client_id,
         client_host=host,
-        turn=turn,
+        time_slice=time_slice,
     )
     try:
         if len(frame) <= SMALL_FRAME_BYTES:
             request = read_request(frame, header)
         else:
-            request = await turn.run(request_steps(frame, header))
+            request = await time_slice.run(request_steps(frame, header))
         body = api.handle(broker, request, context)
         if inspect.isawaitable(body):
             body = await body
-        return await turn.run(response_steps(header.api_key, header.version, header.correlation_id, body))
+        return await time_slice.run(
+            response_steps(header.api_key, header.version, header.correlation_id, body)
+        )
     finally:
-        turn.release()
+        time_slice.release()
 
 
 def _has_tagged_header(api_key: int, version: int) -> bool:

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.broker.apis import SERVED
 from headrace.broker.clock import LoopClock
 from headrace.broker.config import BrokerConfig, Flush
+from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.flusher import Flusher
 from headrace.broker.groups import GroupCoordinator
-from headrace.broker.key_checks import KeyChecks
+from headrace.broker.key_validation import KeyValidator
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import Offsets
-from headrace.broker.overflow.overflow import Overflow
+from headrace.broker.overflow.manager import OverflowManager
+from headrace.broker.scheduling import RequestScheduler
 from headrace.broker.server import Server, listen, log_file_limit
-from headrace.broker.sessions import FetchSessions
 from headrace.broker.shares import ShareGroupCoordinator
-from headrace.broker.statelog import PartitionStateLog
+from headrace.broker.state_log import PartitionStateLog
 from headrace.broker.topics import OFFSETS, SHARES, TOPICS, TRANSACTIONS, Topics
 from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.transactions.partitions import LogTransactionPartitions
-from headrace.broker.turns import Slices
 from headrace.protocol.errors import CorruptBatch
 from headrace.storage.folder import DataFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.broker.turns import Turn
-    from headrace.storage.timesearch import Search, TimedOffset
+    from headrace.broker.scheduling import TimeSlice
+    from headrace.storage.time_search import Search, TimedOffset
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Broker:
         self.config = config
         self.loop = loop
         self.clock = LoopClock(loop)
-        self.slices = Slices(loop)
+        self.scheduler = RequestScheduler(loop)
         self._search_lock = asyncio.Lock()
         """Held by a search by time while a batch is opened for it."""
         self.served = SERVED
@@ -58,7 +58,7 @@ class Broker:
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-disk")
         # One thread: work on records holds Python's lock, and a second one would only take the loop's turns.
         self._opener = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-records")
-        self.key_checks = KeyChecks(self._opener)
+        self.key_validator = KeyValidator(self._opener)
         self.flusher = Flusher(config.flush, self._executor, loop, self._fail)
         self.folder = DataFolder(
             config.data,
@@ -108,7 +108,7 @@ class Broker:
         self.groups.load()
         self.transactions.load()
         self.shares.load()
-        self.overflow = Overflow(self.topics, self.offsets, self.shares, self.clock)
+        self.overflow = OverflowManager(self.topics, self.offsets, self.shares, self.clock)
 
     @classmethod
     async def start(cls, config: BrokerConfig) -> Broker:
@@ -141,7 +141,7 @@ class Broker:
         """The result of a job that waits for the disk or takes long, done in a thread beside the loop."""
         return await self.loop.run_in_executor(self._executor, job)
 
-    async def run_search(self, search: Search, turn: Turn | None = None) -> TimedOffset | None:
+    async def run_search(self, search: Search, time_slice: TimeSlice | None = None) -> TimedOffset | None:
         """The result of a search by time; the loop serves others between its steps, in the turn of a request.
 
         Only one search has a batch open at a time: each may take as much memory as a batch may hold.
@@ -150,11 +150,11 @@ class Broker:
             job = next(search)
             while True:
                 if job is None:
-                    await (asyncio.sleep(0) if turn is None else turn.pause())
+                    await (asyncio.sleep(0) if time_slice is None else time_slice.pause())
                     job = search.send(None)
                     continue
-                if turn is not None:
-                    turn.release()  # other long requests work while a thread decompresses
+                if time_slice is not None:
+                    time_slice.release()  # other long requests work while a thread decompresses
                 async with self._search_lock:
                     try:
                         opened = await self.in_background(job)

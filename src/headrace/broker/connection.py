@@ -6,7 +6,7 @@ to one that all connections share. A client that does not read its answers is no
 harms nobody but itself.
 
 Requests begin in the order in which they arrived: a handler that is a coroutine runs at once, up to where it
-first waits. While a long request works in slices (`turns.py`), the requests behind it wait.
+first waits. While a long request runs in time slices (`scheduling.py`), later requests wait.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.apis import answer_request
-from headrace.broker.handlers.produce import HeldAnswer
-from headrace.broker.turns import SliceFuture
+from headrace.broker.handlers.produce import DelayedResponse
+from headrace.broker.scheduling import TimeSliceFuture
 from headrace.protocol.errors import ProtocolError
-from headrace.storage.memory_batches import MemoryRange
+from headrace.storage.memory_log import MemoryRange
 from headrace.storage.segment import FileRange
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ Chunk = bytes | memoryview | FileRange
 Answers = list[object]
 
 
-class Slot:
+class PendingResponse:
     """The place of an answer in the order of requests; `chunks` is None until it is there."""
 
     __slots__ = ("chunks", "future", "held_bytes")
@@ -85,10 +85,10 @@ class Connection:
         "_is_working",
         "_is_writing",
         "_out",
+        "_pending",
         "_reserved_at",
         "_reserved_bytes",
         "_server",
-        "_slots",
         "_socket",
         "_start",
         "_view",
@@ -109,7 +109,7 @@ class Connection:
         self._start = 0
         self._end = 0
         self._held_bytes = 0
-        self._slots: deque[Slot] = deque()
+        self._pending: deque[PendingResponse] = deque()
         self._out: deque[Chunk] = deque()
         self._is_writing = False
         self._is_paused = False
@@ -123,12 +123,12 @@ class Connection:
     @property
     def is_at_work(self) -> bool:
         """Whether the broker is busy with a request: a client that is quiet meanwhile waits for us."""
-        return bool(self._slots)
+        return bool(self._pending)
 
     @property
     def owes_answers(self) -> bool:
         """Whether an answer is still to be found or to be sent."""
-        return bool(self._slots or self._out)
+        return bool(self._pending or self._out)
 
     def drain(self) -> None:
         """Read no more requests; answers to those that were read are still sent."""
@@ -143,16 +143,16 @@ class Connection:
         """Give the buffer back when there is nothing in it."""
         if self._start == self._end and self._buffer is not None:
             self._buffer, self._view, self._start, self._end = None, memoryview(b""), 0, 0
-            self._give_back()
+            self._release_memory()
 
-    def memory_is_free(self) -> None:
+    def memory_available(self) -> None:
         """Go on reading, if it was memory that was missing."""
         if not self.is_closed and self._start != self._end and not self._is_working:
             self._keep(self._view, self._start, self._end)
         self._resume()
 
-    def _give_back(self) -> None:
-        self._server.memory.give_back(self._reserved_bytes)
+    def _release_memory(self) -> None:
+        self._server.memory.release(self._reserved_bytes)
         self._reserved_bytes = 0
 
     # ---------------------------------------------------------------- in
@@ -220,9 +220,9 @@ class Connection:
         return (
             self._is_writing
             or self._is_working
-            or len(self._slots) >= MAX_UNANSWERED
+            or len(self._pending) >= MAX_UNANSWERED
             or self._held_bytes >= MAX_HELD_BYTES
-            or (self._server.memory.is_exhausted and bool(self._slots))
+            or (self._server.memory.is_exhausted and bool(self._pending))
         )
 
     def _keep(self, view: memoryview, start: int, end: int) -> None:
@@ -317,19 +317,19 @@ class Connection:
             self._answer([answer] if isinstance(answer, bytes) else answer)
 
     def _answer(self, chunks: Answers) -> None:
-        if self._slots:
-            slot = Slot()
-            self._slots.append(slot)
-            self._set(slot, chunks)
+        if self._pending:
+            pending = PendingResponse()
+            self._pending.append(pending)
+            self._set(pending, chunks)
         else:
             self._queue(chunks)
 
     def _answer_later(self, answer: Awaitable[Any]) -> None:
         if isinstance(answer, asyncio.Future):
-            self._slots.append(slot := Slot())
-            self._follow(slot, answer)
+            self._pending.append(pending := PendingResponse())
+            self._follow(pending, answer)
             return
-        held_bytes = answer.held_bytes if isinstance(answer, HeldAnswer) else 0
+        held_bytes = answer.held_bytes if isinstance(answer, DelayedResponse) else 0
         steps = answer.__await__()
         try:
             waits_for = next(steps)
@@ -338,69 +338,71 @@ class Connection:
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
         else:
-            self._slots.append(slot := Slot())
-            slot.held_bytes = held_bytes
+            self._pending.append(pending := PendingResponse())
+            pending.held_bytes = held_bytes
             self._hold(held_bytes)
-            self._wait(slot, steps, waits_for)
+            self._wait(pending, steps, waits_for)
 
     def _take_result(self, result: Any) -> None:
         """The result of a handler that did not have to wait."""
         if isinstance(result, asyncio.Future):
-            self._slots.append(slot := Slot())
-            self._follow(slot, result)
+            self._pending.append(pending := PendingResponse())
+            self._follow(pending, result)
         elif result is not None:
             self._answer([result] if isinstance(result, bytes) else result)
 
-    def _wait(self, slot: Slot, steps: Generator[Any, Any, Any], waits_for: Any) -> None:
+    def _wait(self, pending: PendingResponse, steps: Generator[Any, Any, Any], waits_for: Any) -> None:
         """Let a handler wait: between two slices of its work, or for something else."""
-        if isinstance(waits_for, SliceFuture):
+        if isinstance(waits_for, TimeSliceFuture):
             self._is_working = True
             # As a task does that begins to wait for a future.
             waits_for._asyncio_future_blocking = False
-            waits_for.add_done_callback(lambda _: self._work_on(slot, steps, waits_for))
+            waits_for.add_done_callback(lambda _: self._work_on(pending, steps, waits_for))
             return
         # It goes on when the connection ends: what it began (a join, a commit) is not to be left half done.
-        self._server.keep(self._server.loop.create_task(self._await(slot, _resume(steps, waits_for))))
+        self._server.keep(self._server.loop.create_task(self._await(pending, _resume(steps, waits_for))))
 
-    def _work_on(self, slot: Slot, steps: Generator[Any, Any, Any], last: SliceFuture) -> None:
+    def _work_on(
+        self, pending: PendingResponse, steps: Generator[Any, Any, Any], last: TimeSliceFuture
+    ) -> None:
         """The next slice of a long request."""
         self._is_working = False
         try:
             waits_for = next(steps)
         except StopIteration as end:
-            self._finish(slot, end.value)
+            self._finish(pending, end.value)
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
         else:
-            if not isinstance(waits_for, SliceFuture):
-                last.turn.release()
-            self._wait(slot, steps, waits_for)
+            if not isinstance(waits_for, TimeSliceFuture):
+                last.time_slice.release()
+            self._wait(pending, steps, waits_for)
         self._resume()
 
-    def _follow(self, slot: Slot, future: asyncio.Future[Answers]) -> None:
-        slot.future = future
-        future.add_done_callback(lambda done: self._complete(slot, done))
+    def _follow(self, pending: PendingResponse, future: asyncio.Future[Answers]) -> None:
+        pending.future = future
+        future.add_done_callback(lambda done: self._complete(pending, done))
 
-    async def _await(self, slot: Slot, answer: Awaitable[Any]) -> None:
+    async def _await(self, pending: PendingResponse, answer: Awaitable[Any]) -> None:
         try:
             result = await answer
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
         else:
-            self._finish(slot, result)
+            self._finish(pending, result)
 
-    def _finish(self, slot: Slot, result: Any) -> None:
+    def _finish(self, pending: PendingResponse, result: Any) -> None:
         if isinstance(result, asyncio.Future):
-            self._follow(slot, result)
+            self._follow(pending, result)
         else:
-            self._fill(slot, [result] if isinstance(result, bytes) else result or [])
+            self._fill(pending, [result] if isinstance(result, bytes) else result or [])
 
-    def _complete(self, slot: Slot, done: asyncio.Future[Answers]) -> None:
+    def _complete(self, pending: PendingResponse, done: asyncio.Future[Answers]) -> None:
         if done.cancelled():
             return
         fault = done.exception()
         if fault is None:
-            self._fill(slot, done.result())
+            self._fill(pending, done.result())
         else:
             self._fail(fault)
 
@@ -411,12 +413,12 @@ class Connection:
             log.error("a request of %s failed; the connection is closed", self.host, exc_info=fault)
         self.close()
 
-    def _fill(self, slot: Slot, chunks: Answers) -> None:
+    def _fill(self, pending: PendingResponse, chunks: Answers) -> None:
         if self.is_closed:
             return
-        self._set(slot, chunks)
-        while self._slots and self._slots[0].chunks is not None:
-            first = self._slots.popleft()
+        self._set(pending, chunks)
+        while self._pending and self._pending[0].chunks is not None:
+            first = self._pending.popleft()
             self._hold(-first.held_bytes)
             self._queue(first.chunks or [])
         if self._out and not self._is_writing:
@@ -424,20 +426,20 @@ class Connection:
         else:
             self._resume()
 
-    def _set(self, slot: Slot, chunks: Answers) -> None:
-        """Give a slot its answer, which is held until those before it are there."""
-        slot.chunks = chunks
+    def _set(self, pending: PendingResponse, chunks: Answers) -> None:
+        """Give a pending its answer, which is held until those before it are there."""
+        pending.chunks = chunks
         size = sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes))
         size += sum(chunk.size for chunk in chunks if isinstance(chunk, MemoryRange))
-        self._hold(size - slot.held_bytes)
-        slot.held_bytes = size
+        self._hold(size - pending.held_bytes)
+        pending.held_bytes = size
 
     def _hold(self, size: int) -> None:
         self._held_bytes += size
         if size >= 0:
             self._server.memory.add(size)
         else:
-            self._server.memory.give_back(-size)
+            self._server.memory.release(-size)
 
     # ---------------------------------------------------------------- out
 
@@ -504,13 +506,13 @@ class Connection:
         loop.remove_reader(self._fd)
         loop.remove_writer(self._fd)
         self._socket.close()
-        for slot in self._slots:
-            if slot.future is not None:
-                slot.future.cancel()
-        self._slots.clear()
+        for pending in self._pending:
+            if pending.future is not None:
+                pending.future.cancel()
+        self._pending.clear()
         self._out.clear()
         self._hold(-self._held_bytes)
-        self._give_back()
+        self._release_memory()
         self._server.forget(self)
 
 

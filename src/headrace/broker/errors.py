@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker import topics
-from headrace.broker.overflow import errors as overflow
+from headrace.broker.overflow import policy as overflow
 from headrace.protocol.errors import CorruptBatch, ProtocolError
 from headrace.storage import errors as storage
 from headrace.storage import producers
@@ -24,7 +24,7 @@ _CODES: Final[Mapping[type[HeadraceError], ErrorCode]] = {
     storage.RecordTooLarge: ErrorCode.message_too_large,
     storage.InvalidTimestamp: ErrorCode.invalid_timestamp,
     storage.OffsetOutOfRange: ErrorCode.offset_out_of_range,
-    storage.DiskFault: ErrorCode.kafka_storage_error,
+    storage.DiskError: ErrorCode.kafka_storage_error,
     storage.InvalidConfig: ErrorCode.invalid_config,
     topics.InvalidTopicName: ErrorCode.invalid_topic_exception,
     topics.TopicExists: ErrorCode.topic_already_exists,
@@ -32,7 +32,7 @@ _CODES: Final[Mapping[type[HeadraceError], ErrorCode]] = {
     topics.InvalidPartitions: ErrorCode.invalid_partitions,
     # Not retriable in any client: what was refused is the application's to decide about.
     overflow.TopicFull: ErrorCode.policy_violation,
-    overflow.WaitedInVain: ErrorCode.request_timed_out,
+    overflow.BackpressureTimeout: ErrorCode.request_timed_out,
     producers.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
     producers.StaleProducerEpoch: ErrorCode.invalid_producer_epoch,
     producers.OutsideTransaction: ErrorCode.invalid_txn_state,

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.broker.config import Flush
-from headrace.storage.errors import DiskFault
+from headrace.storage.errors import DiskError
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,7 +44,7 @@ class Flusher:
         self._covered: list[asyncio.Future[None]] = []
         """Who waits for the sync that runs."""
         self._task: asyncio.Task[None] | None = None
-        self._fault: DiskFault | None = None
+        self._fault: DiskError | None = None
 
     def appended(self, partition: Partition) -> None:
         """Note an append; readers hear of it as soon as they may see it."""
@@ -103,7 +103,7 @@ class Flusher:
         # What the kernel could not write it may have dropped, and the next sync would not tell: nothing is
         # acknowledged any more, and only a restart knows what is left.
         log.critical("a sync failed, the broker stops: %s", fault)
-        self._fault = DiskFault(f"the disk failed to sync: {fault.strerror}; see to it, then start again")
+        self._fault = DiskError(f"the disk failed to sync: {fault.strerror}; see to it, then start again")
         for future in (*self._covered, *self._waiting):
             # One whose client has gone is cancelled already.
             if not future.done():

@@ -11,8 +11,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.storage.cleaning import plan_compaction
 from headrace.storage.compaction import recover_swaps, swap_in
+from headrace.storage.compaction_planning import plan_compaction
 from headrace.storage.compactor import run_compactor
 from headrace.storage.errors import StorageError
 from headrace.storage.partition import PartitionLog
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.partition import Partition
-    from headrace.broker.turns import Turn
+    from headrace.broker.scheduling import TimeSlice
     from headrace.storage.compaction import CleanedGroup, CompactionRequest, CompactionResult
 
 log = logging.getLogger(__name__)
@@ -62,24 +62,24 @@ class Maintenance:
     async def tidy(self) -> None:
         """Apply retention, forget idle producers, close what a full disk left open, save the checkpoints."""
         now_ms = self._broker.clock.now_ms()
-        turn = self._broker.slices.turn()
+        time_slice = self._broker.scheduler.time_slice()
         try:
-            await self._tidy_partitions(now_ms, turn)
+            await self._tidy_partitions(now_ms, time_slice)
         finally:
-            turn.release()
+            time_slice.release()
         await self._broker.save_checkpoint()
 
-    async def _tidy_partitions(self, now_ms: int, turn: Turn) -> None:
-        async for partition in turn.over(self._partitions()):
+    async def _tidy_partitions(self, now_ms: int, time_slice: TimeSlice) -> None:
+        async for partition in time_slice.over(self._partitions()):
             if partition.log.is_deleted:
                 continue
             freed = partition.log.apply_retention(now_ms)
             partition.log.producers.expire(now_ms)
             if freed:
-                self._broker.overflow.made_room(partition)
+                self._broker.overflow.start_moved(partition)
                 log.info("%s-%d: %d bytes were past their retention", partition.topic, partition.index, freed)
             if isinstance(partition.log, PartitionLog) and partition.log.has_rolled:
-                turn.release()  # the disk may take seconds, and long requests wait for this turn
+                time_slice.release()  # the disk may take seconds, and long requests wait for this turn
                 await self._broker.in_background(partition.log.close_rolled)
 
     async def compact(self) -> None:

@@ -20,14 +20,14 @@ from headrace.broker.groups.records import (
     write_offset,
     write_offset_key,
 )
-from headrace.broker.statelog import StateMarker
+from headrace.broker.state_log import StateMarker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from headrace.broker.clock import Clock
     from headrace.broker.groups.settings import GroupSettings
-    from headrace.broker.statelog import Producer, StateLog, StateRecord
+    from headrace.broker.state_log import Producer, StateLog, StateRecord
 
 TopicPartition = tuple[str, int]
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.broker.overflow.guard import Guard
+    from headrace.broker.overflow.limiter import BacklogLimiter
     from headrace.storage.log import Log
 
 
 class Partition:
     """One partition of a topic."""
 
-    __slots__ = ("guard", "index", "log", "topic", "waiters")
+    __slots__ = ("index", "limiter", "log", "topic", "waiters")
 
     def __init__(self, topic: str, index: int, log: Log) -> None:
         self.topic = topic
@@ -22,7 +22,7 @@ class Partition:
         self.log = log
         self.waiters: set[Callable[[], None]] = set()
         """Called when there is more to read, until they wait no more."""
-        self.guard: Guard | None = None
+        self.limiter: BacklogLimiter | None = None
         """Who decides about new records at the topic's bound; None for a topic without one."""
 
     def wait(self, wake: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What a handler knows of the request it serves, besides its body."""
+"""The context of a request: what its handler needs besides the body."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.broker.turns import Turn
+    from headrace.broker.scheduling import TimeSlice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """The version that was asked for, and who asks."""
+    """API, version and client of a request, and its time slice."""
 
     api_key: int
     version: int
     client_id: str
     client_host: str
-    turn: Turn
-    """The time that the request may take before it must pause."""
+    time_slice: TimeSlice
+    """How long the request may run before it has to pause."""

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.connection import Connection
-from headrace.broker.memory import ConnectionMemory
+from headrace.broker.memory_pool import RequestMemoryPool
 from headrace.storage.folder import OPEN_FILES
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Server:
         self.loop = broker.loop
         self.request_limit_bytes = broker.config.request_limit_bytes
         self.replace_shared_buffer()
-        self.memory = ConnectionMemory(broker.config.connection_memory_bytes, self.loop.call_soon)
+        self.memory = RequestMemoryPool(broker.config.connection_memory_bytes, self.loop.call_soon)
         self._idle_seconds = broker.config.idle_connection_ms / 1000
         self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds)
         self._listener = listener

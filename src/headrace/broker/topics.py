@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 from headrace.broker.partition import Partition
-from headrace.broker.statelog import StateRecord
+from headrace.broker.state_log import StateRecord
 from headrace.errors import HeadraceError
 from headrace.protocol.steps import run_steps
 from headrace.storage.config import TopicConfig
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from headrace.broker.clock import Clock
-    from headrace.broker.statelog import StateLog
+    from headrace.broker.state_log import StateLog
     from headrace.storage.folder import DataFolder
 
 OFFSETS: Final = "__consumer_offsets"

@@ -32,11 +32,11 @@ class OffsetOutOfRange(StorageError):
     """An offset before the start of the log or beyond its end."""
 
 
-class DiskFault(StorageError):
+class DiskError(StorageError):
     """The disk refused a write; nothing of it counts as stored, and the log goes on when there is room."""
 
 
-class FolderInUse(StorageError):
+class DataFolderLocked(StorageError):
     """Another broker holds the data folder."""
 
 

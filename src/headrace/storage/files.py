@@ -28,7 +28,7 @@ class LogFile:
 class Writer(Protocol):
     """A segment that holds its file open to write it."""
 
-    def let_go(self) -> None:
+    def close_file(self) -> None:
         """Close the file; the next write opens it again."""
         ...
 
@@ -65,7 +65,7 @@ class FilePool:
             if len(self._written) > self._limit:
                 first = next(iter(self._written))
                 del self._written[first]
-                first.let_go()
+                first.close_file()
 
     def closed(self, writer: Writer) -> None:
         """Count a file no more."""

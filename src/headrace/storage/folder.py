@@ -23,11 +23,11 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from headrace.storage.checkpoint import Checkpoint, Offsets
-from headrace.storage.errors import DiskFault, FolderInUse
+from headrace.storage.errors import DataFolderLocked, DiskError
 from headrace.storage.files import FilePool, replace_file, sync_directory
-from headrace.storage.memory_folder import MemoryPartitions
+from headrace.storage.memory_log import MemoryPartitions
 from headrace.storage.partition import PartitionLog, run_inline
-from headrace.storage.recovery import NO_MARKS, Marks, open_partition
+from headrace.storage.recovery import NO_CHECKPOINT, PartitionCheckpoint, open_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ class DataFolder:
         except OSError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
-            raise FolderInUse(
+            raise DataFolderLocked(
                 f"{self.path} is in use by the broker with process id {holder}: "
                 "stop it first, or start this one with another folder (--data DIR)"
             ) from None
@@ -108,7 +108,7 @@ class DataFolder:
         try:
             opened = self._open(key, self.path / f"{topic}-{partition}", config, now_ms)
         except OSError as fault:
-            raise DiskFault(
+            raise DiskError(
                 f"partition {partition} of {topic} could not be opened: {fault.strerror}; free some space"
             ) from fault
         self.partitions[key] = opened
@@ -124,7 +124,7 @@ class DataFolder:
             directory,
             config,
             now_ms=now_ms,
-            marks=NO_MARKS if is_new else marks,
+            marks=NO_CHECKPOINT if is_new else marks,
             clean=self.was_clean and recovery_point is not None and not is_new,
             pool=self.pool,
             background=self.background,
@@ -133,10 +133,10 @@ class DataFolder:
         opened.is_new_folder = is_new
         return opened
 
-    def _take_marks(self, key: tuple[str, int]) -> tuple[int | None, Marks]:
+    def _take_marks(self, key: tuple[str, int]) -> tuple[int | None, PartitionCheckpoint]:
         """What the checkpoints say of a partition, and whether they say anything."""
         recovery_point = self._recovery_points.take(key)
-        marks = Marks(
+        marks = PartitionCheckpoint(
             recovery_point=recovery_point or 0,
             start_offset=self._start_offsets.take(key) or 0,
             first_dirty_offset=self._first_dirty.take(key) or 0,
@@ -178,7 +178,7 @@ class DataFolder:
             with self._checkpoint_lock:
                 self._save_checkpoints()
         except OSError as fault:
-            raise DiskFault(
+            raise DiskError(
                 f"the checkpoints in {self.path} could not be written: {fault.strerror}; free some space"
             ) from fault
 
@@ -202,7 +202,7 @@ class DataFolder:
             self.checkpoint()
             self.memory.close()
             replace_file(self._clean_mark, b"")
-        except (OSError, DiskFault) as fault:
+        except (OSError, DiskError) as fault:
             logger.warning("the next start has to scan the log: %s", fault)
         os.close(self._lock)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.storage.memory_batches import MemoryRange
+from headrace.storage.memory_log import MemoryRange
 from headrace.storage.segment import FileRange
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from headrace.protocol.batch import BatchHeader
     from headrace.storage.aborted import AbortedTransactions
-    from headrace.storage.appending import Appended
+    from headrace.storage.base_log import Appended
     from headrace.storage.config import TopicConfig
     from headrace.storage.producers import ProducerStates
-    from headrace.storage.timesearch import Search
+    from headrace.storage.time_search import Search
 
 Records = FileRange | MemoryRange
 """Whole batches, ready to be sent: both have a `size`, and give their bytes with `read()`."""
@@ -69,7 +69,7 @@ class Log(Protocol):
         """
         ...
 
-    def append_own(
+    def append_internal(
         self, records: bytes, count: int, now_ms: int, producer: tuple[int, int] | None = None
     ) -> int:
         """Store records of the broker itself; with a producer id and epoch, inside its transaction."""

@@ -14,14 +14,20 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
-from headrace.storage import reading
 from headrace.storage.aborted import read_entries, save_entries
-from headrace.storage.appending import AppendingLog
-from headrace.storage.errors import DiskFault
+from headrace.storage.base_log import BaseLog
+from headrace.storage.errors import DiskError
 from headrace.storage.files import FilePool, replace_file, sync_directory
-from headrace.storage.retention import apply_retention
-from headrace.storage.segment import FileRange, Segment, segment_name
-from headrace.storage.timesearch import Search, search_latest_time, search_time
+from headrace.storage.segment import (
+    FileRange,
+    Segment,
+    bytes_from,
+    find_batch,
+    first_offset_within,
+    fitting_range,
+    segment_name,
+)
+from headrace.storage.time_search import Search, search_latest_time, search_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 
     from headrace.storage.config import TopicConfig
     from headrace.storage.producers import AbortedTransaction
+
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +62,7 @@ def run_inline(job: Callable[[], None]) -> None:
     job()
 
 
-class PartitionLog(AppendingLog):
+class PartitionLog(BaseLog):
     """The log in `directory`; open one with `headrace.storage.recovery.open_partition`."""
 
     def __init__(
@@ -216,7 +223,7 @@ class PartitionLog(AppendingLog):
         self.synced(self.end_offset)
         self.close_rolled()
         if self.has_rolled:
-            raise DiskFault(f"{self.directory} could not be closed: free some space")
+            raise DiskError(f"{self.directory} could not be closed: free some space")
         self.active.save_indexes()
         aborted = self.aborted.ended_between(self.active.base_offset, self.end_offset)
         save_entries(self.active.path.with_suffix(".txnindex"), aborted)
@@ -281,11 +288,11 @@ class PartitionLog(AppendingLog):
         """
         if self._has_read_all(offset, end_offset):
             return None
-        found = reading.find_batch(self.segments, offset)
+        found = find_batch(self.segments, offset)
         if found is None or found.step.base_offset >= end_offset:
             return None
         limit = self._limit(found.segment, end_offset)
-        return reading.fitting_range(found, limit, max_bytes, at_least_one=at_least_one)
+        return fitting_range(found, limit, max_bytes, at_least_one=at_least_one)
 
     def _limit(self, segment: Segment, end_offset: int) -> int:
         """Where in the segment the batches end that lie below `end_offset`."""
@@ -297,7 +304,7 @@ class PartitionLog(AppendingLog):
     def batches(self, offset: int) -> Iterator[bytes]:
         """Each batch from `offset` to the end, as bytes: for the broker's own reading."""
         while offset < self.end_offset:
-            found = reading.find_batch(self.segments, offset)
+            found = find_batch(self.segments, offset)
             if found is None:
                 return
             yield found.segment.read(found.step.position, found.step.size)
@@ -305,7 +312,7 @@ class PartitionLog(AppendingLog):
 
     def next_batch(self, offset: int) -> BatchHeader | None:
         """The header of the batch that holds `offset`, or of the first after it."""
-        found = reading.find_batch(self.segments, offset)
+        found = find_batch(self.segments, offset)
         if found is None:
             return None
         return read_header(found.segment.read(found.step.position, HEADER_BYTES))
@@ -320,9 +327,56 @@ class PartitionLog(AppendingLog):
 
     def size_from(self, offset: int) -> int:
         """Bytes of the batches from the one that holds `offset` to the end."""
-        return reading.size_from(self.segments, offset)
+        return bytes_from(self.segments, offset)
 
     def offset_within(self, size: int) -> int:
         """The first offset from which on all batches together have at most `size` bytes."""
-        found = reading.offset_within(self.segments, size)
+        found = first_offset_within(self.segments, size)
         return self.start_offset if found is None else max(found, self.start_offset)
+
+
+def apply_retention(log: PartitionLog, now_ms: int) -> int:
+    """Delete the segments that are too old or too many; gives how many bytes went.
+
+    Whole segments go, the oldest first, and the active one only by age: it is closed for that.
+    """
+    before = log.size
+    log.trim()
+    if not log.config.is_deleted:
+        return before - log.size
+    if _is_expired_whole(log, now_ms):
+        log.roll()
+    start = max(_start_by_age(log, now_ms), _start_by_size(log))
+    if start > log.start_offset:
+        log.move_start(min(start, log.high_watermark))
+    return before - log.size
+
+
+def _is_expired_whole(log: PartitionLog, now_ms: int) -> bool:
+    return log.active.size > 0 and _is_expired(log, len(log.segments) - 1, now_ms)
+
+
+def _is_expired(log: PartitionLog, position: int, now_ms: int) -> bool:
+    retention_ms = log.config.retention_ms
+    return retention_ms >= 0 and log.segments[position].load_age_ms() < now_ms - retention_ms
+
+
+def _start_by_age(log: PartitionLog, now_ms: int) -> int:
+    start = log.start_offset
+    for position in range(len(log.segments) - 1):
+        if not _is_expired(log, position, now_ms):
+            break
+        start = log.segments[position + 1].base_offset
+    return start
+
+
+def _start_by_size(log: PartitionLog) -> int:
+    start, surplus = log.start_offset, log.size - log.config.retention_bytes
+    if log.config.retention_bytes < 0:
+        return start
+    for segment, follower in zip(log.segments, log.segments[1:], strict=False):
+        surplus -= segment.size
+        if surplus < 0:
+            break
+        start = follower.base_offset
+    return start

@@ -41,19 +41,19 @@ _PRODUCER = struct.Struct(">qhiiqqqB")
 _BATCH = struct.Struct(">iiqqq")
 
 
-class ProducerFault(HeadraceError):
+class ProducerStateError(HeadraceError):
     """A batch that its producer may not write."""
 
 
-class OutOfOrderSequence(ProducerFault):
+class OutOfOrderSequence(ProducerStateError):
     """Records are missing between the producer's last batch and this one, or it is an old one come again."""
 
 
-class StaleProducerEpoch(ProducerFault):
+class StaleProducerEpoch(ProducerStateError):
     """A newer instance of the producer has written: this one is fenced off."""
 
 
-class OutsideTransaction(ProducerFault):
+class OutsideTransaction(ProducerStateError):
     """A batch without a transaction while the same producer has one open."""
 
 
@@ -142,7 +142,7 @@ class ProducerStates:
         return len(self._producers)
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """None when the batch may be written, the earlier one when it repeats it, or a `ProducerFault`."""
+        """None if the batch is new, the earlier batch if it is a duplicate, or a `ProducerStateError`."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Marks(NamedTuple):
+class PartitionCheckpoint(NamedTuple):
     """What the checkpoints say of a partition."""
 
     recovery_point: int = 0
@@ -44,7 +44,7 @@ class Marks(NamedTuple):
     first_dirty_offset: int = 0
 
 
-NO_MARKS: Final = Marks()
+NO_CHECKPOINT: Final = PartitionCheckpoint()
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 
 
@@ -53,7 +53,7 @@ def open_partition(
     config: TopicConfig,
     *,
     now_ms: int,
-    marks: Marks = NO_MARKS,
+    marks: PartitionCheckpoint = NO_CHECKPOINT,
     clean: bool = False,
     pool: FilePool | None = None,
     background: Callable[[Callable[[], None]], object] = run_inline,

@@ -10,16 +10,18 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD, MIN_LENGTH, BatchHeader, read_header
-from headrace.storage.errors import DiskFault
+from headrace.storage.errors import DiskError
 from headrace.storage.files import FilePool, LogFile, replace_file
 from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
 
 CHUNK_BYTES: Final = 8192
 MAX_UNINDEXED_BYTES: Final = 2**20
@@ -42,7 +44,7 @@ class FileRange(NamedTuple):
         return os.pread(self.file.fd, self.size, self.position)
 
 
-class Step(NamedTuple):
+class BatchPosition(NamedTuple):
     """One batch met on a walk along a log file."""
 
     position: int
@@ -56,7 +58,7 @@ def segment_name(base_offset: int, suffix: str = ".log") -> str:
     return f"{base_offset:020d}{suffix}"
 
 
-def walk(file: LogFile, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Step]:
+def walk(file: LogFile, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[BatchPosition]:
     """Each whole batch of the file from `position` to `end`; stops at the first that is torn."""
     buffer, start = b"", position
     while position + HEADER_BYTES <= end:
@@ -69,7 +71,7 @@ def walk(file: LogFile, position: int, end: int, chunk_bytes: int = CHUNK_BYTES)
         size = length + LENGTH_OVERHEAD
         if length < MIN_LENGTH or position + size > end:
             return
-        yield Step(position, size, base_offset, base_offset + delta)
+        yield BatchPosition(position, size, base_offset, base_offset + delta)
         position += size
 
 
@@ -112,7 +114,7 @@ class Segment:
         try:
             LogFile(self.path, os.O_RDWR | os.O_CREAT)  # closed again at once
         except OSError as fault:
-            raise DiskFault(f"{self.path} could not be made: {fault.strerror}; free some space") from fault
+            raise DiskError(f"{self.path} could not be made: {fault.strerror}; free some space") from fault
         if self.size == 0:
             self.begin_indexes()
         else:
@@ -148,7 +150,7 @@ class Segment:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as fault:
             os.ftruncate(file.fd, position)
-            raise DiskFault(f"{self.path} could not be written: {fault.strerror}; free some space") from fault
+            raise DiskError(f"{self.path} could not be written: {fault.strerror}; free some space") from fault
         self.size = position + written
         return position
 
@@ -156,11 +158,11 @@ class Segment:
         try:
             file = self._active_file = LogFile(self.path, os.O_RDWR)
         except OSError as fault:
-            raise DiskFault(f"{self.path} could not be opened: {fault.strerror}") from fault
+            raise DiskError(f"{self.path} could not be opened: {fault.strerror}") from fault
         self._pool.keep_open(self)
         return file
 
-    def let_go(self) -> None:
+    def close_file(self) -> None:
         """Close the file: others were written later, and there are only so many descriptors."""
         self._active_file = None
 
@@ -279,14 +281,14 @@ class Segment:
             return  # retention was quicker than the thread that syncs
         os.fdatasync(file.fd)
 
-    def locate(self, offset: int) -> Step | None:
+    def locate(self, offset: int) -> BatchPosition | None:
         """The batch that holds `offset`, or the first one after it when compaction removed it."""
         for step in self.walk(self.offset_index.floor(offset)):
             if step.last_offset >= offset:
                 return step
         return None
 
-    def walk(self, position: int) -> Iterator[Step]:
+    def walk(self, position: int) -> Iterator[BatchPosition]:
         """Each batch from `position` on."""
         return walk(self.file, position, self.size)
 
@@ -320,3 +322,63 @@ class Segment:
         """Remove the files; a reader in the middle of the log file is not disturbed."""
         for suffix in SUFFIXES:
             self.path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+class LocatedBatch(NamedTuple):
+    """One batch, and the segment in which it is."""
+
+    segment: Segment
+    step: BatchPosition
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def find_batch(segments: Sequence[Segment], offset: int) -> LocatedBatch | None:
+    """The batch that holds `offset`, or the next one where compaction left a gap."""
+    index = bisect_right(segments, offset, key=_base_offset) - 1
+    for segment in segments[max(index, 0) :]:
+        step = segment.locate(offset)
+        if step is not None:
+            return LocatedBatch(segment, step)
+    return None
+
+
+def fitting_range(found: LocatedBatch, limit: int, max_bytes: int, *, at_least_one: bool) -> FileRange | None:
+    """Whole batches from the one found to the position `limit`, as many as `max_bytes` allow.
+
+    With `at_least_one` the first batch comes even if it is larger.
+    """
+    segment, step = found
+    position = step.position
+    size = limit - position
+    if size > max_bytes:
+        size = segment.offset_index.boundary(position, position + max_bytes) - position
+        if size <= 0:
+            size = step.size if step.size <= max_bytes or at_least_one else 0
+    return FileRange(segment.file, position, size) if size > 0 else None
+
+
+def bytes_from(segments: Sequence[Segment], offset: int) -> int:
+    """Bytes of the batches from the one that holds `offset` to the end."""
+    found = find_batch(segments, offset)
+    if found is None:
+        return 0
+    later = sum(segment.size for segment in segments if segment.base_offset > found.segment.base_offset)
+    return found.segment.size - found.step.position + later
+
+
+def first_offset_within(segments: Sequence[Segment], size: int) -> int | None:
+    """The first offset from which on the batches have at most `size` bytes; None when all of them have."""
+    for segment in reversed(segments):
+        if segment.size > size:
+            return _offset_at(segment, segment.size - size)
+        size -= segment.size
+    return None
+
+
+def _offset_at(segment: Segment, position: int) -> int:
+    """The offset after the first batch that ends at or behind `position`."""
+    start = segment.offset_index.boundary(0, position - 1)
+    return next(step.last_offset + 1 for step in segment.walk(start) if step.position + step.size >= position)

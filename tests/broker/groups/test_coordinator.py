@@ -14,8 +14,8 @@ from headrace.broker.groups.messages import MemberIdentity
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.groups.settings import InvalidGroupSettings
 from headrace.broker.offsets import Offsets
-from headrace.broker.statelog import MemoryStateLog, Producer
-from headrace.storage.errors import DiskFault
+from headrace.broker.state_log import MemoryStateLog, Producer
+from headrace.storage.errors import DiskError
 from tests.broker.groups.harness import SESSION_MS, join_request, subscription, sync_request
 from tests.broker.virtual_clock import VirtualClock
 
@@ -218,7 +218,7 @@ class FullDisk(MemoryStateLog):
 
     def append(self, records, producer=None) -> None:
         if self.is_full:
-            raise DiskFault("no space left: free some, and try again")
+            raise DiskError("no space left: free some, and try again")
         super().append(records, producer)
 
 

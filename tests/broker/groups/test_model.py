@@ -15,7 +15,7 @@ from headrace.broker.groups.group import GroupState
 from headrace.broker.groups.messages import MemberIdentity
 from headrace.broker.groups.records import read_group, read_key
 from headrace.broker.offsets import Offsets
-from headrace.broker.statelog import MemoryStateLog, StateRecord
+from headrace.broker.state_log import MemoryStateLog, StateRecord
 from tests.broker.groups.harness import join_request, sync_request
 from tests.broker.virtual_clock import VirtualClock
 

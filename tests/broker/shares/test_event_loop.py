@@ -12,8 +12,8 @@ from headrace.broker.shares.dead_letters import MAX_DEAD_LETTERS
 from headrace.broker.shares.reader import MAX_PARSED_RECORDS
 from headrace.protocol.batch import place_batch
 from headrace.protocol.compression import ZSTD
+from headrace.protocol.decompressed_batch import DecompressedBatch
 from headrace.protocol.records import NewRecord, encode_batch
-from headrace.protocol.slices import OpenBatch
 from headrace.testing.embedded import EmbeddedBroker
 from tests.broker.shares.test_handlers import EARLIEST, Member, configure
 from tests.broker.virtual_clock import VirtualClock
@@ -50,13 +50,13 @@ def test_each_turn_parses_and_archives_a_bounded_number_of_records(
 ) -> None:
     """2,000 records of a large batch are rejected."""
     found: list[int] = []
-    find = OpenBatch.find
+    find = DecompressedBatch.find
 
-    def count(self: OpenBatch, records: int) -> int:
+    def count(self: DecompressedBatch, records: int) -> int:
         found.append(find(self, records))
         return found[-1]
 
-    monkeypatch.setattr(OpenBatch, "find", count)
+    monkeypatch.setattr(DecompressedBatch, "find", count)
     taken = member.take(2_000)
     while not taken:
         taken = member.take(2_000)

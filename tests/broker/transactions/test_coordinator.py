@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.transactions import transaction as decide
 from headrace.broker.transactions.coordinator import OFFSETS, InvalidTransactionTimeout
@@ -24,7 +24,7 @@ from headrace.broker.transactions.transaction import (
     TransactionState,
 )
 from headrace.errors import HeadraceError
-from headrace.storage.errors import DiskFault
+from headrace.storage.errors import DiskError
 from headrace.storage.producers import StaleProducerEpoch
 from tests.broker.transactions.listed_partitions import ListedPartitions, Marker, Write
 from tests.broker.virtual_clock import VirtualClock
@@ -44,7 +44,7 @@ class BreakableLog(MemoryStateLog):
     def append(self, records, producer=None) -> None:
         for _, value in records:
             if value is not None and self.fails_from is not None and value[16] == self.fails_from:
-                raise DiskFault("no space left on the device")
+                raise DiskError("no space left on the device")
         super().append(records, producer)
 
 
@@ -310,13 +310,13 @@ async def test_a_deleted_topic_does_not_block_the_end(bench: Bench) -> None:
 
 
 def failing_disk() -> None:
-    raise DiskFault("no space left on the device")
+    raise DiskError("no space left on the device")
 
 
 @pytest.mark.parametrize("committed", [True, False])
 async def test_a_prepared_outcome_is_completed_after_a_crash(bench: Bench, committed: bool) -> None:
     producer = await bench.begin(A, B)
-    steps = iter([None, DiskFault("killed")])
+    steps = iter([None, DiskError("killed")])
 
     def one_marker_only() -> None:
         fault = next(steps)
@@ -338,7 +338,7 @@ async def test_a_prepared_outcome_is_completed_after_a_crash(bench: Bench, commi
 async def test_an_empty_transaction_fences_its_partitions_after_a_crash(bench: Bench, written: int) -> None:
     first = await bench.transactions.initialize("t", 60_000)
     await bench.transactions.add_partitions("t", first, [A, B])
-    steps = iter([None] * written + [DiskFault("killed")] * 3)
+    steps = iter([None] * written + [DiskError("killed")] * 3)
 
     def some_markers_only() -> None:
         fault = next(steps)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import MemoryStateLog, Producer
+from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.broker.transactions import TransactionCoordinator, TransactionSettings
 from headrace.broker.transactions.coordinator import OFFSETS
 from headrace.broker.transactions.records import (
@@ -35,7 +35,7 @@ from headrace.broker.transactions.transaction import (
     TransactionMetadata,
     TransactionState,
 )
-from headrace.storage.producers import ProducerFault
+from headrace.storage.producers import ProducerStateError
 from tests.broker.transactions.listed_partitions import ListedPartitions, Marker, Write
 from tests.broker.virtual_clock import VirtualClock
 
@@ -335,7 +335,7 @@ class TransactionsModel(RuleBasedStateMachine):
                 return False
         try:
             self.partitions.write(*partition, Write(*client.producer, self.written))
-        except ProducerFault:
+        except ProducerStateError:
             assert not client.is_blameless
             return False
         return True

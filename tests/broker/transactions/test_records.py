@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.statelog import MemoryStateLog, StateRecord, UnknownRecord
+from headrace.broker.state_log import MemoryStateLog, StateRecord, UnknownRecord
 from headrace.broker.transactions.records import (
     read_key,
     read_next_producer_id,

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions import transaction as decide
 from headrace.broker.transactions.transaction import (
     LAST_EPOCH,

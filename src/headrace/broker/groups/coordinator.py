@@ -20,7 +20,7 @@ from headrace.broker.groups.messages import (
     SyncResponse,
 )
 from headrace.broker.groups.records import is_group_key, read_group, read_key, write_group, write_group_key
-from headrace.broker.statelog import StateRecord
+from headrace.broker.state_log import StateRecord
 from headrace.protocol.steps import run_steps
 from headrace.storage.errors import StorageError
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.broker.groups.messages import Effect, JoinRequest, MemberIdentity, SyncRequest
     from headrace.broker.groups.settings import GroupSettings
     from headrace.broker.offsets import Offsets
-    from headrace.broker.statelog import StateLog
+    from headrace.broker.state_log import StateLog
 
 log = logging.getLogger(__name__)
 

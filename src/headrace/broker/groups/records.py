@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.broker.record_fields import FieldReader, FieldWriter
-from headrace.broker.statelog import UnknownRecord
+from headrace.broker.state_log import UnknownRecord
 
 OFFSET_KEY: Final = 1
 """Keys of versions 0 and 1 are those of offsets."""

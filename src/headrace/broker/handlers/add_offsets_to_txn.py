@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions.coordinator import OFFSETS
 from headrace.broker.transactions.transaction import TransactionError
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions.transaction import TopicPartition, TransactionError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             _partitions(request.v3_and_below_topics),
             context,
         )
-        await context.turn.pause()
+        await context.time_slice.pause()
         return {"results_by_topic_v3_and_below": _by_topic(codes)}
     results = [await _answer(broker, transaction, context) for transaction in request.transactions]
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
@@ -53,7 +53,7 @@ async def _answer(broker: Broker, transaction: Any, context: RequestContext) -> 
         codes = await _verify(broker, transaction.transactional_id, producer, partitions, context)
     else:
         codes = await _add(broker, transaction.transactional_id, producer, partitions, context)
-    await context.turn.pause()
+    await context.time_slice.pause()
     return {"transactional_id": transaction.transactional_id, "topic_results": _by_topic(codes)}
 
 
@@ -91,7 +91,7 @@ async def _verify(
     codes: Codes = await _missing(broker, partitions, context)
     if codes:
         return codes
-    async for partition in context.turn.over(partitions):
+    async for partition in context.time_slice.over(partitions):
         try:
             broker.transactions.check_partition(transactional_id, producer, partition)
             codes[partition] = ErrorCode.none
@@ -102,14 +102,16 @@ async def _verify(
 
 async def _missing(broker: Broker, partitions: list[TopicPartition], context: RequestContext) -> Codes:
     """A code for every partition when one of them does not exist; nothing when they all do."""
-    known = {partition async for partition in context.turn.over(partitions) if _exists(broker, partition)}
+    known = {
+        partition async for partition in context.time_slice.over(partitions) if _exists(broker, partition)
+    }
     if len(known) == len(set(partitions)):
         return {}
     return {
         partition: ErrorCode.operation_not_attempted
         if partition in known
         else ErrorCode.unknown_topic_or_partition
-        async for partition in context.turn.over(partitions)
+        async for partition in context.time_slice.over(partitions)
     }
 
 

@@ -48,7 +48,7 @@ async def alter_resources(
     message: str | None
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
-    async for resource in context.turn.over(once.values()):
+    async for resource in context.time_slice.over(once.values()):
         if times[resource.resource_type, resource.resource_name] > 1:
             code, message = ErrorCode.invalid_request, "the request names the resource twice"
         elif len({config.name for config in resource.configs}) < len(resource.configs):

@@ -23,7 +23,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """Add partitions to each topic, or say why not."""
     times = Counter(topic.name for topic in request.topics)
     results = []
-    async for asked in context.turn.over({topic.name: topic for topic in request.topics}.values()):
+    async for asked in context.time_slice.over({topic.name: topic for topic in request.topics}.values()):
         if times[asked.name] > 1:
             results.append(_answer(asked, ErrorCode.invalid_request, "the request names the topic twice"))
         else:
@@ -47,7 +47,7 @@ async def _grow(
             text = f"{len(nodes)} assignments for {asked.count - len(topic.partitions)} new partitions"
             return _answer(asked, ErrorCode.invalid_replica_assignment, text)
         if not validate_only:
-            await context.turn.run(broker.topics.growth_steps(asked.name, asked.count))
+            await context.time_slice.run(broker.topics.growth_steps(asked.name, asked.count))
     except HeadraceError as fault:
         return _answer(asked, error_code(fault), str(fault))
     return _answer(asked, 0, None)

@@ -32,7 +32,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     times = Counter(topic.name for topic in request.topics)
     once = {topic.name: topic for topic in request.topics}
     results = []
-    async for asked in context.turn.over(once.values()):
+    async for asked in context.time_slice.over(once.values()):
         if times[asked.name] > 1:
             results.append(_refused(asked, ErrorCode.invalid_request, "the request names the topic twice"))
         else:
@@ -53,7 +53,7 @@ async def _create(
         if validate_only:
             config = broker.topics.check_new(asked.name, partitions, configs)
             return _created(asked.name, None, partitions, config)
-        topic = await context.turn.run(broker.topics.create_steps(asked.name, partitions, configs))
+        topic = await context.time_slice.run(broker.topics.create_steps(asked.name, partitions, configs))
     except HeadraceError as fault:
         return _refused(asked, error_code(fault), str(fault))
     return _created(topic.name, topic.id, partitions, topic.config)

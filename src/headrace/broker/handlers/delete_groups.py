@@ -24,7 +24,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """What became of each group; a group that was named twice is answered once."""
     group_ids = list(dict.fromkeys(request.groups_names))
     try:
-        results = [await context.turn.run(_delete_steps(broker, group_id)) for group_id in group_ids]
+        results = [await context.time_slice.run(_delete_steps(broker, group_id)) for group_id in group_ids]
         await broker.offsets.durable()
     except StorageError:
         results = [ErrorCode.coordinator_not_available] * len(group_ids)

@@ -23,7 +23,9 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """Move the start of each partition to the offset given."""
     topics = []
     for topic in request.topics:
-        partitions = [_delete(broker, topic.name, item) async for item in context.turn.over(topic.partitions)]
+        partitions = [
+            _delete(broker, topic.name, item) async for item in context.time_slice.over(topic.partitions)
+        ]
         topics.append({"name": topic.name, "partitions": partitions})
     try:
         await broker.save_checkpoint()
@@ -52,7 +54,7 @@ def _delete(broker: Broker, name: str, item: Any) -> Mapping[str, Any]:
     except StorageError as fault:
         return _answer(item, error_code(fault))
     partition.notify()
-    broker.overflow.made_room(partition)
+    broker.overflow.start_moved(partition)
     return _answer(item, 0, log.start_offset)
 
 

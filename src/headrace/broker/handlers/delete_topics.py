@@ -28,7 +28,8 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
         asked = [(name, None) for name in request.topic_names]
     once = dict.fromkeys(asked)
     responses = [
-        await _delete(broker, name, topic_id, context) async for name, topic_id in context.turn.over(once)
+        await _delete(broker, name, topic_id, context)
+        async for name, topic_id in context.time_slice.over(once)
     ]
     await broker.flusher.durable()
     return {"responses": responses}
@@ -48,7 +49,7 @@ async def _delete(
             topic.name, topic.id, ErrorCode.invalid_request, "the broker needs its internal topics"
         )
     try:
-        await context.turn.run(broker.topics.delete_steps(topic.name, _forget_steps(broker, topic)))
+        await context.time_slice.run(broker.topics.delete_steps(topic.name, _forget_steps(broker, topic)))
     except HeadraceError as fault:
         return _answer(topic.name, topic.id, error_code(fault), str(fault))
     return _answer(topic.name, topic.id, 0, None)

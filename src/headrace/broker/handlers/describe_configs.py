@@ -62,10 +62,11 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
 
 async def _overflow_status(topic: Topic, context: RequestContext) -> str | None:
     """How full each partition of a topic with a bound is, as JSON; None for a topic without one."""
-    guards = [partition.guard for partition in topic.partitions if partition.guard is not None]
-    if not guards:
+    limiters = [partition.limiter for partition in topic.partitions if partition.limiter is not None]
+    if not limiters:
         return None
-    return f"[{', '.join([json.dumps(guard.status()) async for guard in context.turn.over(guards)])}]"
+    statuses = [json.dumps(limiter.status()) async for limiter in context.time_slice.over(limiters)]
+    return f"[{', '.join(statuses)}]"
 
 
 def _describe(

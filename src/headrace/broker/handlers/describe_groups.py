@@ -34,7 +34,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     wants_operations = getattr(request, "include_authorized_operations", False)
     operations = ALL_OPERATIONS if wants_operations else NOT_ASKED
     once = dict.fromkeys(request.groups)
-    bodies = [_body(broker, group_id, context.version) async for group_id in context.turn.over(once)]
+    bodies = [_body(broker, group_id, context.version) async for group_id in context.time_slice.over(once)]
     return {"groups": [{**body, "authorized_operations": operations} for body in bodies]}
 
 

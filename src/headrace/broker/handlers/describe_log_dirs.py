@@ -44,7 +44,7 @@ async def _sizes(topic: Topic, wanted: set[int] | None, context: RequestContext)
                 "offset_lag": 0,
                 "is_future_key": False,
             }
-            async for partition in context.turn.over(topic.partitions)
+            async for partition in context.time_slice.over(topic.partitions)
             if not wanted or partition.index in wanted
         ],
     }

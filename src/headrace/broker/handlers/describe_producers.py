@@ -27,7 +27,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
         indexes.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
     for name, once in indexes.items():
-        partitions = [_describe(broker, name, index) async for index in context.turn.over(once)]
+        partitions = [_describe(broker, name, index) async for index in context.time_slice.over(once)]
         topics.append({"name": name, "partitions": partitions})
     return {"topics": topics}
 

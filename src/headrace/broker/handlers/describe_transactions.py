@@ -24,7 +24,7 @@ VERSIONS: Final = (0, 0)
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """The state of each id that was asked for; one that is named twice is described once."""
     once = dict.fromkeys(request.transactional_ids)
-    return {"transaction_states": [_describe(broker, name) async for name in context.turn.over(once)]}
+    return {"transaction_states": [_describe(broker, name) async for name in context.time_slice.over(once)]}
 
 
 def _describe(broker: Broker, transactional_id: str) -> Mapping[str, Any]:

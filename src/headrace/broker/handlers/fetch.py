@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.delayed import DelayedOperation, ResponseParts
 from headrace.broker.errors import error_code
-from headrace.broker.sessions import NO_SESSION, SessionRefused
-from headrace.broker.waiting import WaitingRequest
+from headrace.broker.fetch_sessions import NO_SESSION, FetchSessionError
 from headrace.protocol.fetch import (
     STEP_PARTITIONS,
     TOPIC_IDS_FROM,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterable, Iterator
 
     from headrace.broker.broker import Broker
+    from headrace.broker.fetch_sessions import FetchSession, Key
     from headrace.broker.partition import Partition
-    from headrace.broker.sessions import FetchSession, Key
     from headrace.protocol.fetch import FetchRequest, PartitionFetch
     from headrace.protocol.messages import RequestHeader
     from headrace.storage.log import Records
@@ -38,14 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["VERSIONS", "handle"]
 
 
-Answers = list[object]
-
 MANY_PARTITIONS: Final = 256
 """A fetch of more partitions is served in slices of the loop's time."""
 
 
-class Answer(NamedTuple):
-    """What is known of one partition, and its records."""
+class FetchedPartition(NamedTuple):
+    """The response for one partition, and its records."""
 
     key: Key
     data: PartitionData
@@ -54,7 +52,11 @@ class Answer(NamedTuple):
 
 def handle(
     broker: Broker, frame: memoryview, header: RequestHeader, peer: object = None
-) -> Answers | asyncio.Future[Answers] | Coroutine[Any, Any, Answers | asyncio.Future[Answers]]:
+) -> (
+    ResponseParts
+    | asyncio.Future[ResponseParts]
+    | Coroutine[Any, Any, ResponseParts | asyncio.Future[ResponseParts]]
+):
     """The records that are there, or a future of them when the client rather waits."""
     steps = fetch_steps(frame, header.body, header.version)
     try:
@@ -66,21 +68,21 @@ def handle(
 
 async def _serve_many(
     broker: Broker, steps: Generator[None, None, FetchRequest], header: RequestHeader, peer: object
-) -> Answers | asyncio.Future[Answers]:
-    turn = broker.slices.turn()
+) -> ResponseParts | asyncio.Future[ResponseParts]:
+    time_slice = broker.scheduler.time_slice()
     try:
-        request = await turn.run(steps)
+        request = await time_slice.run(steps)
     finally:
-        turn.release()
+        time_slice.release()
     return _serve(broker, request, header, peer)
 
 
 def _serve(
     broker: Broker, request: FetchRequest, header: RequestHeader, peer: object
-) -> Answers | asyncio.Future[Answers]:
+) -> ResponseParts | asyncio.Future[ResponseParts]:
     try:
         session = broker.sessions.resolve(request, peer) if header.version >= 7 else None
-    except SessionRefused as refusal:
+    except FetchSessionError as refusal:
         response = FetchResponse(header.version, header.correlation_id)
         response.begin(refusal.code, NO_SESSION, 0)
         return response.finish()
@@ -111,29 +113,29 @@ class Fetch:
             return len(self._session.partitions) > MANY_PARTITIONS
         return sum(len(topic.partitions) for topic in self._request.topics) > MANY_PARTITIONS
 
-    async def poll_in_slices(self) -> Answers:
+    async def poll_in_slices(self) -> ResponseParts:
         """The answer, as soon as there is enough of it; the loop does other work meanwhile."""
         clock = self._broker.clock
         deadline_ms = clock.now_ms() + self._request.max_wait_ms
-        turn = self._broker.slices.turn()
+        time_slice = self._broker.scheduler.time_slice()
         try:
             while True:
                 left_ms = deadline_ms - clock.now_ms()
-                answers = await turn.run(self._collect_steps())
+                answers = await time_slice.run(self._collect_steps())
                 if self._is_enough(answers, is_last=left_ms <= 0):
-                    return await turn.run(self._pack_steps(answers))
-                turn.release()
+                    return await time_slice.run(self._pack_steps(answers))
+                time_slice.release()
                 await self._next_news(left_ms)
         finally:
-            turn.release()
+            time_slice.release()
 
     async def _next_news(self, max_wait_ms: int) -> None:
         """Return when there may be more to read, or the time is over."""
-        waiting = WaitingRequest(self._broker, lambda is_last=False: [is_last], max_wait_ms)
+        waiting = DelayedOperation(self._broker, lambda is_last=False: [is_last], max_wait_ms)
         for key, _ in self._targets():
             partition = self._partition(key)
             if partition is not None:
-                waiting.watch(partition, waiting.wake)
+                waiting.watch(partition, waiting.try_soon)
         await waiting.future
 
     def poll(self, *, is_last: bool = False) -> list[object] | None:
@@ -141,7 +143,7 @@ class Fetch:
         answers = run_steps(self._collect_steps())
         return run_steps(self._pack_steps(answers)) if self._is_enough(answers, is_last=is_last) else None
 
-    def _is_enough(self, answers: list[Answer], *, is_last: bool) -> bool:
+    def _is_enough(self, answers: list[FetchedPartition], *, is_last: bool) -> bool:
         size = sum(answer.data.records_bytes for answer in answers)
         has_fault = any(answer.data.error_code for answer in answers)
         is_last = is_last or not answers or self._request.max_wait_ms <= 0 or self._broker.is_stopping
@@ -149,11 +151,11 @@ class Fetch:
 
     def wait(self) -> asyncio.Future[list[object]]:
         """A future of the answer: complete when enough has arrived or the time is over."""
-        waiting = WaitingRequest(self._broker, self.poll, self._request.max_wait_ms)
+        waiting = DelayedOperation(self._broker, self.poll, self._request.max_wait_ms)
         for key, _ in self._targets():
             partition = self._partition(key)
             if partition is not None:
-                waiting.watch(partition, waiting.wake)
+                waiting.watch(partition, waiting.try_soon)
         return waiting.future
 
     def _targets(self) -> Iterator[tuple[Key, PartitionFetch]]:
@@ -168,15 +170,15 @@ class Fetch:
         topic = self._broker.topics.find(key[0])
         return topic.partition(key[1]) if topic is not None else None
 
-    def _collect_steps(self) -> Generator[None, None, list[Answer]]:
+    def _collect_steps(self) -> Generator[None, None, list[FetchedPartition]]:
         found = 0
-        answers: list[Answer] = []
+        answers: list[FetchedPartition] = []
         for key, wanted in self._targets():
             if len(answers) % STEP_PARTITIONS == STEP_PARTITIONS - 1:
                 yield
             partition = self._partition(key)
             if partition is None:
-                answers.append(Answer(key, PartitionData(key[1], self._unknown()), None))
+                answers.append(FetchedPartition(key, PartitionData(key[1], self._unknown()), None))
                 continue
             limit = max(min(wanted.max_bytes, self._request.max_bytes - found), 0)
             answer = self._read(key, wanted, partition, limit, is_first=not found)
@@ -191,30 +193,32 @@ class Fetch:
 
     def _read(
         self, key: Key, wanted: PartitionFetch, partition: Partition, max_bytes: int, *, is_first: bool
-    ) -> Answer:
+    ) -> FetchedPartition:
         log = partition.log
         committed = self._request.read_committed
         high, stable = log.high_watermark, log.last_stable_offset
         end = stable if committed else high
         if wanted.leader_epoch > 0:
-            return Answer(key, PartitionData(key[1], ErrorCode.unknown_leader_epoch), None)
+            return FetchedPartition(key, PartitionData(key[1], ErrorCode.unknown_leader_epoch), None)
         try:
             records = log.read(wanted.offset, max_bytes, end, at_least_one=is_first)
         except StorageError as fault:
             data = PartitionData(key[1], error_code(fault), high, stable, log.start_offset)
-            return Answer(key, data, None)
+            return FetchedPartition(key, data, None)
         aborted = None
         if committed:
             found = log.aborted.between(wanted.offset, end) if records is not None else ()
             aborted = [(entry.producer_id, entry.first_offset) for entry in found]
         size = records.size if records is not None else 0
-        return Answer(key, PartitionData(key[1], 0, high, stable, log.start_offset, aborted, size), records)
+        return FetchedPartition(
+            key, PartitionData(key[1], 0, high, stable, log.start_offset, aborted, size), records
+        )
 
-    def _pack_steps(self, answers: Iterable[Answer]) -> Generator[None, None, Answers]:
+    def _pack_steps(self, answers: Iterable[FetchedPartition]) -> Generator[None, None, ResponseParts]:
         session = self._session
         if session is not None:
             answers = [answer for answer in answers if session.has_news(answer.key, answer.data)]
-        by_topic: dict[object, list[Answer]] = {}
+        by_topic: dict[object, list[FetchedPartition]] = {}
         for answer in answers:
             by_topic.setdefault(answer.key[0], []).append(answer)
         response = FetchResponse(self._header.version, self._header.correlation_id)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TransactionError
 
 if TYPE_CHECKING:

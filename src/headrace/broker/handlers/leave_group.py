@@ -32,7 +32,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     results: list[ErrorCode] = []
     for first in range(0, len(leavers), LEAVERS_AT_ONCE):
         results += broker.groups.leave(request.group_id, leavers[first : first + LEAVERS_AT_ONCE])
-        await context.turn.pause()
+        await context.time_slice.pause()
     if context.version < 3:
         return {"error_code": results[0]}
     members = [

@@ -32,7 +32,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     ]
     groups = [
         {"group_id": group_id, "protocol_type": protocol, "group_state": state, "group_type": kind}
-        async for group_id, protocol, state, kind in context.turn.over(sorted(found))
+        async for group_id, protocol, state, kind in context.time_slice.over(sorted(found))
         if _passes(state, states) and _passes(kind, types)
     ]
     return {"error_code": ErrorCode.none, "groups": groups}

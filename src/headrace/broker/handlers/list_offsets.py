@@ -34,7 +34,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
         once = {item.partition_index: item for item in topic.partitions}
         partitions = [
             await _look_up(broker, topic.name, item, context, committed=committed)
-            async for item in context.turn.over(once.values())
+            async for item in context.time_slice.over(once.values())
         ]
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
@@ -67,7 +67,7 @@ async def _by_time(
         search = (
             log.search_latest_time() if item.timestamp == MAX_TIMESTAMP else log.search_time(item.timestamp)
         )
-        found = await broker.run_search(search, context.turn)
+        found = await broker.run_search(search, context.time_slice)
     except OSError:
         # Retention deleted a file in the middle of the search: the client asks again.
         return _answer(item, ErrorCode.kafka_storage_error)

@@ -44,11 +44,13 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     now_ms = broker.clock.now_ms()
     chosen = [
         transaction
-        async for transaction in context.turn.over(broker.transactions.list_all())
+        async for transaction in context.time_slice.over(broker.transactions.list_all())
         if (not states or transaction.state.label in states)
         and (not producers or transaction.producer_id in producers)
         and (longer_than_ms < 0 or now_ms - transaction.started_ms > longer_than_ms)
-        and (pattern is None or await context.turn.run(pattern.match_steps(transaction.transactional_id)))
+        and (
+            pattern is None or await context.time_slice.run(pattern.match_steps(transaction.transactional_id))
+        )
     ]
     return {
         "error_code": ErrorCode.none,

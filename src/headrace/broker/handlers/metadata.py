@@ -29,12 +29,13 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """The topics that were asked for; one that the request names twice is answered once."""
     wanted = request.topics
     if wanted is None or (context.version == 0 and not wanted):
-        topics = [describe(broker, topic) async for topic in context.turn.over(broker.topics)]
+        topics = [describe(broker, topic) async for topic in context.time_slice.over(broker.topics)]
     else:
         may_create = getattr(request, "allow_auto_topic_creation", True) and broker.config.auto_create_topics
         once = {(item.name, getattr(item, "topic_id", None)): item for item in wanted}
         topics = [
-            _find(broker, item, may_create=may_create) async for item in context.turn.over(once.values())
+            _find(broker, item, may_create=may_create)
+            async for item in context.time_slice.over(once.values())
         ]
         await broker.flusher.durable()
     return {

@@ -95,7 +95,7 @@ async def _commit(
                 for topic, partition in accepted[first : first + COMMITS_AT_ONCE]
             }
             broker.offsets.commit(request.group_id, entries)
-            await context.turn.pause()
+            await context.time_slice.pause()
         await broker.offsets.durable()
     except StorageError:
         return ErrorCode.coordinator_not_available
@@ -123,7 +123,7 @@ async def _topic_body(
             "partition_index": partition.partition_index,
             "error_code": _result(broker, asked, topic, partition, group_error),
         }
-        async for partition in context.turn.over(asked.partitions)
+        async for partition in context.time_slice.over(asked.partitions)
     ]
     return {
         "name": getattr(asked, "name", ""),

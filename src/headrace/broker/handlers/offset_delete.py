@@ -32,13 +32,13 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     results = {
         (topic.name, index): _check(broker, request.group_id, topic.name, index)
         for topic in request.topics
-        async for index in context.turn.over(_indexes(topic))
+        async for index in context.time_slice.over(_indexes(topic))
     }
     try:
         accepted = [where for where, result in results.items() if result is ErrorCode.none]
         for first in range(0, len(accepted), DELETES_AT_ONCE):
             broker.offsets.delete(request.group_id, accepted[first : first + DELETES_AT_ONCE])
-            await context.turn.pause()
+            await context.time_slice.pause()
         await broker.offsets.durable()
     except StorageError:
         return _refusal(ErrorCode.coordinator_not_available)

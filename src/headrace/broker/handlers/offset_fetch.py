@@ -83,7 +83,7 @@ async def _topic_body(
         _without_offset(partition, ErrorCode.unknown_topic_id)
         if name is None
         else _partition_body(broker, group_id, name, partition, only_stable=only_stable)
-        async for partition in context.turn.over(partitions)
+        async for partition in context.time_slice.over(partitions)
     ]
     return {"name": name or "", "topic_id": topic_id, "partitions": bodies}
 

@@ -19,7 +19,9 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     """The end of each epoch that was asked about."""
     topics = []
     for topic in request.topics:
-        partitions = [_look_up(broker, topic.topic, p) async for p in context.turn.over(topic.partitions)]
+        partitions = [
+            _look_up(broker, topic.topic, p) async for p in context.time_slice.over(topic.partitions)
+        ]
         topics.append({"topic": topic.topic, "partitions": partitions})
     return {"topics": topics}
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
-from headrace.broker.overflow.errors import MustWait
-from headrace.broker.statelog import Producer
+from headrace.broker.overflow.policy import Backpressure
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions.coordinator import IMPLICIT_PRODUCE
 from headrace.broker.transactions.transaction import TopicPartition
 from headrace.errors import HeadraceError
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.broker import Broker
-    from headrace.broker.overflow.guard import Guard
-    from headrace.broker.overflow.overflow import Answer
+    from headrace.broker.overflow.limiter import BacklogLimiter
+    from headrace.broker.overflow.manager import DelayedResult
     from headrace.broker.partition import Partition
+    from headrace.broker.scheduling import TimeSlice
     from headrace.broker.topics import Topic
-    from headrace.broker.turns import Turn
     from headrace.protocol.messages import RequestHeader
 
-__all__ = ["VERSIONS", "HeldAnswer", "handle"]
+__all__ = ["VERSIONS", "DelayedResponse", "handle"]
 
 # Attributes, producer id and producer epoch of a batch header.
 _WRITER = struct.Struct(">21xh20xqh")
@@ -84,16 +84,16 @@ async def _handle_many(
     broker: Broker, steps: Generator[None, None, ProduceRequest], header: RequestHeader
 ) -> bytes | None:
     """Store what a request brings to many partitions, in slices of the loop's time."""
-    turn = broker.slices.turn()
+    time_slice = broker.scheduler.time_slice()
     try:
-        request = await turn.run(steps)
+        request = await time_slice.run(steps)
     finally:
-        turn.release()
+        time_slice.release()
     answer = Produce(broker, request, header).answer()
     return answer if answer is None or isinstance(answer, bytes) else await answer
 
 
-class HeldAnswer:
+class DelayedResponse:
     """An answer that waits for room in a topic, while `held_bytes` of its request are kept in memory."""
 
     def __init__(self, answer: Coroutine[Any, Any, bytes | None], held_bytes: int) -> None:
@@ -104,7 +104,7 @@ class HeldAnswer:
         return self._answer.__await__()
 
 
-class _Held(NamedTuple):
+class _DelayedBatch(NamedTuple):
     """A batch that waits, and where in the answer its result goes."""
 
     results: list[PartitionResult]
@@ -115,24 +115,24 @@ class _Held(NamedTuple):
 class Produce:
     """One request, from its frame to its answer."""
 
-    __slots__ = ("_broker", "_header", "_held", "_held_bytes", "_request")
+    __slots__ = ("_broker", "_delayed", "_delayed_bytes", "_header", "_request")
 
     def __init__(self, broker: Broker, request: ProduceRequest, header: RequestHeader) -> None:
         self._broker = broker
         self._header = header
         self._request = request
-        self._held: list[_Held] = []
-        self._held_bytes = 0
+        self._delayed: list[_DelayedBatch] = []
+        self._delayed_bytes = 0
 
     def answer(self) -> bytes | Awaitable[bytes | None] | None:
         """Store what the request brings; the answer is there at once unless something must be waited for."""
         results: Results = []
         work = self._append_all(results)
-        turn: Turn | None = None  # most requests have one batch, and need none
+        time_slice: TimeSlice | None = None  # most requests have one batch, and need none
         for _ in work:
-            turn = turn or self._broker.slices.turn()
-            if turn.is_over:
-                return self._answer_in_slices(work, results, turn)
+            time_slice = time_slice or self._broker.scheduler.time_slice()
+            if time_slice.is_over:
+                return self._answer_in_slices(work, results, time_slice)
         return self._answer_stored(results)
 
     def _append_all(self, results: Results) -> Generator[None, None, None]:
@@ -177,23 +177,23 @@ class Produce:
             self._broker.transactions.add_written(self._request.transactional_id or "", producer, written)
 
     async def _answer_in_slices(
-        self, work: Generator[None, None, None], results: Results, turn: Turn
+        self, work: Generator[None, None, None], results: Results, time_slice: TimeSlice
     ) -> bytes | None:
         try:
-            await turn.run(work)
-            if self._held or self._request.acks == 0:
+            await time_slice.run(work)
+            if self._delayed or self._request.acks == 0:
                 answer = self._answer_stored(results)
                 return answer if answer is None or isinstance(answer, bytes) else await answer
             await self._broker.flusher.durable()
-            return await turn.run(
+            return await time_slice.run(
                 produce_response_steps(self._header.version, self._header.correlation_id, results)
             )
         finally:
-            turn.release()
+            time_slice.release()
 
     def _answer_stored(self, results: Results) -> bytes | Awaitable[bytes | None] | None:
-        if self._held:
-            return HeldAnswer(self._answer_when_admitted(results), self._held_bytes)
+        if self._delayed:
+            return DelayedResponse(self._respond_when_stored(results), self._delayed_bytes)
         if self._request.acks == 0:
             _check_unanswered(results)
             return None
@@ -201,9 +201,9 @@ class Produce:
             return self._answer_when_durable(results)
         return self._pack(results)
 
-    async def _answer_when_admitted(self, results: Results) -> bytes | None:
-        for held in self._held:
-            held.results[held.position] = await held.answer
+    async def _respond_when_stored(self, results: Results) -> bytes | None:
+        for delayed in self._delayed:
+            delayed.results[delayed.position] = await delayed.answer
         if self._request.acks == 0:
             _check_unanswered(results)
             return None
@@ -232,65 +232,65 @@ class Produce:
             return PartitionResult(
                 index, ErrorCode.invalid_record, message="a request without a record batch"
             )
-        if self._broker.key_checks.must_wait(partition, records):
+        if self._broker.key_validator.must_wait(partition, records):
             self._check_keys(topic, partition, records, results)
             return PartitionResult(index, ErrorCode.request_timed_out)
-        guard = partition.guard
+        limiter = partition.limiter
         try:
-            if guard is not None and guard.line:
+            if limiter is not None and limiter.delayed:
                 # Before its sequence is looked at: the batch that comes before it may be in the line.
-                raise MustWait
+                raise Backpressure
             return self._store(topic, partition, records, now_ms, checksum=checksum)
-        except MustWait:
-            assert guard is not None
+        except Backpressure:
+            assert limiter is not None
             copy = memoryview(bytearray(records))  # the frame's memory is used again
-            self._hold(self._wait_for_room(topic, partition, guard, copy), len(records), results)
+            self._delay(self._delay_until_it_fits(topic, partition, limiter, copy), len(records), results)
             return PartitionResult(index, ErrorCode.request_timed_out)
 
-    def _hold(
+    def _delay(
         self, answer: asyncio.Future[PartitionResult], size: int, results: list[PartitionResult]
     ) -> None:
         """Let the answer to the request wait for that of one batch, which comes next in `results`."""
-        self._held.append(_Held(results, len(results), answer))
-        self._held_bytes += size
+        self._delayed.append(_DelayedBatch(results, len(results), answer))
+        self._delayed_bytes += size
 
     def _check_keys(
         self, topic: Topic, partition: Partition, records: memoryview, results: list[PartitionResult]
     ) -> None:
         copy = memoryview(bytearray(records))
         store = partial(self._store_checked, topic, partition, copy)
-        checked = self._broker.key_checks.check(partition, copy, store)
-        self._hold(checked, len(records), results)
+        checked = self._broker.key_validator.check(partition, copy, store)
+        self._delay(checked, len(records), results)
 
     async def _store_checked(
         self, topic: Topic, partition: Partition, records: memoryview, fault: HeadraceError | None
     ) -> PartitionResult:
         if fault is not None:
             return _refuse(partition, fault)
-        guard = partition.guard
+        limiter = partition.limiter
         try:
-            if guard is not None and guard.line:
-                raise MustWait
+            if limiter is not None and limiter.delayed:
+                raise Backpressure
             return self._store_later(topic, partition, records, has_keys=True)
-        except MustWait:
-            assert guard is not None
-            return await self._wait_for_room(topic, partition, guard, records, has_keys=True)
+        except Backpressure:
+            assert limiter is not None
+            return await self._delay_until_it_fits(topic, partition, limiter, records, has_keys=True)
 
-    def _wait_for_room(
+    def _delay_until_it_fits(
         self,
         topic: Topic,
         partition: Partition,
-        guard: Guard,
+        limiter: BacklogLimiter,
         records: memoryview,
         *,
         has_keys: bool = False,
-    ) -> Answer:
-        return self._broker.overflow.hold(
-            guard,
+    ) -> DelayedResult:
+        return self._broker.overflow.delay(
+            limiter,
             partial(self._store_later, topic, partition, records, has_keys=has_keys),
             records=read_header(records).count,
             size=len(records),
-            wait_ms=self._request.timeout_ms,
+            timeout_ms=self._request.timeout_ms,
         )
 
     def _store_later(
@@ -310,7 +310,7 @@ class Produce:
         has_keys: bool = False,
         checksum: int | None = None,
     ) -> PartitionResult:
-        log, guard = partition.log, partition.guard
+        log, limiter = partition.log, partition.limiter
         code = self._check(topic, partition, records)
         if code:
             return PartitionResult(partition.index, code)
@@ -318,11 +318,11 @@ class Produce:
             base_offset, append_time_ms, _ = log.append(
                 records,
                 now_ms,
-                None if guard is None else guard.admit,
+                None if limiter is None else limiter.admit,
                 has_keys=has_keys,
                 checksum=checksum,
             )
-        except MustWait:
+        except Backpressure:
             raise
         except HeadraceError as fault:
             return _refuse(partition, fault)

@@ -52,11 +52,11 @@ def handle(
 
 
 async def _answer_in_slices(broker: Broker, steps: Generator[None, None, list[object]]) -> list[object]:
-    turn = broker.slices.turn()
+    time_slice = broker.scheduler.time_slice()
     try:
-        answer = await turn.run(steps)
+        answer = await time_slice.run(steps)
     finally:
-        turn.release()
+        time_slice.release()
     await broker.shares.durable()
     return answer
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.delayed import DelayedOperation
 from headrace.broker.handlers.share_acknowledge import acknowledge_steps
 from headrace.broker.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH
-from headrace.broker.waiting import WaitingRequest
 from headrace.protocol.share import VERSIONS, ShareResult, pack_share_fetch, share_fetch_steps
 from headrace.storage.errors import StorageError
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Iterator
 
     from headrace.broker.broker import Broker
+    from headrace.broker.delayed import ResponseParts
     from headrace.broker.shares.partitions import SharePartition
     from headrace.broker.shares.sessions import ShareSession, TopicIdPartition
-    from headrace.broker.waiting import Answer
     from headrace.protocol.messages import RequestHeader
     from headrace.protocol.share import ShareFetchRequest
 
@@ -38,25 +38,25 @@ LOOK_AT: Final = 250
 
 def handle(
     broker: Broker, frame: memoryview, header: RequestHeader, peer: object
-) -> Answer | Awaitable[Answer | asyncio.Future[Answer]]:
+) -> ResponseParts | Awaitable[ResponseParts | asyncio.Future[ResponseParts]]:
     """Records in the member's hands, or a future of them when it rather waits."""
     steps = _begin_steps(broker, frame, header, peer)
     try:
         next(steps)
     except StopIteration as end:
-        begun: ShareFetch | Answer = end.value
+        begun: ShareFetch | ResponseParts = end.value
         return begun if isinstance(begun, list) else _answer(broker, begun)
     return _answer_in_slices(broker, steps)
 
 
 async def _answer_in_slices(
-    broker: Broker, steps: Generator[None, None, ShareFetch | Answer]
-) -> Answer | asyncio.Future[Answer]:
-    turn = broker.slices.turn()
+    broker: Broker, steps: Generator[None, None, ShareFetch | ResponseParts]
+) -> ResponseParts | asyncio.Future[ResponseParts]:
+    time_slice = broker.scheduler.time_slice()
     try:
-        begun = await turn.run(steps)
+        begun = await time_slice.run(steps)
     finally:
-        turn.release()
+        time_slice.release()
     if isinstance(begun, list):
         return begun
     await broker.shares.durable()
@@ -65,7 +65,7 @@ async def _answer_in_slices(
 
 def _begin_steps(
     broker: Broker, frame: memoryview, header: RequestHeader, peer: object
-) -> Generator[None, None, ShareFetch | Answer]:
+) -> Generator[None, None, ShareFetch | ResponseParts]:
     """The fetch with its session and its acknowledgments done, or the answer when that is all."""
     request = yield from share_fetch_steps(frame, header.body, header.version)
     fetch = ShareFetch(broker, request, header)
@@ -81,13 +81,13 @@ def _begin_steps(
     return fetch
 
 
-def _answer(broker: Broker, fetch: ShareFetch) -> Answer | Awaitable[Answer]:
+def _answer(broker: Broker, fetch: ShareFetch) -> ResponseParts | Awaitable[ResponseParts]:
     if broker.flusher.waits and fetch.has_partitions:
         return _answer_when_durable(broker, fetch)
     return fetch.poll() or fetch.wait()
 
 
-async def _answer_when_durable(broker: Broker, fetch: ShareFetch) -> Answer:
+async def _answer_when_durable(broker: Broker, fetch: ShareFetch) -> ResponseParts:
     await broker.shares.durable()
     return fetch.poll() or await fetch.wait()
 
@@ -134,7 +134,7 @@ class ShareFetch:
         self._acknowledged: dict[TopicIdPartition, ShareResult] = {}
         self._unseen = 0
         """How many partitions this round has not looked at yet."""
-        self._waiting: WaitingRequest | None = None
+        self._waiting: DelayedOperation | None = None
         self._watched: set[TopicIdPartition] = set()
 
     @property
@@ -150,11 +150,11 @@ class ShareFetch:
         results = yield from acknowledge_steps(self._broker, key, asked, renews=request.renews)
         self._acknowledged = {(result.topic, result.partition): result for result in results}
 
-    def refuse(self, error: ErrorCode) -> Answer:
+    def refuse(self, error: ErrorCode) -> ResponseParts:
         """The answer to a request that cannot be served."""
         return pack_share_fetch(self._header.correlation_id, error, error.name, 0, [])
 
-    def poll(self, *, is_last: bool = False) -> Answer | None:
+    def poll(self, *, is_last: bool = False) -> ResponseParts | None:
         """The answer, if there is one; on the last call whatever there is."""
         results = dict(self._acknowledged)
         size = 0
@@ -173,7 +173,7 @@ class ShareFetch:
         self._look_at_the_rest()
         return None
 
-    def finish_waiting(self) -> Answer:
+    def finish_waiting(self) -> ResponseParts:
         """The answer without any records."""
         return self._pack(self._acknowledged)
 
@@ -213,9 +213,9 @@ class ShareFetch:
                 session.move_to_end(partition)
         return partitions
 
-    def wait(self) -> asyncio.Future[Answer]:
+    def wait(self) -> asyncio.Future[ResponseParts]:
         """A future of the answer: complete when there is something to take, or the time is over."""
-        self._waiting = WaitingRequest(self._broker, self.poll, self._request.max_wait_ms)
+        self._waiting = DelayedOperation(self._broker, self.poll, self._request.max_wait_ms)
         assert self.session is not None
         for partition in self.session.partitions:
             share_partition = self._broker.shares.get(self._request.group, *partition)
@@ -227,13 +227,13 @@ class ShareFetch:
     def _watch(self, partition: TopicIdPartition, share_partition: SharePartition) -> None:
         if self._waiting is not None and partition not in self._watched:
             self._watched.add(partition)
-            self._waiting.watch(share_partition, self._waiting.look)
+            self._waiting.watch(share_partition, self._waiting.try_complete)
 
     def _look_at_the_rest(self) -> None:
         if self._unseen and self._waiting is not None:
-            self._waiting.wake()
+            self._waiting.try_soon()
 
-    def _pack(self, results: dict[TopicIdPartition, ShareResult]) -> Answer:
+    def _pack(self, results: dict[TopicIdPartition, ShareResult]) -> ResponseParts:
         lock_ms = self._broker.shares.config(self._request.group).lock_duration_ms
         return pack_share_fetch(self._header.correlation_id, 0, None, lock_ms, results.values())
 

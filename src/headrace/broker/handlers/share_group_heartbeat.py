@@ -37,8 +37,10 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             client_host=context.client_host,
         )
         try:
-            response = await context.turn.run(broker.shares.heartbeat_steps(request.group_id, heartbeat))
-            context.turn.release()
+            response = await context.time_slice.run(
+                broker.shares.heartbeat_steps(request.group_id, heartbeat)
+            )
+            context.time_slice.release()
             await broker.shares.started(request.group_id)
             await broker.shares.durable()
         except StorageError as fault:

@@ -30,7 +30,7 @@ async def change_offsets(
     responses = []
     if error is ErrorCode.none:
         responses = [
-            await context.turn.run(change(broker, request.group_id, asked)) for asked in request.topics
+            await context.time_slice.run(change(broker, request.group_id, asked)) for asked in request.topics
         ]
         await broker.shares.durable()
     return {

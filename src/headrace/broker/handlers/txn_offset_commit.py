@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.errors import error_code
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.handlers.offset_commit import COMMITS_AT_ONCE
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions.transaction import ConcurrentTransactions, ProducerFenced, TransactionError
 from headrace.storage.errors import StorageError
 
@@ -47,7 +47,7 @@ async def _check_partitions(broker: Broker, request: Any, context: RequestContex
     codes: Codes = {}
     for topic in request.topics:
         known = broker.topics.get(topic.name)
-        async for sent in context.turn.over(topic.partitions):
+        async for sent in context.time_slice.over(topic.partitions):
             where = (topic.name, sent.partition_index)
             if known is None or not 0 <= sent.partition_index < len(known.partitions):
                 codes[where] = ErrorCode.unknown_topic_or_partition
@@ -73,7 +73,7 @@ async def _commit(
             broker.offsets.add_pending(
                 producer, request.group_id, dict(entries[first : first + COMMITS_AT_ONCE])
             )
-            await context.turn.pause()
+            await context.time_slice.pause()
         await broker.offsets.durable()
         await broker.transactions.durable()
     except TransactionError as fault:

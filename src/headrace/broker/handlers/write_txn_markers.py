@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions.transaction import ProducerFenced, TopicPartition, TransactionError
 from headrace.errors import HeadraceError
 
@@ -35,7 +35,7 @@ async def _write(broker: Broker, marker: Any, context: RequestContext) -> Mappin
     for topic in marker.topics:
         partitions = [
             {"partition_index": index, "error_code": await _abort(broker, marker, topic.name, index)}
-            async for index in context.turn.over(topic.partition_indexes)
+            async for index in context.time_slice.over(topic.partition_indexes)
         ]
         topics.append({"name": topic.name, "partitions": partitions})
     return {"producer_id": marker.producer_id, "topics": topics}

@@ -1,1 +1,1 @@
-"""What happens when producers are faster than consumers: a topic's bound, and its policy there."""
+"""Overflow policies: what happens when producers are faster than consumers and a topic is full."""

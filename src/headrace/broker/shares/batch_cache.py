@@ -14,9 +14,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from headrace.protocol.batch import read_header
+from headrace.protocol.decompressed_batch import DecompressedBatch
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import open_section
-from headrace.protocol.slices import OpenBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,17 +45,17 @@ class BatchCache:
         self._clock = clock
         self._opener = opener
         self._size = 0
-        self._batches: OrderedDict[Key, tuple[OpenBatch, int]] = OrderedDict()
+        self._batches: OrderedDict[Key, tuple[DecompressedBatch, int]] = OrderedDict()
         """With the time of the last use; the least recently used is first."""
-        self._opening: dict[Key, list[Callable[[OpenBatch], None]]] = {}
-        self._held: dict[object, tuple[OpenBatch, int]] = {}
+        self._opening: dict[Key, list[Callable[[DecompressedBatch], None]]] = {}
+        self._held: dict[object, tuple[DecompressedBatch, int]] = {}
         """Batches that take several turns to parse: not evicted before their reader has used them."""
         self._has_timer = False
 
     def __len__(self) -> int:
         return len(self._batches) + len(self._held)
 
-    def get(self, log: Log, base_offset: int) -> OpenBatch | None:
+    def get(self, log: Log, base_offset: int) -> DecompressedBatch | None:
         """The batch with a base offset, if it is cached."""
         known = self._batches.get((log, base_offset))
         if known is None:
@@ -64,7 +64,9 @@ class BatchCache:
         self._batches.move_to_end((log, base_offset))
         return known[0]
 
-    def open(self, log: Log, data: bytes, on_open: Callable[[OpenBatch], None]) -> OpenBatch | None:
+    def open(
+        self, log: Log, data: bytes, on_open: Callable[[DecompressedBatch], None]
+    ) -> DecompressedBatch | None:
         """The open batch; None if a thread decompresses it, which calls `on_open`.
 
         A batch that cannot be decompressed has no records and a `fault`.
@@ -75,14 +77,14 @@ class BatchCache:
         if known is not None:
             return known
         if not header.codec:
-            return self._keep(key, OpenBatch(data))
+            return self._keep(key, DecompressedBatch(data))
         if len(data) < INLINE_BYTES:
             try:
                 section = open_section(data, header, 8 * INLINE_BYTES)
             except CorruptBatch:
                 pass  # or it is larger: the thread decides
             else:
-                return self._keep(key, OpenBatch(data, section=bytes(section)))
+                return self._keep(key, DecompressedBatch(data, section=bytes(section)))
         if key not in self._opening:
             self._opening[key] = []
             future = asyncio.get_running_loop().run_in_executor(self._opener, _open, data)
@@ -90,12 +92,12 @@ class BatchCache:
         self._opening[key].append(on_open)
         return None
 
-    def hold(self, reader: object, opened: OpenBatch) -> None:
+    def hold(self, reader: object, opened: DecompressedBatch) -> None:
         """Keep a batch for a reader that continues with it in the next turn; one per reader."""
         self._held[reader] = opened, self._clock.now_ms()
         self._start_timer()
 
-    def held(self, reader: object) -> OpenBatch | None:
+    def held(self, reader: object) -> DecompressedBatch | None:
         """The batch that is held for a reader."""
         kept = self._held.get(reader)
         return None if kept is None else kept[0]
@@ -104,7 +106,7 @@ class BatchCache:
         """Hold no batch for a reader any more."""
         self._held.pop(reader, None)
 
-    def _opened(self, key: Key, done: asyncio.Future[OpenBatch]) -> None:
+    def _opened(self, key: Key, done: asyncio.Future[DecompressedBatch]) -> None:
         waiting = self._opening.pop(key)
         if done.cancelled():
             return
@@ -112,13 +114,13 @@ class BatchCache:
         for on_open in waiting:
             on_open(opened)
 
-    async def wait_open(self, log: Log, data: bytes) -> OpenBatch:
+    async def wait_open(self, log: Log, data: bytes) -> DecompressedBatch:
         """The open batch, decompressed in a thread if necessary."""
-        future: asyncio.Future[OpenBatch] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[DecompressedBatch] = asyncio.get_running_loop().create_future()
         opened = self.open(log, data, lambda found: None if future.done() else future.set_result(found))
         return await future if opened is None else opened
 
-    def _keep(self, key: Key, opened: OpenBatch) -> OpenBatch:
+    def _keep(self, key: Key, opened: DecompressedBatch) -> DecompressedBatch:
         if opened.size < MIN_CACHED_BYTES:
             return opened
         self._batches[key] = opened, self._clock.now_ms()
@@ -147,11 +149,11 @@ class BatchCache:
         self._start_timer()
 
 
-def _open(data: bytes) -> OpenBatch:
+def _open(data: bytes) -> DecompressedBatch:
     header = read_header(data)
     try:
         section = open_section(data, header)
     except CorruptBatch as fault:
-        return OpenBatch(data, section=b"", fault=str(fault))
+        return DecompressedBatch(data, section=b"", fault=str(fault))
     # Not copied to bytes: it may be large.
-    return OpenBatch(data, section=section if isinstance(section, bytearray) else bytes(section))
+    return DecompressedBatch(data, section=section if isinstance(section, bytearray) else bytes(section))

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from headrace.broker.shares.groups import Assignment, ShareGroup, ShareHeartbeat, ShareHeartbeatResponse
     from headrace.broker.shares.sessions import SessionKey
     from headrace.broker.shares.settings import ShareGroupConfig, ShareSettings
-    from headrace.broker.statelog import StateLog
+    from headrace.broker.state_log import StateLog
     from headrace.broker.topics import Topics
-    from headrace.storage.timesearch import Search, TimedOffset
+    from headrace.storage.time_search import Search, TimedOffset
 
 log = logging.getLogger(__name__)
 

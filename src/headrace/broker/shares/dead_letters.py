@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from headrace.broker.shares.progress import PendingDeadLetter
     from headrace.broker.shares.records import SharePartitionKey
     from headrace.broker.topics import Topics
+    from headrace.protocol.decompressed_batch import DecompressedBatch
     from headrace.protocol.records import Headers, Record
-    from headrace.protocol.slices import OpenBatch
     from headrace.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def build_dead_letter(
 
 
 def build_unreadable_dead_letter(
-    opened: OpenBatch, key: SharePartitionKey, topic: str, last: int, pending: PendingDeadLetter
+    opened: DecompressedBatch, key: SharePartitionKey, topic: str, last: int, pending: PendingDeadLetter
 ) -> NewRecord:
     """The dead letter of all records of a batch, up to its end, that cannot be read."""
     first = opened.next_offset
@@ -192,7 +192,7 @@ class DeadLetterWriter:
         """The dead letters by offset, up to a maximum size."""
         dead_letters: dict[int, NewRecord] = {}
         size = 0
-        opened: OpenBatch | None = None
+        opened: DecompressedBatch | None = None
         for offset in offsets:
             if opened is None or not opened.header.base_offset <= offset <= opened.header.last_offset:
                 opened = await self._open(share_partition, offset)
@@ -202,7 +202,7 @@ class DeadLetterWriter:
                 break
         return dead_letters
 
-    async def _open(self, share_partition: SharePartition, offset: int) -> OpenBatch | None:
+    async def _open(self, share_partition: SharePartition, offset: int) -> DecompressedBatch | None:
         """The batch of a record; None if it is no longer in the log."""
         source = share_partition.partition.log
         if offset < source.start_offset:
@@ -214,7 +214,7 @@ class DeadLetterWriter:
         return opened if opened.header.base_offset <= offset else None
 
     async def _build_one(
-        self, share_partition: SharePartition, opened: OpenBatch | None, offset: int
+        self, share_partition: SharePartition, opened: DecompressedBatch | None, offset: int
     ) -> NewRecord:
         while opened is not None and opened.next_offset <= offset and opened.fault is None:
             opened.find(MAX_PARSED_RECORDS)
@@ -232,7 +232,7 @@ class DeadLetterWriter:
         target = self._dead_letter_partition(share_partition)
         now_ms = self._clock.now_ms()
         records = encode_records([each._replace(timestamp=now_ms) for each in dead_letters], now_ms)
-        target.log.append_own(records, len(dead_letters), now_ms)
+        target.log.append_internal(records, len(dead_letters), now_ms)
         self._flusher.appended(target)
 
     def _dead_letter_partition(self, share_partition: SharePartition) -> Partition:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from headrace.broker.shares.batch_cache import BatchCache
     from headrace.broker.shares.partition_state import SharePartitionState
     from headrace.protocol.batch import BatchHeader
+    from headrace.protocol.decompressed_batch import DecompressedBatch
     from headrace.protocol.records import Record
-    from headrace.protocol.slices import OpenBatch
     from headrace.storage.log import Log
 
 DELIVER_AT: Final = "headrace-deliver-at"
@@ -97,7 +97,7 @@ class SharePartitionReader:
         self._cache = cache
         self._on_open = on_open
         self._base_offset = -1
-        self._recent: list[OpenBatch] = []
+        self._recent: list[DecompressedBatch] = []
         """The batches of the current acquisition, by offset."""
         self._recent_offsets: list[int] = []
         self._budget = 0
@@ -155,7 +155,9 @@ class SharePartitionReader:
                 return False
         return True
 
-    def _add_batch(self, state: SharePartitionState, opened: OpenBatch, wanted: int, now_ms: int) -> bool:
+    def _add_batch(
+        self, state: SharePartitionState, opened: DecompressedBatch, wanted: int, now_ms: int
+    ) -> bool:
         self._base_offset = opened.header.base_offset
         last = opened.header.last_offset
         while state.next_offset <= last and state.available < wanted:
@@ -170,7 +172,7 @@ class SharePartitionReader:
                 return False
         return True
 
-    def _parse(self, opened: OpenBatch, count: int) -> bool:
+    def _parse(self, opened: DecompressedBatch, count: int) -> bool:
         """Parse up to `count` records of a batch; False if the budget is used."""
         if self._budget <= 0:
             self._cache.hold(self, opened)
@@ -179,7 +181,7 @@ class SharePartitionReader:
         return True
 
     def _add_records(
-        self, state: SharePartitionState, opened: OpenBatch, first: int, wanted: int, now_ms: int
+        self, state: SharePartitionState, opened: DecompressedBatch, first: int, wanted: int, now_ms: int
     ) -> bool:
         """Add the parsed records from `first` to the state; False if reading stops for now."""
         index = opened.first_from(first)
@@ -189,7 +191,7 @@ class SharePartitionReader:
         return True
 
     def _add_one_by_one(
-        self, state: SharePartitionState, opened: OpenBatch, index: int, wanted: int, now_ms: int
+        self, state: SharePartitionState, opened: DecompressedBatch, index: int, wanted: int, now_ms: int
     ) -> bool:
         for each in range(index, opened.found):
             if state.available >= wanted:
@@ -246,7 +248,7 @@ class SharePartitionReader:
             index = inside
         return found._replace(size=size)
 
-    def _parse_through(self, opened: OpenBatch, offset: int) -> bool:
+    def _parse_through(self, opened: DecompressedBatch, offset: int) -> bool:
         """Parse the records up to an offset; False if the budget is used."""
         while opened.next_offset <= offset and opened.fault is None:
             if not self._parse(opened, offset - opened.header.base_offset + 1):
@@ -262,7 +264,7 @@ class SharePartitionReader:
         found = self.log.read(offset, 1, self.log.high_watermark, at_least_one=True)
         return None if found is None else found.read()
 
-    def _find_open(self, offset: int) -> OpenBatch | None:
+    def _find_open(self, offset: int) -> DecompressedBatch | None:
         """The batch that contains an offset, if it is open."""
         index = bisect_right(self._recent_offsets, offset) - 1
         if index >= 0 and _contains(self._recent[index], offset):
@@ -272,7 +274,7 @@ class SharePartitionReader:
                 return self._remember(opened)
         return None
 
-    def _open(self, data: bytes) -> OpenBatch | None:
+    def _open(self, data: bytes) -> DecompressedBatch | None:
         """The open batch; None while a thread decompresses it, after which records are read again."""
         opened = self._cache.open(self.log, data, self._opened)
         if opened is None:
@@ -280,23 +282,23 @@ class SharePartitionReader:
             return None
         return self._remember(opened)
 
-    def _opened(self, opened: OpenBatch) -> None:
+    def _opened(self, opened: DecompressedBatch) -> None:
         self._cache.hold(self, opened)
         self.is_opening = False
         self._on_open()
 
-    def _remember(self, opened: OpenBatch) -> OpenBatch:
+    def _remember(self, opened: DecompressedBatch) -> DecompressedBatch:
         index = bisect_right(self._recent_offsets, opened.header.base_offset)
         self._recent_offsets.insert(index, opened.header.base_offset)
         self._recent.insert(index, opened)
         return opened
 
 
-def _contains(opened: OpenBatch, offset: int) -> bool:
+def _contains(opened: DecompressedBatch, offset: int) -> bool:
     return opened.header.base_offset <= offset <= opened.header.last_offset
 
 
-def _slice(opened: OpenBatch, offsets: Sequence[int]) -> bytes:
+def _slice(opened: DecompressedBatch, offsets: Sequence[int]) -> bytes:
     """The batch, or only its acquired records if these are few, or if others cannot be read."""
     count = opened.header.count
     if opened.is_whole and (len(opened.data) < MIN_SLICED_BYTES or 2 * len(offsets) > count):

@@ -16,13 +16,13 @@ from uuid import UUID
 from headrace.broker.record_fields import FieldReader, FieldWriter
 from headrace.broker.shares.progress import ArchiveReason, StoredRange, StoredState
 from headrace.broker.shares.settings import ShareGroupConfig
-from headrace.broker.statelog import StateRecord, UnknownRecord
+from headrace.broker.state_log import StateRecord, UnknownRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.broker.shares.partitions import SharePartition
-    from headrace.broker.statelog import StateLog
+    from headrace.broker.state_log import StateLog
 
 GROUP: Final = 1
 CONFIG: Final = 2

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.broker.transactions import transaction as decide
 from headrace.broker.transactions.settings import TransactionSettings
 from headrace.broker.transactions.state_manager import TransactionStateManager, check_transactional_id
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from headrace.broker.clock import Clock, Timer
-    from headrace.broker.statelog import StateLog
+    from headrace.broker.state_log import StateLog
     from headrace.broker.transactions.partitions import OpenTransaction, TransactionPartitions
 
 OFFSETS: Final = TopicPartition("__consumer_offsets", 0)

@@ -14,7 +14,7 @@ import struct
 from typing import Final
 
 from headrace.broker.record_fields import FieldReader, FieldWriter
-from headrace.broker.statelog import UnknownRecord
+from headrace.broker.state_log import UnknownRecord
 from headrace.broker.transactions.transaction import TopicPartition, TransactionMetadata, TransactionState
 
 TRANSACTION_KEY: Final = 0

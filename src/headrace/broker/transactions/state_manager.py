@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import StateRecord
+from headrace.broker.state_log import StateRecord
 from headrace.broker.transactions.records import (
     read_key,
     read_next_producer_id,
@@ -21,7 +21,7 @@ from headrace.storage.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from headrace.broker.statelog import StateLog
+    from headrace.broker.state_log import StateLog
     from headrace.broker.transactions.transaction import TransactionMetadata
 
 PRODUCER_ID_BLOCK: Final = 1000

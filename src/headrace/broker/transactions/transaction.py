@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.statelog import Producer
+from headrace.broker.state_log import Producer
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:

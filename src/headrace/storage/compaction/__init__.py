@@ -1,11 +1,11 @@
 """Compaction: a partition keeps the latest record of each key, with Kafka's rules.
 
-    request   what is asked, and what came of it, as data
-    cleaner   the two passes: note the latest offset of each key, then copy what stays
-    rules     which batches and records stay; `outcome` applies them to one batch
-    keys      the latest offset of each key, as a dict (`keydict`) or in compiled code (`keytable`)
-    source, target   segments as they are read and written
-    swap      the cleaned files take the place of the old ones
+    request   requests to the compactor and its results, as data
+    cleaner   the two passes: build the offset map, then copy what is retained
+    rules     which batches and records are retained; `outcome` applies the rules to one batch
+    keys      the offset map: the latest offset of each key, in a dict or in compiled code (`keytable`)
+    segments  segments as compaction reads and writes them
+    swap      cleaned files replace the old ones
 
 The broker's process uses `request` and `swap`; the rest runs in a process of its own, `storage.compactor`.
 """

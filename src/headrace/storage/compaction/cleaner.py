@@ -13,14 +13,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from headrace.protocol.errors import CorruptBatch
-from headrace.storage.compaction.keydict import KeyDict
+from headrace.storage.compaction.keys import DictOffsetMap
 from headrace.storage.compaction.outcome import Outcome, walk_batch
 from headrace.storage.compaction.request import CompactionResult
-from headrace.storage.compaction.rules import Rules
-from headrace.storage.compaction.source import read_batches
-from headrace.storage.compaction.target import CleanedSegment
-from headrace.storage.compaction.throttle import Throttle
-from headrace.storage.compaction.transactions import Transactions
+from headrace.storage.compaction.rules import CompactionRules, CompactionTransactions
+from headrace.storage.compaction.segments import CleanedSegment, Throttle, read_batches
 from headrace.storage.errors import StorageError
 from headrace.storage.files import sync_directory
 from headrace.storage.segment import segment_name
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.protocol.batch import BatchHeader
-    from headrace.storage.compaction.keys import Keys
+    from headrace.storage.compaction.keys import OffsetMap
     from headrace.storage.compaction.request import CleanedGroup, CompactionRequest
 
 SMALL_BYTES: Final = 1024 * 1024
@@ -39,7 +36,7 @@ _DICT_ENTRY_BYTES: Final = 256
 _INT_MAX: Final = 2**31 - 1
 
 
-def compact(request: CompactionRequest, keys: Keys | None = None) -> CompactionResult:
+def compact(request: CompactionRequest, keys: OffsetMap | None = None) -> CompactionResult:
     """Write the cleaned segments beside the old ones and say what they replace; all files are synced.
 
     Nothing of the log itself changes: that is `swap_in`'s part. A fault leaves no file behind.
@@ -47,12 +44,12 @@ def compact(request: CompactionRequest, keys: Keys | None = None) -> CompactionR
     return _Compaction(request, keys or _choose_keys(request)).run()
 
 
-def _choose_keys(request: CompactionRequest) -> Keys:
+def _choose_keys(request: CompactionRequest) -> OffsetMap:
     if sum(_log_path(request, base).stat().st_size for base in request.segments) < SMALL_BYTES:
-        return KeyDict(max(1, request.dedupe_buffer_bytes // _DICT_ENTRY_BYTES))
-    from headrace.storage.compaction.keytable import KeyTable
+        return DictOffsetMap(max(1, request.dedupe_buffer_bytes // _DICT_ENTRY_BYTES))
+    from headrace.storage.compaction.keytable import HashOffsetMap
 
-    return KeyTable(request.dedupe_buffer_bytes, request.clean_until - request.first_dirty)
+    return HashOffsetMap(request.dedupe_buffer_bytes, request.clean_until - request.first_dirty)
 
 
 def _log_path(request: CompactionRequest, base_offset: int) -> Path:
@@ -60,18 +57,18 @@ def _log_path(request: CompactionRequest, base_offset: int) -> Path:
 
 
 class _Compaction:
-    def __init__(self, request: CompactionRequest, keys: Keys) -> None:
+    def __init__(self, request: CompactionRequest, keys: OffsetMap) -> None:
         self._request = request
         self._keys = keys
         self._throttle = Throttle(request.io_bytes_per_s)
-        self._transactions = Transactions(request.aborted)
+        self._transactions = CompactionTransactions(request.aborted)
         self._bytes_before = 0
         self._bytes_after = 0
 
     def run(self) -> CompactionResult:
         request = self._request
         end = self._note_keys()
-        rules = Rules(
+        rules = CompactionRules(
             end=end,
             clean_until=request.clean_until,
             now_ms=request.now_ms,

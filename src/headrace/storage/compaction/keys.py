@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from headrace.protocol.extent import KEY_SIZE, KEY_START, OFFSET_DELTA, ROWS, SIZE, START, TIMESTAMP_DELTA
+from headrace.protocol.records import decode_varint, encode_varint, walk_records
+
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from headrace.protocol.compression import Bytes
 
 
-class Keys(Protocol):
+class OffsetMap(Protocol):
     """Keys and their latest offsets, within a bound, and the walks over records that go with them.
 
     Columns are as `headrace.protocol.extent` says; `section` is always the decompressed records of one batch.
@@ -32,3 +38,53 @@ class Keys(Protocol):
     def restamp(self, section: Bytes, columns: NDArray[np.int64], shift: int) -> bytes:
         """The records with `shift` taken off their timestamp deltas, for a base timestamp that moved."""
         ...
+
+
+class DictOffsetMap:
+    """At most `limit` keys, as they are."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._offsets: dict[bytes, int] = {}
+
+    def walk(self, section: Bytes, count: int) -> NDArray[np.int64]:
+        """The columns of the records in a section, or `CorruptBatch`."""
+        extents = list(walk_records(bytes(section), count))
+        return np.array(extents, np.int64).reshape(count, ROWS).T
+
+    def note(self, section: Bytes, columns: NDArray[np.int64], base_offset: int, first: int) -> bool:
+        """Remember each key's offset, from offset `first` on; False when there is no room left."""
+        for key, delta in zip(_keys(section, columns), columns[OFFSET_DELTA].tolist(), strict=True):
+            offset = base_offset + delta
+            if key is not None and offset >= first:
+                if key not in self._offsets and len(self._offsets) >= self._limit:
+                    return False
+                self._offsets[key] = offset
+        return True
+
+    def latest(self, section: Bytes, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each record the latest offset that was noted of its key, or −1."""
+        found = [-1 if key is None else self._offsets.get(key, -1) for key in _keys(section, columns)]
+        return np.array(found, np.int64)
+
+    def restamp(self, section: Bytes, columns: NDArray[np.int64], shift: int) -> bytes:
+        """The records with `shift` taken off their timestamp deltas, for a base timestamp that moved."""
+        parts: list[bytes] = []
+        for start, size, delta in columns[[START, SIZE, TIMESTAMP_DELTA]].T.tolist():
+            record = bytes(section[start : start + size])
+            _, body = decode_varint(record, 0)
+            _, behind_delta = decode_varint(record, body + 1, 64)
+            new_delta = encode_varint(_wrapped(delta - shift))
+            new_body = record[body : body + 1] + new_delta + record[behind_delta:]
+            parts += (encode_varint(len(new_body)), new_body)
+        return b"".join(parts)
+
+
+def _keys(section: Bytes, columns: NDArray[np.int64]) -> Iterator[bytes | None]:
+    for start, size in columns[[KEY_START, KEY_SIZE]].T.tolist():
+        yield None if size < 0 else bytes(section[start : start + size])
+
+
+def _wrapped(value: int) -> int:
+    """`value` in 64 bits, as compiled code and Java have it when a producer's times are absurd."""
+    return (value + 2**63) % 2**64 - 2**63

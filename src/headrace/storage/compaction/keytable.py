@@ -27,7 +27,7 @@ _MAX_VARINT_BYTES: Final = 10
 _EMPTY: Final = -1
 
 
-class KeyTable:
+class HashOffsetMap:
     """As many keys as fit into `budget_bytes` with a quarter of the slots left free."""
 
     def __init__(self, budget_bytes: int, expected_keys: int) -> None:

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.protocol.compression import Bytes
-    from headrace.storage.compaction.keys import Keys
-    from headrace.storage.compaction.rules import Rules
-    from headrace.storage.compaction.transactions import Transactions
+    from headrace.storage.compaction.keys import OffsetMap
+    from headrace.storage.compaction.rules import CompactionRules, CompactionTransactions
 
 _NO_TIMESTAMP = -1
 
@@ -33,7 +32,7 @@ _NO_TIMESTAMP = -1
 class Outcome:
     """Applies the rules to the batches of a log, shown in their order, and counts."""
 
-    def __init__(self, rules: Rules, keys: Keys, transactions: Transactions) -> None:
+    def __init__(self, rules: CompactionRules, keys: OffsetMap, transactions: CompactionTransactions) -> None:
         self._rules = rules
         self._keys = keys
         self._transactions = transactions
@@ -121,7 +120,7 @@ class Outcome:
         )
 
 
-def walk_batch(keys: Keys, header: BatchHeader, batch: memoryview) -> tuple[Bytes, NDArray[np.int64]]:
+def walk_batch(keys: OffsetMap, header: BatchHeader, batch: memoryview) -> tuple[Bytes, NDArray[np.int64]]:
     """The decompressed records of a batch and their columns, or `CorruptBatch`."""
     section = open_records(batch, header)
     columns = keys.walk(section, header.count)

@@ -15,9 +15,9 @@ from headrace.protocol.batch import (
     stamp_append_time,
 )
 from headrace.storage.aborted import AbortedTransactions
-from headrace.storage.acceptance import accept_batch
 from headrace.storage.errors import OffsetOutOfRange
 from headrace.storage.producers import ProducerStates
+from headrace.storage.validation import validate_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ class Appended(NamedTuple):
     is_duplicate: bool = False
 
 
-class AppendingLog(ABC):
+class BaseLog(ABC):
     """The offsets, producers and transactions of a log; what keeps its batches is left to each kind."""
 
     def __init__(self, config: TopicConfig) -> None:
@@ -73,7 +73,7 @@ class AppendingLog(ABC):
         `has_keys` says that the keys which a compacted topic wants have been looked for already, `checksum`
         is the one of the batch's bytes where that has been computed already.
         """
-        header = accept_batch(batch, self.config, now_ms, has_keys=has_keys, checksum=checksum)
+        header = validate_batch(batch, self.config, now_ms, has_keys=has_keys, checksum=checksum)
         if header.producer_id >= 0:
             duplicate = self.producers.check(header)
             if duplicate is not None:
@@ -90,7 +90,7 @@ class AppendingLog(ABC):
             self.producers.applied(header, base_offset, now_ms)
         return Appended(base_offset, append_time_ms)
 
-    def append_own(
+    def append_internal(
         self, records: bytes, count: int, now_ms: int, producer: tuple[int, int] | None = None
     ) -> int:
         """Store records of the broker itself; with a producer id and epoch, inside its transaction."""

@@ -23,7 +23,7 @@ MOST_NAMED: Final = 1_000
 """Records without keys that are named to their producer: an answer is not to be larger than its request."""
 
 
-def accept_batch(
+def validate_batch(
     batch: memoryview,
     config: TopicConfig,
     now_ms: int,

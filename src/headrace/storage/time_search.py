@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STEP_BATCHES: Final = 16
 STEP_RECORDS: Final = 256
-CLAIMS: Final = 256
+MAX_CANDIDATES: Final = 256
 """Batches with the largest times that are tried before the others are looked at again."""
 
 
@@ -58,7 +58,7 @@ class TimedBatches(Protocol):
         ...
 
 
-class Claim(NamedTuple):
+class Candidate(NamedTuple):
     """A batch that claims to hold a late record; the latest claim sorts first, the earlier batch of two."""
 
     negated_timestamp: int
@@ -101,26 +101,26 @@ def _search_latest_in(run: TimedBatches, known: int, start_offset: int) -> Searc
             found = yield from _latest(times, claim.header, start_offset)
             if found is not None and found.timestamp > known:
                 latest, known = found, found.timestamp
-        if len(claims) < CLAIMS:
+        if len(claims) < MAX_CANDIDATES:
             return latest
         tried = claims[-1][:2]
 
 
 def _largest_claims(
     run: TimedBatches, known: int, start_offset: int, tried: tuple[int, int] | None
-) -> Generator[Job | None, object, list[Claim]]:
+) -> Generator[Job | None, object, list[Candidate]]:
     """The batches that claim the largest times above `known`, of those that come after `tried`."""
-    claims: list[Claim] = []
+    claims: list[Candidate] = []
     for number, (position, header) in enumerate(run.headers_from(start_offset), 1):
         if not header.is_control and header.last_offset >= start_offset and header.max_timestamp > known:
-            claim = Claim(-header.max_timestamp, header.base_offset, position, header)
+            claim = Candidate(-header.max_timestamp, header.base_offset, position, header)
             if tried is None or claim[:2] > tried:
                 claims.append(claim)
-        if len(claims) >= 2 * CLAIMS:
-            claims = sorted(claims)[:CLAIMS]
+        if len(claims) >= 2 * MAX_CANDIDATES:
+            claims = sorted(claims)[:MAX_CANDIDATES]
         if not number % STEP_BATCHES:
             yield None
-    return sorted(claims)[:CLAIMS]
+    return sorted(claims)[:MAX_CANDIDATES]
 
 
 def _search_in(run: TimedBatches, timestamp: int, start_offset: int) -> Search:

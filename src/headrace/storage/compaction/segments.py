@@ -1,12 +1,14 @@
-"""A cleaned segment while it is written: `.log.cleaned` and its indexes, in the formats of any segment."""
+"""Segments as compaction reads and writes them, at a limited number of bytes per second."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
-from headrace.protocol.batch import BatchHeader, read_header
+from headrace.protocol.batch import HEADER_BYTES, MIN_LENGTH, BatchHeader, check_batch, read_header
+from headrace.protocol.errors import CorruptBatch
 from headrace.storage.aborted import pack_entries
 from headrace.storage.compaction.request import CleanedGroup
 from headrace.storage.compaction.swap import CLEANED
@@ -14,11 +16,85 @@ from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
 from headrace.storage.segment import segment_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from headrace.protocol.compression import Bytes
-    from headrace.storage.compaction.throttle import Throttle
     from headrace.storage.producers import AbortedTransaction
+
+
+class Throttle:
+    """Lets `bytes_per_s` pass on average since it was made, by waiting; None lets all pass."""
+
+    def __init__(
+        self,
+        bytes_per_s: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._sleep = sleep
+        self._started = clock()
+        self._spent = 0
+
+    def spend(self, count: int) -> None:
+        """Return when `count` more bytes are within the limit."""
+        if self._bytes_per_s is None:
+            return
+        self._spent += count
+        due = self._started + self._spent / self._bytes_per_s
+        wait = due - self._clock()
+        if wait > 0:
+            self._sleep(wait)
+
+
+CHUNK_BYTES: Final = 1024 * 1024
+
+
+def read_batches(
+    path: Path, throttle: Throttle, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Header and bytes of each batch in the file, checked; the bytes are good until the next is asked for.
+
+    No more than `chunk_bytes`, or one batch where that is larger, is in memory. A batch that is torn or fails
+    its checksum raises `CorruptBatch`: a closed segment has none, unless the disk lost it.
+    """
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        position = 0
+        while position < size:
+            buffer = memoryview(os.pread(file.fileno(), chunk_bytes, position))
+            throttle.spend(len(buffer))
+            used = 0
+            for header, batch in _whole_batches(buffer):
+                yield header, batch
+                used += header.size
+            if used == 0:
+                chunk_bytes = _needed_bytes(path, buffer, position, size)
+            position += used
+
+
+def _whole_batches(buffer: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+    position = 0
+    while len(buffer) - position >= HEADER_BYTES:
+        header = read_header(buffer, position)
+        if header.length < MIN_LENGTH or position + header.size > len(buffer):
+            return
+        batch = buffer[position : position + header.size]
+        check_batch(batch, header)
+        yield header, batch
+        position += header.size
+
+
+def _needed_bytes(path: Path, buffer: memoryview, position: int, size: int) -> int:
+    """How much to read for the batch that did not fit into `buffer`."""
+    if len(buffer) >= HEADER_BYTES:
+        header = read_header(buffer)
+        if header.length >= MIN_LENGTH and len(buffer) < header.size <= size - position:
+            return header.size
+    raise CorruptBatch(f"{path} holds no whole batch at {position}: restore it, or delete the segment")
+
 
 _BUFFER_BYTES = 1024 * 1024
 

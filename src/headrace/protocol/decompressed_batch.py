@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.protocol.records import Record
 
 
-class OpenBatch:
+class DecompressedBatch:
     """A batch whose records are found as they are wanted; cut as often as one likes."""
 
     __slots__ = ("_ends", "_offsets", "_origin", "data", "fault", "header", "section")

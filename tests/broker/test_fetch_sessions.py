@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.sessions import FetchSessions, SessionRefused
+from headrace.broker.fetch_sessions import FetchSessionError, FetchSessions
 from headrace.protocol.fetch import FetchRequest, PartitionFetch, TopicFetch
 from headrace.testing import EmbeddedBroker
 from tests.broker.wire_client import DELETE_TOPICS, WireClient, batch_of
@@ -138,7 +138,7 @@ def test_the_session_that_was_quiet_longest_makes_room() -> None:
     sessions.resolve(request(0, OPEN, 0))
     assert len(sessions) == 2
     assert sessions.resolve(request(first.id, 2)) is first
-    with pytest.raises(SessionRefused):
+    with pytest.raises(FetchSessionError):
         sessions.resolve(request(second.id, 1))
 
 
@@ -161,7 +161,7 @@ def test_a_session_that_grows_too_large_is_refused_and_forgotten() -> None:
     sessions = FetchSessions(partition_limit=10)
     session = sessions.resolve(request(0, OPEN, *range(10)))
     assert session is not None
-    with pytest.raises(SessionRefused):
+    with pytest.raises(FetchSessionError):
         sessions.resolve(request(session.id, 1, 10))
     assert len(sessions) == 0
 
@@ -173,5 +173,5 @@ def test_sessions_make_room_for_a_large_one() -> None:
     assert small is not None
     assert large is not None
     assert len(sessions) == 1
-    with pytest.raises(SessionRefused):
+    with pytest.raises(FetchSessionError):
         sessions.resolve(request(small.id, 1))

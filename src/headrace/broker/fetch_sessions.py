@@ -26,7 +26,7 @@ MAX_EPOCH: Final = 2**31 - 1
 Key = tuple["str | UUID", int]
 
 
-class SessionRefused(HeadraceError):
+class FetchSessionError(HeadraceError):
     """A session that the broker does not know, or that has moved on; the consumer begins a new one."""
 
     def __init__(self, code: ErrorCode) -> None:
@@ -99,7 +99,7 @@ class FetchSessions:
         session = self._continue(request, peer)
         session.update(request)
         if not self._put_in(session):
-            raise SessionRefused(ErrorCode.fetch_session_id_not_found)
+            raise FetchSessionError(ErrorCode.fetch_session_id_not_found)
         return session
 
     def disconnected(self, peer: object) -> None:
@@ -110,10 +110,10 @@ class FetchSessions:
     def _continue(self, request: FetchRequest, peer: object) -> FetchSession:
         session = self._take_own(request.session_id, peer)
         if session is None:
-            raise SessionRefused(ErrorCode.fetch_session_id_not_found)
+            raise FetchSessionError(ErrorCode.fetch_session_id_not_found)
         if session.epoch != request.session_epoch:
             self._put_in(session)
-            raise SessionRefused(ErrorCode.invalid_fetch_session_epoch)
+            raise FetchSessionError(ErrorCode.invalid_fetch_session_epoch)
         session.epoch = session.epoch + 1 if session.epoch < MAX_EPOCH else 1
         return session
 

@@ -99,7 +99,7 @@ class PartitionStateLog:
         """Write key and value pairs as one batch."""
         now_ms = self._clock.now_ms()
         encoded = encode_records([NewRecord(key, value, now_ms) for key, value in records], now_ms)
-        self.partition.log.append_own(encoded, len(records), now_ms, producer)
+        self.partition.log.append_internal(encoded, len(records), now_ms, producer)
         self._flusher.appended(self.partition)
 
     def mark(self, producer: Producer, *, committed: bool) -> None:

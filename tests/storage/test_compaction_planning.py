@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.storage.cleaning import plan_compaction
 from headrace.storage.compaction import swap_in
 from headrace.storage.compaction.cleaner import compact
+from headrace.storage.compaction_planning import plan_compaction
 from tests.storage.batches import (
     NOW,
     Writer,

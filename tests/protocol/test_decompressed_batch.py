@@ -4,16 +4,16 @@ from hypothesis import strategies as st
 
 from headrace.protocol.batch import build_batch, check_batch, read_header
 from headrace.protocol.compression import GZIP, NONE, ZSTD, compress
+from headrace.protocol.decompressed_batch import DecompressedBatch
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import NewRecord, decode_batch, encode_batch, encode_records, encode_varint
-from headrace.protocol.slices import OpenBatch
 
 ALL = 10_000
 
 
-def found(batch: bytes) -> OpenBatch:
+def found(batch: bytes) -> DecompressedBatch:
     """A batch whose records have all been found, as far as they can be."""
-    opened = OpenBatch(batch)
+    opened = DecompressedBatch(batch)
     opened.find(ALL)
     return opened
 
@@ -46,7 +46,7 @@ def test_what_was_cut_can_be_cut_again() -> None:
 
 
 def test_records_are_found_only_as_far_as_they_are_wanted() -> None:
-    opened = OpenBatch(bytes(encode_batch([NewRecord(None, b"v", 0)] * 10, base_offset=7)))
+    opened = DecompressedBatch(bytes(encode_batch([NewRecord(None, b"v", 0)] * 10, base_offset=7)))
     assert (opened.find(4), opened.found, opened.next_offset, opened.is_whole) == (4, 4, 11, False)
     assert (opened.find(ALL), opened.next_offset, opened.is_whole) == (6, 17, True)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError
 from headrace.protocol.batch import read_header
-from headrace.storage.acceptance import check_keys
+from headrace.storage.validation import check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ INLINE_RECORDS: Final = 500
 """Records that are looked at on the loop: half a millisecond."""
 
 
-class KeyChecks:
+class KeyValidator:
     """The checks that are under way, by partition."""
 
     def __init__(self, executor: Executor) -> None:

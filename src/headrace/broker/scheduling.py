@@ -1,0 +1,112 @@
+"""Cooperative scheduling of long requests: none of them keeps the event loop from other connections for long.
+
+A request pauses after a time slice, and continues in a later iteration of the event loop. Of all long
+requests only one runs at a time, for one time slice per iteration, so that the latency of other requests does
+not depend on the number of long ones. The next long request runs when the first is complete, or waits for the
+disk or for another client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from headrace.protocol.steps import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Iterable
+
+T = TypeVar("T")
+
+SLICE_SECONDS: Final = 0.004
+"""How long a request runs before it pauses."""
+
+
+class TimeSliceFuture(asyncio.Future[None]):
+    """Awaited by a long request while it pauses; later requests of the same connection wait as well."""
+
+    time_slice: TimeSlice
+
+
+class RequestScheduler:
+    """Runs the long requests of a broker one after the other, in the order in which they first paused."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._active: TimeSlice | None = None
+        self._waiting: deque[TimeSlice] = deque()
+
+    def time_slice(self) -> TimeSlice:
+        """The time slice of a request that starts now."""
+        return TimeSlice(self)
+
+    def wait(self, time_slice: TimeSlice) -> TimeSliceFuture:
+        """A future that completes when the request may continue."""
+        time_slice.future = TimeSliceFuture(loop=self._loop)
+        time_slice.future.time_slice = time_slice
+        if self._active is None:
+            self._active = time_slice
+        if self._active is time_slice:
+            self._loop.call_soon(_continue, time_slice)
+        else:
+            self._waiting.append(time_slice)
+        return time_slice.future
+
+    def release(self, time_slice: TimeSlice) -> None:
+        """Run the next long request."""
+        if self._active is time_slice:
+            self._active = self._waiting.popleft() if self._waiting else None
+            if self._active is not None:
+                self._loop.call_soon(_continue, self._active)
+        elif time_slice in self._waiting:
+            self._waiting.remove(time_slice)
+
+
+def _continue(time_slice: TimeSlice) -> None:
+    if time_slice.future is not None and not time_slice.future.done():
+        time_slice.future.set_result(None)
+
+
+class TimeSlice:
+    """The current time slice of one request."""
+
+    __slots__ = ("_deadline", "_scheduler", "future")
+
+    def __init__(self, scheduler: RequestScheduler) -> None:
+        self._scheduler = scheduler
+        self._deadline = time.perf_counter() + SLICE_SECONDS
+        self.future: TimeSliceFuture | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time slice is used up, so that the request should pause."""
+        return time.perf_counter() >= self._deadline
+
+    async def pause(self) -> None:
+        """Let other connections run if the time slice is used up; then a new one starts."""
+        if time.perf_counter() >= self._deadline:
+            await self._scheduler.wait(self)
+            self.future = None
+            self._deadline = time.perf_counter() + SLICE_SECONDS
+
+    async def over(self, items: Iterable[T]) -> AsyncIterator[T]:
+        """Iterate over items, with pauses between them."""
+        for item in items:
+            yield item
+            if time.perf_counter() >= self._deadline:
+                await self.pause()
+
+    async def run(self, steps: Generator[object, None, T]) -> T:
+        """Run a generator that yields wherever it may pause, and return its result."""
+        work = Steps(steps)
+        for _ in work:
+            if time.perf_counter() >= self._deadline:
+                await self.pause()
+        return work.result
+
+    def release(self) -> None:
+        """Run the next long request: this one is complete, or waits for something else."""
+        if self.future is not None or self._scheduler._active is self:
+            self._scheduler.release(self)
