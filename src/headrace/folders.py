@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from headrace.files import replace_file
+
 
 class Folder(Protocol):
     """A folder of small text files. It need not exist: the first file that is written creates it."""
@@ -92,17 +94,7 @@ class LocalFolder:
 def write_durably(path: Path, text: str) -> None:
     """Replace a file as a whole: after a power cut the old content is there or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.new")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path, text.encode())
 
 
 def local_path(location: str) -> Path | None:

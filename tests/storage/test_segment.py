@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.files import replace_file
 from headrace.protocol.batch import place_batch, read_header
-from headrace.storage.files import FilePool, LogFile, replace_file
+from headrace.storage.files import FilePool, LogFile
 from headrace.storage.segment import Segment, walk
 from tests.storage.batches import NOW, batch, filler
 

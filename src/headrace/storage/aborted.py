@@ -12,8 +12,8 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from headrace.files import replace_file
 from headrace.storage.errors import StorageError
-from headrace.storage.files import replace_file
 from headrace.storage.producers import AbortedTransaction
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.files import replace_file
 from headrace.storage.errors import StorageError
-from headrace.storage.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Files as the log needs them: opened late, closed by their last reader, and replaced only whole."""
+"""Open log files: opened on first use, and closed by their last reader."""
 
 from __future__ import annotations
 
@@ -76,28 +76,3 @@ class FilePool:
         """Let go of a file that was deleted or replaced; readers in the middle of it keep theirs."""
         with self._lock:
             self._files.pop(path, None)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names of new and removed files in `path` survive power loss."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Put `data` at `path`, so that a crash leaves the old content or the new, never a part of either.
-
-    What can be made again needs not be `durable`: then a power cut may leave an empty file.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
-    if durable:
-        sync_directory(path.parent)

@@ -22,9 +22,10 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from headrace.files import replace_file, sync_directory
 from headrace.storage.checkpoint import Checkpoint, Offsets
 from headrace.storage.errors import DataFolderLocked, DiskError
-from headrace.storage.files import FilePool, replace_file, sync_directory
+from headrace.storage.files import FilePool
 from headrace.storage.memory_log import MemoryPartitions
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.recovery import NO_CHECKPOINT, PartitionCheckpoint, open_partition

@@ -13,11 +13,12 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.files import replace_file, sync_directory
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from headrace.storage.aborted import read_entries, save_entries
 from headrace.storage.base_log import BaseLog
 from headrace.storage.errors import DiskError
-from headrace.storage.files import FilePool, replace_file, sync_directory
+from headrace.storage.files import FilePool
 from headrace.storage.segment import (
     FileRange,
     Segment,

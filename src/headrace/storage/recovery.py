@@ -16,13 +16,13 @@ import mmap
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.files import replace_file
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import decode_batch
 from headrace.storage.aborted import read_entries, save_entries
 from headrace.storage.compaction import recover_swaps
 from headrace.storage.errors import StorageError
-from headrace.storage.files import FilePool, replace_file
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.producers import CorruptSnapshot, ProducerStates
 from headrace.storage.segment import Segment, segment_name
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.storage.config import TopicConfig
+    from headrace.storage.files import FilePool
 
 log = logging.getLogger(__name__)
 

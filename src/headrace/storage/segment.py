@@ -13,9 +13,10 @@ import struct
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.files import replace_file
 from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD, MIN_LENGTH, BatchHeader, read_header
 from headrace.storage.errors import DiskError
-from headrace.storage.files import FilePool, LogFile, replace_file
+from headrace.storage.files import FilePool, LogFile
 from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
 
 if TYPE_CHECKING:

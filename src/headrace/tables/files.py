@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from headrace.files import sync_directory
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -60,7 +62,7 @@ def write_versions(path: Path, versions: pa.Table, contents: Contents) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
-    _sync_folder(path.parent)
+    sync_directory(path.parent)
 
 
 def read_versions(path: Path) -> tuple[pa.Table, Contents] | None:
@@ -71,11 +73,3 @@ def read_versions(path: Path) -> tuple[pa.Table, Contents] | None:
         return versions.replace_schema_metadata(None), Contents(**described)
     except (FileNotFoundError, pa.ArrowInvalid, KeyError, ValueError, TypeError):
         return None
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from headrace.files import sync_directory
 from headrace.protocol.errors import CorruptBatch
 from headrace.storage.compaction.keys import DictOffsetMap
 from headrace.storage.compaction.outcome import Outcome, walk_batch
@@ -19,7 +20,6 @@ from headrace.storage.compaction.request import CompactionResult
 from headrace.storage.compaction.rules import CompactionRules, CompactionTransactions
 from headrace.storage.compaction.segments import CleanedSegment, Throttle, read_batches
 from headrace.storage.errors import StorageError
-from headrace.storage.files import sync_directory
 from headrace.storage.segment import segment_name
 
 if TYPE_CHECKING:

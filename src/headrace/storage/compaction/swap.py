@@ -17,8 +17,8 @@ from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from headrace.files import sync_directory
 from headrace.storage.compaction.request import CleanedGroup
-from headrace.storage.files import sync_directory
 from headrace.storage.segment import SUFFIXES, segment_name
 
 if TYPE_CHECKING:
