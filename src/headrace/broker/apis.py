@@ -208,7 +208,7 @@ def _has_tagged_header(api_key: int, version: int) -> bool:
 
 
 def _refuse_version(broker: Broker, header: RequestHeader) -> bytes:
-    """A client that asks ApiVersions too high is told the ranges; any other request ends the connection."""
+    """Answer an unknown ApiVersions version with the served ranges; other requests close the connection."""
     if header.api_key == API_VERSIONS:
         body = api_versions.unsupported(broker)
         return write_response(API_VERSIONS, 0, header.correlation_id, body)

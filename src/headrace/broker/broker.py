@@ -1,4 +1,4 @@
-"""The broker put together: storage below, coordinators beside it, the server in front.
+"""The broker: storage, topics, coordinators and the server.
 
 Start: lock the folder, open the topics, replay groups and transactions, then listen. Stop: take no more
 requests, let those under way end, and leave a folder that the next start need not scan.
@@ -138,7 +138,7 @@ class Broker:
             self.failed.set_exception(fault)
 
     async def in_background(self, job: Callable[[], T]) -> T:
-        """The result of a job that waits for the disk or takes long, done in a thread beside the loop."""
+        """Run a job that waits for the disk or takes long in a thread, and return its result."""
         return await self.loop.run_in_executor(self._executor, job)
 
     async def run_search(self, search: Search, time_slice: TimeSlice | None = None) -> TimedOffset | None:

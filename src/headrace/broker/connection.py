@@ -1,11 +1,11 @@
-"""One client's connection: bytes in, requests handled in order, answers out in the same order.
+"""One client's connection: reads requests, starts them in order, and sends the responses in the same order.
 
-Sockets are used directly, on the loop's readiness events: a request is read into one reused buffer and walked
-where it lies, records leave by `sendfile`. A connection that has nothing under way holds no buffer, reads go
-to one that all connections share. A client that does not read its answers is not read from either, so that it
-harms nobody but itself.
+Sockets are used directly, on the loop's readiness events: a request is parsed in the buffer into which it is
+read, and records are sent with `sendfile`. A connection without a pending request has no buffer: it reads
+into one that all connections share. A connection whose client does not read its responses is not read from,
+so that a slow client affects only itself.
 
-Requests begin in the order in which they arrived: a handler that is a coroutine runs at once, up to where it
+Requests start in the order in which they arrive: a handler that is a coroutine runs at once, up to where it
 first waits. While a long request runs in time slices (`scheduling.py`), later requests wait.
 """
 

@@ -51,7 +51,7 @@ class Flusher:
         if self._keeps_dirty and partition.log.needs_sync:
             self._dirty.add(partition)
         if self.waits and partition.log.needs_sync:
-            # Also when nobody waits for an acknowledgement: readers see nothing before it is synced.
+            # Also with acks=0: readers see no record before it is synced.
             self._start()
         elif partition.waiters:
             partition.notify()

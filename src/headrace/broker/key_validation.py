@@ -1,7 +1,7 @@
 """Batches for compacted topics whose keys take long to look for: checked off the loop, stored in order.
 
 Every record of a compacted topic has a key, and only a walk over the records shows it. A few hundred of them
-are walked where they arrive. More, or compressed ones, of which nobody knows how much they hold, go to a
+are walked where they arrive. More of them, and compressed ones, whose number of bytes is unknown, go to a
 thread of their own: meanwhile others are served. Batches that arrive for the partition wait behind them, for
 a producer's batches are stored in the order in which it sent them.
 """

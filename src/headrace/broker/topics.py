@@ -39,7 +39,7 @@ STATE_CONFIG: Final = TopicConfig.parse(
 """How the broker's own topics are kept."""
 
 MAX_PARTITIONS: Final = 10_000
-"""Partitions of all topics together, unless the broker is told otherwise."""
+"""The default limit of the partitions of all topics."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 

@@ -89,7 +89,7 @@ def decompress(codec: int, data: Bytes, limit: int = RECORDS_LIMIT) -> Bytes:
 def _decompress_into(
     codec: int, decompress_into: Callable[[Bytes, bytearray], int], data: Bytes, limit: int
 ) -> bytearray:
-    """What `data` holds, tried into buffers that grow up to `limit`: the library bounds nothing by itself."""
+    """Decompress `data` into buffers that grow up to `limit`: the library itself has no limit."""
     size = min(limit, max(4096, _FIRST_GUESS_RATIO * len(data)))
     while True:
         output = bytearray(size)

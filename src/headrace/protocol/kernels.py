@@ -1,7 +1,7 @@
 """Compiled walks over the records of a batch: numbers about each record, and no objects.
 
 Only what works in bulk imports this module (the compactor, and what turns batches into Arrow): numba takes
-half a second to load, and the broker never does. Compiled code is kept in numba's cache beside this file.
+half a second to load, and the broker never does. Compiled code is kept in numba's cache next to this file.
 
 A walk fills `columns`, a row for each field of `Extent` and a column for each record. Hostile bytes end a
 walk with a fault and are never followed out of the section.

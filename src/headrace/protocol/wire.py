@@ -21,7 +21,7 @@ INT64: Final = struct.Struct(">q")
 
 MAX_ITEMS: Final = 12_000
 """Items of all arrays in one request. Each becomes an object many times the size of its bytes, and while they
-are read nobody else is served, so that the size of the frame alone is no limit."""
+are read no other request is served, so the size of the frame alone is no limit."""
 
 
 class Cursor:

@@ -88,7 +88,11 @@ OPTIONS: Final[Mapping[str, Option]] = {
         option("compression.zstd.level", "int", 3, integer(-131_072, 22), _NO_RECOMPRESSION),
         option("delete.retention.ms", "long", DAY_MS, _DURATION, "How long compaction keeps a tombstone."),
         option(
-            "file.delete.delay.ms", "long", 60_000, _DURATION, "Accepted; a reader keeps its file by itself."
+            "file.delete.delay.ms",
+            "long",
+            60_000,
+            _DURATION,
+            "Accepted; a deleted file stays open for its readers.",
         ),
         option("follower.replication.throttled.replicas", "list", "", _names, _NO_REPLICATION),
         option("flush.messages", "long", LONG_MAX, integer(1, LONG_MAX), "Accepted; --flush decides."),
@@ -147,7 +151,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "Always false: the broker has no tiered storage.",
         ),
         option("retention.bytes", "long", -1, _LIMIT, "Bytes kept in a partition; -1 for all."),
-        option("retention.ms", "long", 7 * DAY_MS, _LIMIT, "How long records are kept; -1 for ever."),
+        option(
+            "retention.ms",
+            "long",
+            7 * DAY_MS,
+            _LIMIT,
+            "How long records are retained, in milliseconds; -1 for no limit.",
+        ),
         option("segment.bytes", "int", 2**30, integer(1024, INT_MAX), "When a new segment file is begun."),
         option(
             "segment.index.bytes", "int", 10 * 2**20, integer(4, INT_MAX), "The largest index of a segment."
@@ -161,7 +171,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "boolean",
             "false",
             boolean,
-            "Accepted; one node elects nobody.",
+            "Accepted; a single node has no leader election.",
         ),
         # Headrace's own; Apache Kafka refuses them.
         option(
@@ -192,7 +202,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "long",
             10_000,
             _DURATION,
-            "How long a producer is held at the bound before it is told to try again.",
+            "How long a produce request waits for room before it times out.",
         ),
     )
 }
@@ -334,8 +344,8 @@ def _check_bounded(config: TopicConfig) -> None:
         _check_block(config)
     elif "headrace.overflow.timeout.ms" in config.overrides:
         raise InvalidConfig(
-            f"headrace.overflow.timeout.ms has no effect with headrace.overflow={policy}, which makes nobody "
-            "wait: leave it out, or choose block"
+            f"headrace.overflow.timeout.ms has no effect with headrace.overflow={policy}, which "
+            "never delays producers: leave it out, or choose block"
         )
 
 

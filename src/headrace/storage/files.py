@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LogFile:
-    """An open segment file. Whoever holds it may read on, even after the segment was deleted."""
+    """An open segment file; it stays readable after the segment has been deleted."""
 
     __slots__ = ("fd",)
 

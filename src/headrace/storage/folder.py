@@ -43,7 +43,7 @@ DELETED_SUFFIX: Final = ".deleted"
 OPEN_FILES: Final = 256
 """Files that may be open to be read, and as many to be written, unless the broker says less."""
 MEMORY_BYTES: Final = 2**30
-"""What all partitions in memory may hold together, unless the broker is told otherwise."""
+"""The default memory limit of all in-memory partitions."""
 
 
 class DataFolder:
@@ -64,7 +64,7 @@ class DataFolder:
         self.pool = FilePool(open_files)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
         """Those on disk; the others are in `memory`."""
-        # Records are nobody else's business: other users of the machine cannot even list the folder.
+        # Records are private: other users of the machine cannot list the folder.
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = self._take_lock()
         self._recovery_points = Checkpoint(path / "recovery-point-offset-checkpoint")

@@ -34,7 +34,7 @@ EMPTY_PLACES: Final = 1024
 
 
 class MemoryRange(NamedTuple):
-    """Whole batches in memory, ready to be sent; whoever holds it may read on when the log forgets them."""
+    """Whole batches in memory, ready to be sent; they stay readable after the log has deleted them."""
 
     batches: list[bytes]
     size: int
@@ -188,7 +188,7 @@ BLOCK_OFFSETS: Final = 2**24
 
 
 def keep_nothing(_end: int) -> None:
-    """The reservation of a log that nobody opens again."""
+    """The reservation of a log that is never opened again."""
 
 
 class MemoryLog(BaseLog):
@@ -343,7 +343,7 @@ class MemoryPartitions:
         return log
 
     def delete(self, key: Key) -> None:
-        """Forget a partition and its offsets: a topic of that name begins anew."""
+        """Delete a partition and its offsets: a new topic of that name starts at offset 0."""
         self._logs.pop(key).forget()
         self._save({})
 

@@ -179,7 +179,7 @@ def _headers(view: memoryview, position: int = 0) -> Iterator[tuple[int, BatchHe
 
 
 def _drop_after(partition: PartitionLog, position: int) -> None:
-    """Delete the segments after a torn one: their offsets would leave a hole that nobody wrote."""
+    """Delete the segments after a torn one: their offsets would leave a gap that no producer wrote."""
     for segment in partition.segments[position + 1 :]:
         log.warning("%s follows a torn segment and is deleted", segment.path)
         segment.delete()
@@ -191,7 +191,7 @@ def _find_start(partition: PartitionLog, start_offset: int) -> None:
     """Set the start of the log, and open its last segment for writing."""
     if partition.segments and partition.end_offset < start_offset:
         # DeleteRecords had moved the start into the part that was torn: nothing that is left may be read.
-        log.warning("%s begins anew at offset %d, where it was cut to", partition.directory, start_offset)
+        log.warning("%s was truncated and continues at offset %d", partition.directory, start_offset)
         while partition.segments:
             last = partition.segments.pop()
             last.delete()

@@ -2,7 +2,7 @@
 
 The header is held against the bytes: the checksum, and whether so many records can be in so few bytes. The
 records themselves are not opened, except where a compacted topic needs their keys: a walk over them in Python
-would cost more than all the rest of an append. Every reader finds the ends of records by itself and stops
+would cost more than all the rest of an append. Every reader finds the ends of records itself and stops
 where they make no sense.
 """
 
@@ -75,8 +75,7 @@ def check_keys(batch: memoryview) -> None:
 def _check_attributes(header: BatchHeader) -> None:
     if header.codec > ZSTD:
         raise InvalidRecord(
-            f"a batch in compression codec {header.codec}, which nobody can read: "
-            f"use {', '.join(CODECS.values())}"
+            f"a batch has the unknown compression codec {header.codec}: use {', '.join(CODECS.values())}"
         )
     if header.attributes & LOG_APPEND_TIME:
         raise InvalidTimestamp("a client stamped a batch with the time of its append: only the broker does")

@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (key 25), versions 0–4.
 
 Makes the offsets of groups part of a transaction, before TxnOffsetCommit brings them. Clients of the second
-protocol skip this call. Below version 2 a fenced producer is told INVALID_PRODUCER_EPOCH.
+protocol skip this call. Below version 2 a fenced producer gets INVALID_PRODUCER_EPOCH.
 Kafka adds the partition of `__consumer_offsets` that holds the group; here there is one for all groups.
 """
 

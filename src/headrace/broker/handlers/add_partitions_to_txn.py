@@ -3,7 +3,7 @@
 Up to version 3 a client adds the partitions that it is about to write. From version 4 on the form is the one
 that brokers use among themselves: several transactions at once, to be added or only verified. It is all or
 nothing: when one partition of a transaction does not exist, the others get OPERATION_NOT_ATTEMPTED.
-Below version 2 a fenced producer is told INVALID_PRODUCER_EPOCH. A partition that is verified and was not
+Below version 2 a fenced producer gets INVALID_PRODUCER_EPOCH. A partition that is verified and was not
 added gets TRANSACTION_ABORTABLE from version 5 on, and INVALID_TXN_STATE in version 4.
 """
 

@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets (key 91), version 0: a share group without members begins anew at other offsets.
+"""AlterShareGroupOffsets (key 91), version 0: sets the start offsets of a share group without members.
 
 A group that does not exist is created, as Apache Kafka does: so a queue is placed before its first consumer.
 """

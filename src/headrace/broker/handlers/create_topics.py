@@ -1,7 +1,7 @@
 """CreateTopics (key 19), versions 2–7.
 
 There is one node: a replication factor other than 1 (or −1, the default) is refused with the reason, as a
-single Apache Kafka node does, so that nobody believes in copies that do not exist.
+single Apache Kafka node does, so that no client relies on replicas that do not exist.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DescribeGroups (15), versions 0–6: the state of groups and what each member was given.
 
 A group that is not there is Dead without an error up to version 5, and GROUP_ID_NOT_FOUND from version 6 on.
-Metadata and protocol are shown only while the group is stable. There are no access rules yet, so that whoever
-asks for the authorized operations (version 3) is told all that a group has. As in Apache Kafka.
+Metadata and protocol are shown only while the group is stable. There are no ACLs yet, so the authorized
+operations (version 3) are all operations of a group. As in Apache Kafka.
 """
 
 from __future__ import annotations

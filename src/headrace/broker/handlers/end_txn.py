@@ -3,7 +3,7 @@
 Commits or aborts; readers see the outcome before the answer is sent. A request repeated because its answer
 was lost gets the same answer. From version 5 on (KIP-890) the answer carries the epoch, and where the old one
 was exhausted the producer id, with which the producer goes on, and an abort of nothing is legal.
-Below version 2 a fenced producer is told INVALID_PRODUCER_EPOCH.
+Below version 2 a fenced producer gets INVALID_PRODUCER_EPOCH.
 
 Apache Kafka answers before the markers are written, so that the next request of the same producer may meet
 CONCURRENT_TRANSACTIONS; here it meets that only while the disk is slow or full.

@@ -2,7 +2,7 @@
 
 Gives an idempotent producer its id, and a transactional one the next epoch of its id, which fences every
 older instance. From version 3 on a producer may name its id and epoch to go on after an error. Below version
-4 a fenced producer is told INVALID_PRODUCER_EPOCH, for it does not know PRODUCER_FENCED.
+4 a fenced producer gets INVALID_PRODUCER_EPOCH, since it does not know PRODUCER_FENCED.
 
 Unlike Apache Kafka, which answers CONCURRENT_TRANSACTIONS and lets the client ask again, the answer waits
 until the transaction that an older instance left open is aborted.

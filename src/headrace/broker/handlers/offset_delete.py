@@ -1,7 +1,7 @@
 """OffsetDelete (47), version 0: a group forgets where it was in some partitions.
 
 Refused with GROUP_SUBSCRIBED_TO_TOPIC for topics that a member of the group reads, and with NON_EMPTY_GROUP
-for groups with members that are not consumers, whose subscriptions nobody can read. As in Apache Kafka.
+for groups whose members are not consumers: the broker cannot read their subscriptions. As in Apache Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23), versions 2–4. One node leads for ever: epoch 0 ends where the log does."""
+"""OffsetForLeaderEpoch (key 23), versions 2–4. There is one leader epoch: 0 ends at the log end offset."""
 
 from __future__ import annotations
 

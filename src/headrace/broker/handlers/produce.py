@@ -373,4 +373,4 @@ def _check_unanswered(results: Results) -> None:
     for _, partitions in results:
         for result in partitions:
             if result.error_code:
-                raise ProtocolError(f"a record that nobody waits for was refused: {result.message}")
+                raise ProtocolError(f"a batch of a request with acks=0 was rejected: {result.message}")

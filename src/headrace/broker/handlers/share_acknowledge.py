@@ -116,7 +116,7 @@ def _acknowledge(
         if share_partition is not None:
             error = _check_renewal(share_partition, asked.acknowledged, renews=renews)
             if error is ErrorCode.none:
-                # Overdue records are nobody's any more, also when the clock has not rung yet.
+                # Expired locks are released even if the timer has not fired yet.
                 share_partition.state.expire(now_ms)
                 error = share_partition.state.acknowledge(member, asked.acknowledged, now_ms)
                 changed.append(share_partition)

@@ -166,7 +166,7 @@ class ShareFetch:
         wants_none = request.renews or min(request.max_wait_ms, request.max_records, request.max_bytes) <= 0
         is_last = is_last or wants_none or self._broker.is_stopping
         has_fault = any(result.error or result.acknowledge_error for result in results.values())
-        # Whoever has been acknowledged something waits as well: the answer to that is on the disk already.
+        # A request with acknowledgments gets its response at once: they are stored already.
         has_none = not self.session or not self.session.partitions
         if is_last or has_fault or size or self._acknowledged or has_none:
             return self._pack(results)

@@ -2,7 +2,7 @@
 
 Brings the offsets of a group into a transaction: they count when it commits, and never when it aborts. Up to
 version 4 AddOffsetsToTxn must have come before (INVALID_TXN_STATE below version 4, TRANSACTION_ABORTABLE in
-it); version 5 does that by itself. A fenced producer is told INVALID_PRODUCER_EPOCH in every version. From
+it); version 5 does that itself. A fenced producer gets INVALID_PRODUCER_EPOCH in every version. From
 version 3 on the member and its generation are checked, so that a group that was rebalanced refuses a zombie.
 A share group has no offsets: its name is GROUP_ID_NOT_FOUND.
 """

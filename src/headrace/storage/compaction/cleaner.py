@@ -37,7 +37,7 @@ _INT_MAX: Final = 2**31 - 1
 
 
 def compact(request: CompactionRequest, keys: OffsetMap | None = None) -> CompactionResult:
-    """Write the cleaned segments beside the old ones and say what they replace; all files are synced.
+    """Write cleaned segments next to the old ones, and return what they replace; all files are synced.
 
     Nothing of the log itself changes: that is `swap_in`'s part. A fault leaves no file behind.
     """

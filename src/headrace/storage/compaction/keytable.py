@@ -1,8 +1,8 @@
 """Keys in a table of fixed size, in compiled code: 24 bytes a key, whatever the key's length.
 
 A slot holds a hash of 128 bits and an offset. Two keys are taken for one when their hashes are equal, so the
-hash is SipHash with a secret of this run: nobody can make keys that collide, and by chance two of a billion
-keys do so once in 10²⁰ compactions.
+hash is SipHash with a secret of this run: a client cannot construct keys that collide, and by chance two of a
+billion keys do so once in 10²⁰ compactions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of one batch in a compaction: it goes, it stays, or it is written anew with fewer records."""
+"""The outcome of compaction for one batch: removed, retained, or rewritten with fewer records."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Outcome:
         try:
             section, columns = walk_batch(self._keys, header, batch)
         except CorruptBatch:
-            # Its checksum holds, so this is how its producer wrote it. It must not stop compaction for ever.
+            # Its checksum is right: its producer wrote it so. It must not stop compaction permanently.
             self.unreadable_batches += 1
             return batch, header.count
         return self._decide_records(header, batch, section, columns)

@@ -84,7 +84,7 @@ class CompactionTransactions:
     """What a pass over the log has seen of each producer's transaction.
 
     Batches are shown in the order of the log. A marker is spent when the pass met no batch of its
-    transaction: then nobody needs it except readers that are in the middle just now.
+    transaction: then only readers inside the transaction need it.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:

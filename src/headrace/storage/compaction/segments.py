@@ -147,7 +147,7 @@ class CleanedSegment:
 
     def discard(self) -> None:
         """Delete what was written."""
-        with contextlib.suppress(OSError):  # a full disk refuses the last bytes, which nobody wants
+        with contextlib.suppress(OSError):  # a full disk refuses the last bytes, which are not needed
             self._file.close()
         for suffix in (".log", ".index", ".timeindex", ".txnindex"):
             self._path(suffix).unlink(missing_ok=True)
