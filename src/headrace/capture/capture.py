@@ -47,13 +47,13 @@ REMEDIES: Final = {
     ErrorCode.message_too_large: "Raise the topic's limit: `headrace topic alter TOPIC --config "
     f"max.message.bytes={LARGEST_RECORD + MIB}`.",
     ErrorCode.record_list_too_large: "Raise the topic's limit (`segment.bytes`).",
-    ErrorCode.invalid_record: "If the topic is compacted, it takes no record without a key: until the "
+    ErrorCode.invalid_record: "If the topic is compacted, it rejects records without a key: until the "
     "capture has passed it, `headrace topic alter TOPIC --config cleanup.policy=delete`.",
     ErrorCode.topic_authorization_failed: "Allow the capture's user to create and write the topic.",
     ErrorCode.transactional_id_authorization_failed: "Allow the capture's user to write under its "
     "transactional id.",
 }
-"""How to continue with the change that was refused."""
+"""How to continue with the change that was rejected."""
 INITIAL_BACKOFF_S: Final = 0.1
 MAX_BACKOFF_S: Final = 5.0
 

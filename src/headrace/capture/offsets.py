@@ -159,13 +159,13 @@ def _read_partitions(
     try:
         numbers = sorted(_partitions(consumer, topic))
         for number in numbers:
-            place = TopicPartition(topic, number)
-            first, end = consumer.get_watermark_offsets(place, timeout=READ_TIMEOUT_S)
+            partition = TopicPartition(topic, number)
+            first, end = consumer.get_watermark_offsets(partition, timeout=READ_TIMEOUT_S)
             start = first if starts is None else max(first, starts[number])
             ends[number] = end
             if start < end:
-                place.offset = start
-                consumer.assign([place])
+                partition.offset = start
+                consumer.assign([partition])
                 yield from _read_until(consumer, topic, end)
     except KafkaException as fault:
         raise BrokerUnreachable(f"the topic {topic!r} could not be read: {fault}") from fault

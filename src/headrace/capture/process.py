@@ -36,7 +36,7 @@ class CaptureProcess:
         self._bootstrap = bootstrap
         self._on_message = on_message
         self._process: subprocess.Popen[bytes] | None = None
-        self._rest = b""
+        self._partial_line = b""
         self._fault: Exception | None = None
         self._is_ready = False
 
@@ -58,7 +58,7 @@ class CaptureProcess:
 
     def start(self) -> None:
         """Start the process; the capture continues at its committed offset."""
-        self._rest, self._fault, self._is_ready = b"", None, False
+        self._partial_line, self._fault, self._is_ready = b"", None, False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headrace.capture.process"],
             stdin=subprocess.PIPE,
@@ -101,8 +101,8 @@ class CaptureProcess:
 
     def _read_output(self) -> None:
         assert self._process is not None
-        said = self._rest + (self._pipes(self._process)[1].read() or b"")
-        *lines, self._rest = said.split(b"\n")
+        output = self._partial_line + (self._pipes(self._process)[1].read() or b"")
+        *lines, self._partial_line = output.split(b"\n")
         for line in lines:
             self._handle(json.loads(line))
 

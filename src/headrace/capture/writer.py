@@ -171,13 +171,13 @@ class TransactionalChangeWriter:
             self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions, configs=configs))
         count = self._partitions[topic]
         if count == 1:
-            return partial(self._put, TopicPartition(topic, 0), self._builder(TopicPartition(topic, 0)))
-        places = [TopicPartition(topic, number) for number in range(count)]
-        builders = [self._builder(place) for place in places]
+            return partial(self._append, TopicPartition(topic, 0), self._builder(TopicPartition(topic, 0)))
+        topic_partitions = [TopicPartition(topic, number) for number in range(count)]
+        builders = [self._builder(topic_partition) for topic_partition in topic_partitions]
 
         def put(key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
             number = partition_of(key, count)
-            self._put(places[number], builders[number], key, value, timestamp_ms)
+            self._append(topic_partitions[number], builders[number], key, value, timestamp_ms)
 
         return put
 
@@ -192,22 +192,22 @@ class TransactionalChangeWriter:
         """Write one record with headers to any topic."""
         if topic not in self._partitions:
             self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions))
-        place = TopicPartition(topic, partition_of(key, self._partitions[topic]))
-        builder = self._builder(place)
+        topic_partition = TopicPartition(topic, partition_of(key, self._partitions[topic]))
+        builder = self._builder(topic_partition)
         # A large message goes alone: together with others it might exceed the topic's max.message.bytes.
         if builder.count and builder.size + len(value or b"") >= BATCH_BYTES:
-            self._send(place, builder)
+            self._send(topic_partition, builder)
         builder.append(key, value, timestamp_ms, encode_headers(headers))
         if builder.size >= BATCH_BYTES:
-            self._send(place, builder)
+            self._send(topic_partition, builder)
 
     def live_keys(self, topic: str) -> set[bytes]:
         """The keys whose latest record has a value, including records of the open transaction."""
         if topic in self._empty_topics:
             return set()
-        for place, builder in self._builders.items():
-            if place.topic == topic and builder.count:
-                self._send(place, builder)
+        for topic_partition, builder in self._builders.items():
+            if topic_partition.topic == topic and builder.count:
+                self._send(topic_partition, builder)
         self._producer.flush()
         return live_keys(self._bootstrap, topic)
 
@@ -232,9 +232,9 @@ class TransactionalChangeWriter:
             with suppress(HeadraceError):
                 self._transaction.abort()
 
-    def _put(
+    def _append(
         self,
-        place: TopicPartition,
+        topic_partition: TopicPartition,
         builder: BatchBuilder,
         key: bytes | None,
         value: bytes | None,
@@ -242,21 +242,25 @@ class TransactionalChangeWriter:
     ) -> None:
         builder.append(key, value, timestamp_ms)
         if builder.size >= BATCH_BYTES:
-            _check_size(place.topic, key, value)
-            self._send(place, builder)
+            _check_size(topic_partition.topic, key, value)
+            self._send(topic_partition, builder)
 
     def _commit_offset(self, offset: CaptureOffset) -> None:
         """Commit all pending records together with the offset."""
         waiting = [
-            place for place, builder in self._builders.items() if builder.count and place != OFFSETS_PARTITION
+            topic_partition
+            for topic_partition, builder in self._builders.items()
+            if builder.count and topic_partition != OFFSETS_PARTITION
         ]
-        newest = max((self._builders[place].max_timestamp_ms for place in waiting), default=0)
+        newest = max(
+            (self._builders[topic_partition].max_timestamp_ms for topic_partition in waiting), default=0
+        )
         offset = replace(offset, time_ms=max(offset.time_ms, self._max_timestamp_ms, newest))
         record = self._builder(OFFSETS_PARTITION)
         record.append(offset.name.encode(), offset.to_bytes(), offset.time_ms)
         self._transaction.begin([*waiting, OFFSETS_PARTITION])
-        for place in [*waiting, OFFSETS_PARTITION]:
-            self._send(place, self._builders[place])
+        for topic_partition in [*waiting, OFFSETS_PARTITION]:
+            self._send(topic_partition, self._builders[topic_partition])
         self._producer.flush()
         self._transaction.commit()
         self._sequences.clear()
@@ -266,20 +270,20 @@ class TransactionalChangeWriter:
         self._offset = offset
         self._on_committed(offset.position)
 
-    def _send(self, place: TopicPartition, builder: BatchBuilder) -> None:
-        self._transaction.begin([place])
-        self._empty_topics.discard(place.topic)
-        sequence = self._sequences.get(place, 0)
-        self._sequences[place] = sequence + builder.count
-        if place != OFFSETS_PARTITION:
+    def _send(self, topic_partition: TopicPartition, builder: BatchBuilder) -> None:
+        self._transaction.begin([topic_partition])
+        self._empty_topics.discard(topic_partition.topic)
+        sequence = self._sequences.get(topic_partition, 0)
+        self._sequences[topic_partition] = sequence + builder.count
+        if topic_partition != OFFSETS_PARTITION:
             self._open_records += builder.count
         self._max_timestamp_ms = max(self._max_timestamp_ms, builder.max_timestamp_ms)
         batch = builder.build(self._transaction.identity, sequence)
         self._sent_bytes += len(batch)
-        self._producer.send(place, batch)
+        self._producer.send(topic_partition, batch)
 
-    def _builder(self, place: TopicPartition) -> BatchBuilder:
-        return self._builders.setdefault(place, BatchBuilder())
+    def _builder(self, topic_partition: TopicPartition) -> BatchBuilder:
+        return self._builders.setdefault(topic_partition, BatchBuilder())
 
     def _make_topic(self, topic: NewTopic) -> None:
         self._empty_topics |= create_topics(self._cluster, [topic])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.folders import Folder
     from headrace.sinks.sink import Sink, SinkContext, SinkWriter
 
-REJECTED_FILE: Final = "refused.json"
+REJECTED_FILE: Final = "rejected.json"
 GENERATION_FILE: Final = "generation.json"
 
 
@@ -61,7 +61,7 @@ class RejectedRowJournal:
             {"reason": each.reason, "value": each.value, "row": b64encode(each.row).decode()}
             for each in rejected_rows
         ]
-        self._folder.write(REJECTED_FILE, json.dumps({"batch": batch, "letters": listed}))
+        self._folder.write(REJECTED_FILE, json.dumps({"batch": batch, "rows": listed}))
 
     def discard_after(self, batch: int) -> None:
         """Discard the rejected rows of a later batch than the last one in the target.
@@ -85,7 +85,7 @@ class RejectedRowJournal:
                 value=each["value"],
                 row=b64decode(each["row"]),
             )
-            for each in kept["letters"]
+            for each in kept["rows"]
         ]
 
 
@@ -152,13 +152,13 @@ class SinkDelivery:
         if not len(rows):
             return []
         rest, kept = rows, cast("Sequence[int]", range(len(rows)))
-        refused: dict[int, str] = {}
+        rejected: dict[int, str] = {}
         retries, tries = 0, 0
         while True:
             try:
                 is_there = self._write(batch, rest)
                 self._on_status("")
-                return self._journal.read(batch) if is_there else self._rejected_rows(batch, rows, refused)
+                return self._journal.read(batch) if is_there else self._rejected_rows(batch, rows, rejected)
             except TargetUnavailable as fault:
                 self.close()
                 self._back_off(fault, retries)
@@ -168,9 +168,9 @@ class SinkDelivery:
                 if fault.retryable and tries < getattr(self._sink, "max_attempts", DEFAULT_MAX_ATTEMPTS):
                     self._back_off(fault, tries)
                     continue
-                refused |= {kept[index]: reason for index, reason in fault.rows.items()}
-                self._journal.write(batch, self._rejected_rows(batch, rows, refused))
-                rest, kept = drop_rows(rows, refused)
+                rejected |= {kept[index]: reason for index, reason in fault.rows.items()}
+                self._journal.write(batch, self._rejected_rows(batch, rows, rejected))
+                rest, kept = drop_rows(rows, rejected)
                 tries = 0
 
     def close(self) -> None:
@@ -207,16 +207,16 @@ class SinkDelivery:
                 f"the job was requested to stop while it waited for {self._sink.name}"
             ) from fault
 
-    def _rejected_rows(self, batch: int, rows: pa.Table, refused: Mapping[int, str]) -> list[RejectedRow]:
-        if not refused:
+    def _rejected_rows(self, batch: int, rows: pa.Table, rejected: Mapping[int, str]) -> list[RejectedRow]:
+        if not rejected:
             return []
-        indexes = sorted(refused)
+        indexes = sorted(rejected)
         chosen = rows.take(pa.array(indexes, pa.int64()))
         return [
             RejectedRow(
                 target=self._sink.name,
                 batch=batch,
-                reason=refused[index],
+                reason=rejected[index],
                 value=value,
                 row=_as_arrow_stream(chosen.slice(position, 1)),
             )

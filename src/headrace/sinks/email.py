@@ -125,16 +125,16 @@ class MailTemplate:
         """A mail for each row, or for each group; raises `RowsRejected` for rows that do not fit."""
         listed: list[dict[str, Any]] = rows.to_pylist(maps_as_pydicts="lossy")
         groups: dict[tuple[Any, ...], list[int]] = {}
-        refused = {}
+        rejected = {}
         for index, row in enumerate(listed):
             try:
                 group = index if self.group_by is None else to_json([row[name] for name in self.group_by])
                 groups.setdefault((*map(str, self._recipients(row)), group), []).append(index)
                 self._render([row])  # so that an invalid row does not reject its whole group
-            except TemplateError as unfit:
-                refused[index] = str(unfit)
-        if refused:
-            raise RowsRejected(refused)
+            except TemplateError as invalid:
+                rejected[index] = str(invalid)
+        if rejected:
+            raise RowsRejected(rejected)
         documents = list(json_documents(rows))
         return [self._mail(indexes, listed, documents) for indexes in groups.values()]
 
@@ -216,7 +216,7 @@ class EmailSink:
         """Read which mails were sent; connects with the first mail."""
         names = context.schema.names
         for template in self.mail_template.templates:
-            template.check(names, beside=(COUNT,))
+            template.check(names, extra=(COUNT,))
         require_columns(self.name, self.mail_template.group_by or (), names)
         server = MailServer.of(Settings.read().url("smtp", self.smtp) or DEFAULT_SERVER)
         if server is None:
@@ -311,7 +311,7 @@ class EmailWriter:
         """Nothing to close: each batch has its own connection."""
 
     def _send(self, batch: int, mails: dict[str, Mail]) -> None:
-        refused: dict[int, MailRejected] = {}
+        rejected: dict[int, MailRejected] = {}
         self._check_rate()
         with SmtpConnection(self._sink.name, self._server) as connection:
             for identity, mail in mails.items():
@@ -319,11 +319,11 @@ class EmailWriter:
                 try:
                     connection.send(mail.message(self._sink.sender, identity))
                 except MailRejected as fault:
-                    refused |= dict.fromkeys(mail.indexes, fault)
+                    rejected |= dict.fromkeys(mail.indexes, fault)
                 else:
                     self._sent.add(batch, identity)
         for is_retryable in (False, True):
-            rows = {index: str(fault) for index, fault in refused.items() if fault.retryable is is_retryable}
+            rows = {index: str(fault) for index, fault in rejected.items() if fault.retryable is is_retryable}
             if rows:
                 raise RowsRejected(rows, retryable=is_retryable)
 

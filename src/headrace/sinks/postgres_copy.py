@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from headrace.protocol.kernels import Octets
 
-WHOLE: Final = ("smallint", "integer", "bigint")
-BROKEN: Final = ("numeric", "real", "double precision")
-TIMES: Final = ("timestamp with time zone", "timestamp without time zone")
+INTEGERS: Final = ("smallint", "integer", "bigint")
+FRACTIONS: Final = ("numeric", "real", "double precision")
+TIMESTAMPS: Final = ("timestamp with time zone", "timestamp without time zone")
 DOCUMENTS: Final = ("json", "jsonb")
-NOT_FOR_TEXT: Final = (*WHOLE, *BROKEN, *TIMES, "boolean", "bytea", "date", "interval", "time")
+NOT_TEXT: Final = (*INTEGERS, *FRACTIONS, *TIMESTAMPS, "boolean", "bytea", "date", "interval", "time")
 """Types that do not take text: text in such a column is more likely a mistake."""
 
 
@@ -56,18 +56,18 @@ def is_compatible(kind: pa.DataType, column: str) -> bool:
     (True, False)
     """
     base = column.partition("(")[0].strip() if not column.startswith("timestamp") else _unsized(column)
-    made = sql_type(kind).partition("(")[0]
-    if made in WHOLE:
-        return base in (*WHOLE, *BROKEN)
-    if made in BROKEN:
-        return base in BROKEN
-    if made in ("timestamptz", "timestamp"):
-        return base in TIMES
-    if made == "jsonb":
+    usual = sql_type(kind).partition("(")[0]
+    if usual in INTEGERS:
+        return base in (*INTEGERS, *FRACTIONS)
+    if usual in FRACTIONS:
+        return base in FRACTIONS
+    if usual in ("timestamptz", "timestamp"):
+        return base in TIMESTAMPS
+    if usual == "jsonb":
         return base in (*DOCUMENTS, "text")
-    if made == "text":
-        return base not in NOT_FOR_TEXT
-    return base == made
+    if usual == "text":
+        return base not in NOT_TEXT
+    return base == usual
 
 
 def _unsized(column: str) -> str:

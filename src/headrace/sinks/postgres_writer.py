@@ -362,11 +362,11 @@ class PostgresWriter:
                 self._parse_row_by_row(cursor, staged)
             cursor.execute(CHECK_DEFERRED)
             cursor.execute(self._merge.merge_row_by_row(), prepare=False)
-            refused = cursor.execute(sql.SQL("SELECT * FROM {}").format(REJECTED)).fetchall()
-        if refused:
-            is_retryable = any(code in RETRYABLE_VIOLATIONS for _, code, _ in refused)
+            rejected = cursor.execute(sql.SQL("SELECT * FROM {}").format(REJECTED)).fetchall()
+        if rejected:
+            is_retryable = any(code in RETRYABLE_VIOLATIONS for _, code, _ in rejected)
             raise RowsRejected(
-                {position: reason for position, _, reason in sorted(refused)}, retryable=is_retryable
+                {position: reason for position, _, reason in sorted(rejected)}, retryable=is_retryable
             )
 
     def _parse_row_by_row(self, cursor: psycopg.Cursor[Any], staged: pa.Table) -> None:

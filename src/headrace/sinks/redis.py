@@ -71,11 +71,11 @@ class RowCommands:
             return self._sorted_sets(rows, self.member)
         keys = _texts(self.key, rows)
         last = last_of_each_key(pa.table({KEY: keys}), [KEY])
-        is_gone = _deleted(rows).take(last)
-        gone, kept = last.filter(is_gone), last.filter(pc.invert(is_gone))
+        is_deleted = _deleted(rows).take(last)
+        deleted_rows, kept = last.filter(is_deleted), last.filter(pc.invert(is_deleted))
         columns = self.fields or tuple(name for name in rows.column_names if name != DELETED)
         return chain(
-            delete_keys(keys.take(gone).to_pylist()),
+            delete_keys(keys.take(deleted_rows).to_pylist()),
             self._writes(keys.take(kept), rows.select(list(columns)).take(kept)),
         )
 
@@ -103,16 +103,16 @@ class RowCommands:
         deleted = _deleted(rows).to_pylist()
         values = rows[self.score].to_pylist()
         kept: dict[Member, int] = {name: index for name, index in last.items() if not deleted[index]}
-        refused = {
+        rejected = {
             index: f"{self.score} is {values[index]}, which is not a score"
             for index in kept.values()
             if not _is_score(values[index])
         }
-        if refused:
-            raise RowsRejected(refused)
-        gone = remove_members(name for name in last if name not in kept)
+        if rejected:
+            raise RowsRejected(rejected)
+        deleted_rows = remove_members(name for name in last if name not in kept)
         return chain(
-            gone, add_members({name: float(values[at]) for name, at in kept.items()}, self.expire_ms)
+            deleted_rows, add_members({name: float(values[at]) for name, at in kept.items()}, self.expire_ms)
         )
 
 
@@ -131,15 +131,15 @@ def _texts(template: Template, rows: pa.Table) -> pa.Array:
         return concat_texts(
             [piece for text, name in template.parts for piece in (text, *_column(rows, name))]
         )
-    texts, refused = [], {}
+    texts, rejected = [], {}
     documents = rows.select(names).to_pylist() if names else [{}] * len(rows)
     for index, row in enumerate(documents):
         try:
             texts.append(template.render(row, complete=True))
-        except TemplateError as unfit:
-            refused[index] = str(unfit)
-    if refused:
-        raise RowsRejected(refused)
+        except TemplateError as invalid:
+            rejected[index] = str(invalid)
+    if rejected:
+        raise RowsRejected(rejected)
     return pa.array(texts, pa.large_string())
 
 
@@ -322,13 +322,13 @@ class RedisWriter:
     def _check_sets(self, sets: dict[int, str]) -> None:
         """Reject rows whose key has another type: Redis would apply only a part of the transaction."""
         kinds = {key: self._ask(b"TYPE", key.encode()) for key in set(sets.values())}
-        refused = {
+        rejected = {
             index: f"the key {key!r} exists in Redis as a {kinds[key].decode()}"
             for index, key in sets.items()
             if kinds[key] not in (b"none", b"zset")
         }
-        if refused:
-            raise RowsRejected(refused)
+        if rejected:
+            raise RowsRejected(rejected)
 
     def _execute(self, commands: Iterable[bytes], before: bytes | None) -> None:
         self._send([command(b"MULTI")])

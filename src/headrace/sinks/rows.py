@@ -56,13 +56,13 @@ def sort_by_key(rows: pa.Table, key: Sequence[str], indexes: pa.Array) -> pa.Arr
     return indexes.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key]))
 
 
-def drop_rows(rows: pa.Table, refused: Collection[int]) -> tuple[pa.Table, list[int]]:
+def drop_rows(rows: pa.Table, rejected: Collection[int]) -> tuple[pa.Table, list[int]]:
     """The remaining rows, and their original indexes.
 
     >>> drop_rows(pa.table({"k": ["a", "b", "c"]}), {1})[1]
     [0, 2]
     """
-    kept = [index for index in range(len(rows)) if index not in refused]
+    kept = [index for index in range(len(rows)) if index not in rejected]
     return rows.take(pa.array(kept, pa.int64())), kept
 
 

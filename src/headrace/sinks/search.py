@@ -351,7 +351,7 @@ class SearchWriter:
         """The key of each row as text; rows without a key are rejected."""
         columns = rows.select(list(self._definition.key))
         keys = list(json_documents(columns))
-        refused = {
+        rejected = {
             index: f"{name} is null"
             for name in columns.column_names
             if columns[name].null_count
@@ -360,9 +360,9 @@ class SearchWriter:
         }
         for index, key in enumerate(keys):
             if len(key) > MAX_KEY_BYTES // 4 and len(key.encode()) > MAX_KEY_BYTES:
-                refused[index] = f"its key is longer than {MAX_KEY_BYTES} bytes"
-        if refused:
-            raise RowsRejected(refused)
+                rejected[index] = f"its key is longer than {MAX_KEY_BYTES} bytes"
+        if rejected:
+            raise RowsRejected(rejected)
         return keys
 
     def _apply(self, writer: IndexWriter, rows: pa.Table, keys: list[str]) -> None:

@@ -95,8 +95,8 @@ class SmtpConnection:
             self._smtp.send_message(message)
         except smtplib.SMTPRecipientsRefused as fault:
             codes = [code for code, _ in fault.recipients.values()]
-            said = "; ".join(f"{code} {_text(text)}" for code, text in fault.recipients.values())
-            raise MailRejected(said, retryable=any(code < 500 for code in codes)) from fault
+            reply = "; ".join(f"{code} {_text(text)}" for code, text in fault.recipients.values())
+            raise MailRejected(reply, retryable=any(code < 500 for code in codes)) from fault
         except smtplib.SMTPDataError as fault:
             raise MailRejected(_server_message(fault), retryable=fault.smtp_code < 500) from fault
         except smtplib.SMTPNotSupportedError as fault:
@@ -146,6 +146,6 @@ def _server_message(fault: Exception) -> str:
     return str(fault) or type(fault).__name__
 
 
-def _text(said: bytes | str) -> str:
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+def _text(reply: bytes | str) -> str:
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
     return " ".join(text.split())

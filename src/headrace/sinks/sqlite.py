@@ -332,16 +332,16 @@ class SqliteWriter:
             self._apply_row_by_row(indexes, statements)
 
     def _apply_row_by_row(self, indexes: pa.Array, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
-        refused = {}
+        rejected = {}
         for index, (statement, values) in zip(indexes.to_pylist(), statements, strict=True):
             try:
                 with self._savepoint():
                     self._connection.execute(statement, values)
             except ROW_ERRORS as error:
-                refused[index] = str(error)
-        if refused:
-            is_retryable = any(reason.startswith(RETRYABLE_VIOLATIONS) for reason in refused.values())
-            raise RowsRejected(refused, retryable=is_retryable)
+                rejected[index] = str(error)
+        if rejected:
+            is_retryable = any(reason.startswith(RETRYABLE_VIOLATIONS) for reason in rejected.values())
+            raise RowsRejected(rejected, retryable=is_retryable)
 
     def _find_violations(self, indexes: pa.Array, rows: pa.Table) -> RowsRejected | IncompatibleTarget:
         """The rows that violate a deferred foreign key: SQLite checks it at the commit and names no row.
@@ -359,13 +359,13 @@ class SqliteWriter:
                 found = self._connection.execute(statement + (returning if is_insertion else ""), values)
                 written |= dict.fromkeys((rowid for (rowid,) in found.fetchall() if is_insertion), index)
             violations = self._connection.execute("PRAGMA foreign_key_check").fetchall()
-        refused = {
+        rejected = {
             written[rowid]: f"FOREIGN KEY constraint failed: {child} references {parent}"
             for child, rowid, parent, _ in violations
             if child.lower() == self._plan.table.lower() and rowid in written
         }
-        if refused:
-            return RowsRejected(dict(sorted(refused.items())), retryable=True)
+        if rejected:
+            return RowsRejected(dict(sorted(rejected.items())), retryable=True)
         keys = {f"{child}, which references {parent}" for child, _, parent, _ in violations}
         return IncompatibleTarget(
             f"{self._sink.name}: the batch violates a deferred foreign key of {', '.join(sorted(keys))}. "

@@ -41,11 +41,11 @@ class Template:
         try:
             fields = [field for _, field, _, _ in string.Formatter().parse(self.text) if field is not None]
         except ValueError as fault:
-            raise self._misused(f"{fault}") from None
+            raise self._misuse(f"{fault}") from None
         if any(not field or field[0].isdigit() or "." in field for field in fields):
-            raise self._misused("a placeholder without a column")
+            raise self._misuse("a placeholder without a column")
 
-    def _misused(self, why: str) -> Misuse:
+    def _misuse(self, why: str) -> Misuse:
         return Misuse(
             f"{self.what}={self.text!r} is not a valid template ({why}): write columns in braces, such as "
             '"revenue:{product}", and {{ or }} for a literal brace.'
@@ -69,9 +69,9 @@ class Template:
             return None
         return tuple((text, name) for text, name, _, _ in parts)
 
-    def check(self, columns: Sequence[str], *, beside: Collection[str] = ()) -> None:
-        """Raise an error for columns that the rows do not have; `beside` are additional variables."""
-        needed = (name for name in self.columns if name not in beside)
+    def check(self, columns: Sequence[str], *, extra: Collection[str] = ()) -> None:
+        """Raise an error for columns that the rows do not have; `extra` are additional variables."""
+        needed = (name for name in self.columns if name not in extra)
         require_columns(f"{self.what}={self.text!r}", needed, columns)
 
     def render(self, row: Mapping[str, Any], *, complete: bool = False, is_html: bool = False) -> str:

@@ -211,15 +211,15 @@ def read_error(fault: HTTPError) -> DeliveryResult:
 def _text(response: BaseHTTPResponse) -> str:
     """The start of the response body; a connection with a longer body is not reused."""
     try:
-        said = response.read(MAX_REASON_BYTES)
-        if len(said) < MAX_REASON_BYTES:
+        body = response.read(MAX_REASON_BYTES)
+        if len(body) < MAX_REASON_BYTES:
             response.release_conn()
         else:
             response.close()
     except HTTPError:  # only the status matters
         response.close()
         return ""
-    return " ".join(said.decode(errors="replace").split())
+    return " ".join(body.decode(errors="replace").split())
 
 
 def _retry_after_s(text: str) -> float:
@@ -270,11 +270,11 @@ class WebhookWriter:
         if self._sent.newest is not None and self._sent.newest >= batch:
             return
         self._check_hold()
-        away = Event()  # set by the first request that finds the receiver unavailable
+        is_unavailable = Event()  # set by the first request that finds the receiver unavailable
         lanes = self._lanes(batch, rows)
         results: dict[int, DeliveryResult] = {}
         with ThreadPoolExecutor(max_workers=self._sink.max_in_flight) as pool:
-            for done in pool.map(lambda lane: self._send_lane(batch, lane, away), lanes):
+            for done in pool.map(lambda lane: self._send_lane(batch, lane, is_unavailable), lanes):
                 results.update(done)
         self._raise_failures(results)
         self._sent.finish(batch)
@@ -307,7 +307,7 @@ class WebhookWriter:
         return json_documents(rows.select(list(self._sink.order_by)))
 
     def _bodies(self, rows: pa.Table, documents: list[str], ids: list[str]) -> list[bytes]:
-        bodies, refused = [], {}
+        bodies, rejected = [], {}
         for index, row in enumerate(rows.to_pylist(maps_as_pydicts="lossy")):
             event = {
                 "specversion": "1.0",
@@ -318,11 +318,11 @@ class WebhookWriter:
             }
             try:
                 event |= self._attributes(row)
-            except TemplateError as unfit:
-                refused[index] = str(unfit)
+            except TemplateError as invalid:
+                rejected[index] = str(invalid)
             bodies.append(f'{to_json(event)[:-1]}, "data": {documents[index]}}}'.encode())
-        if refused:
-            raise RowsRejected(refused)
+        if rejected:
+            raise RowsRejected(rejected)
         return bodies
 
     def _attributes(self, row: dict[str, Any]) -> dict[str, str]:
@@ -335,16 +335,18 @@ class WebhookWriter:
             attributes["time"] = format_value(moment.replace(tzinfo=moment.tzinfo or UTC))
         return attributes
 
-    def _send_lane(self, batch: int, lane: list[WebhookMessage], away: Event) -> dict[int, DeliveryResult]:
+    def _send_lane(
+        self, batch: int, lane: list[WebhookMessage], is_unavailable: Event
+    ) -> dict[int, DeliveryResult]:
         results: dict[int, DeliveryResult] = {}
         for message in lane:
-            if away.is_set():
+            if is_unavailable.is_set():
                 break
             result = results[message.index] = self._post(message)
             if result.kind == "accepted":
                 self._sent.add(batch, message.identity)
             elif result.kind == "unavailable":
-                away.set()
+                is_unavailable.set()
             elif result.kind == "failed":  # later messages of the lane must wait for it
                 break
         return results
@@ -371,12 +373,12 @@ class WebhookWriter:
 
     def _raise_failures(self, results: dict[int, DeliveryResult]) -> None:
         """Raise an error unless all messages were accepted."""
-        away = [result for result in results.values() if result.kind == "unavailable"]
-        if away:
-            wait_s = max(result.wait_s for result in away)
+        unavailable = [result for result in results.values() if result.kind == "unavailable"]
+        if unavailable:
+            wait_s = max(result.wait_s for result in unavailable)
             if wait_s:
                 self._sent.hold(wait_s)
-            raise TargetUnavailable(f"{self._sink.name}: {away[0].reason}")
+            raise TargetUnavailable(f"{self._sink.name}: {unavailable[0].reason}")
         for kind in ("rejected", "failed"):
             rows = {index: result.reason for index, result in results.items() if result.kind == kind}
             if rows:

@@ -1,1 +1,1 @@
-"""PostgreSQL as a source: its catalogue, snapshots by COPY, and its log by the protocol of pgoutput."""
+"""PostgreSQL as a source: catalog, snapshots by COPY, and the replication stream of pgoutput."""

@@ -133,7 +133,7 @@ def preflight_server(connection: psycopg.Connection[Any], *, has_slot: bool) -> 
     """Raise `PreflightFailed` if the server cannot stream changes to this user."""
     row = connection.execute(SERVER).fetchone()
     assert row is not None
-    wal_level, version, user, may_replicate, most, taken, _, is_standby = row
+    wal_level, version, user, may_replicate, limit, used, _, is_standby = row
     if version < OLDEST:
         raise PreflightFailed(
             f"PostgreSQL {version // 10000} is not supported: version 14 or later is required."
@@ -152,9 +152,9 @@ def preflight_server(connection: psycopg.Connection[Any], *, has_slot: bool) -> 
         raise PreflightFailed(
             "this server is a standby, where no publication can be created: use the primary."
         )
-    if not has_slot and taken >= most:
+    if not has_slot and used >= limit:
         raise PreflightFailed(
-            f"all {most} replication slots of the server are in use. Drop an unused one (see "
+            f"all {limit} replication slots of the server are in use. Drop an unused one (see "
             "pg_replication_slots), or raise max_replication_slots."
         )
 

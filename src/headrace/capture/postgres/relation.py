@@ -112,7 +112,7 @@ class Relation:
         """Transactions that committed before this position are in the snapshot."""
         self._writer = writer
         self._is_full = message.identity == "f"
-        self._put = writer.open_topic(topic, compacted=bool(key))
+        self._append = writer.open_topic(topic, compacted=bool(key))
         self._envelopes = Envelopes(
             name=settings.name, database=database, schema=message.schema, table=message.table
         )
@@ -120,32 +120,34 @@ class Relation:
         self._sent_with_old = [self._is_full or column.is_key for column in message.columns]
         converters = [catalog.converter(column.type_oid) for column in message.columns]
         self._key = KeyFormatter([names.index(name) for name in key], names, converters)
-        shaped = [
+        masked = [
             _column_converter(f"{table}.{name}", converter, settings)
             for name, converter in zip(names, converters, strict=True)
         ]
-        chosen = _captured_columns(table, names, key, settings)
+        captured = _captured_columns(table, names, key, settings)
         self._row = RowFormatter(
-            [index for index in range(len(names)) if names[index] in chosen], names, shaped
+            [index for index in range(len(names)) if names[index] in captured], names, masked
         )
         known = [index for index, column in enumerate(message.columns) if column.is_key]
-        self._identity = RowFormatter([index for index in known if names[index] in chosen], names, shaped)
-        is_whole = len(chosen) == len(names)
-        columns = TableColumns(names, shaped, self._key.indexes)
+        self._identity = RowFormatter([index for index in known if names[index] in captured], names, masked)
+        is_whole = len(captured) == len(names)
+        columns = TableColumns(names, masked, self._key.indexes)
         self._templates = RowTemplates(columns, self._envelopes) if is_whole else None
 
     def snapshot(self, values: TupleData, lsn: int, time_ms: int) -> bytes | None:
         """Write a row of the snapshot; returns its key."""
         key = self._key.format(values)
-        self._put(key, self._envelopes.snapshot(self._row.format(values), time_ms=time_ms, lsn=lsn), time_ms)
+        self._append(
+            key, self._envelopes.snapshot(self._row.format(values), time_ms=time_ms, lsn=lsn), time_ms
+        )
         return key
 
     def write_from_template(self, data: bytes, at: SourceTransaction) -> bool:
         """Write the new row in a message if the last row's template matches; returns whether it does."""
-        made = None if self._templates is None else self._templates.event(data, at)
-        if made is None:
+        record = None if self._templates is None else self._templates.event(data, at)
+        if record is None:
             return False
-        self._put(*made, at.time_ms)
+        self._append(*record, at.time_ms)
         return True
 
     def insert(self, values: TupleData, lsn: int, at: SourceTransaction) -> None:
@@ -168,8 +170,8 @@ class Relation:
             self._templates.learn(values)
         key = self._key.format(values)
         before = NULL_JSON if old is None else self._before(old)
-        if old is not None and key is not None and (gone := self._key.format(old)) != key:
-            self._remove(gone, b"d", before, lsn, at)
+        if old is not None and key is not None and (old_key := self._key.format(old)) != key:
+            self._remove(old_key, b"d", before, lsn, at)
             self._write(key, b"c", NULL_JSON, self._row.format(values), lsn, at)
         else:
             self._write(key, b"u", before, self._row.format(values), lsn, at)
@@ -199,12 +201,12 @@ class Relation:
         event = self._envelopes.change(
             op, before, after, commit_ms=at.commit_ms, xid=at.xid, lsn=lsn, now_ms=at.now_ms
         )
-        self._put(key, event, at.time_ms)
+        self._append(key, event, at.time_ms)
 
     def _remove(self, key: bytes | None, op: bytes, before: bytes, lsn: int, at: SourceTransaction) -> None:
         self._write(key, op, before, NULL_JSON, lsn, at)
         if key is not None:
-            self._put(key, None, at.time_ms)
+            self._append(key, None, at.time_ms)
 
 
 class RowFormatter:
@@ -304,8 +306,8 @@ def _captured_columns(
     table: str, names: Sequence[str], key: Sequence[str], settings: CaptureSettings
 ) -> set[str]:
     """The captured columns, which always include the key."""
-    chosen = {name.removeprefix(f"{table}.") for name in settings.columns if name.startswith(f"{table}.")}
-    return (chosen | set(key)) & set(names) if chosen else set(names)
+    captured = {name.removeprefix(f"{table}.") for name in settings.columns if name.startswith(f"{table}.")}
+    return (captured | set(key)) & set(names) if captured else set(names)
 
 
 def masked_columns(table: str, message: RelationMessage, settings: CaptureSettings) -> list[str]:
