@@ -39,11 +39,12 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: Duration) -> Rows
     """
     frame = timed_frame(rows, "deduplicate()")
     _check(frame, columns)
-    make = partial(_deduplicated, replace(rows, frame=frame), columns, within)
+    within_ms = milliseconds_of(within, "within")
+    make = partial(_deduplicated, replace(rows, frame=frame), columns, within_ms)
     return current_building("deduplicate()").stateful(make, lambda: [frame])
 
 
-def _deduplicated(rows: Rows, columns: Sequence[str], within: Duration) -> Rows:
+def _deduplicated(rows: Rows, columns: Sequence[str], within_ms: int) -> Rows:
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
     from headrace.columns.first_rows import FirstRowsKernel
@@ -55,7 +56,7 @@ def _deduplicated(rows: Rows, columns: Sequence[str], within: Duration) -> Rows:
         keys=tuple(columns),
         time=rows.event_time,
         arrival=READ_BY,
-        within_us=1000 * milliseconds_of(within, "within"),
+        within_us=1000 * within_ms,
     )
     numbered = frame.withColumn(READ_BY, F.spark_partition_id())
     step = staged(
