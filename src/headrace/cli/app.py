@@ -1,4 +1,4 @@
-"""The tree of commands: nouns, then verbs; and beside them what is done most often."""
+"""The commands of `headrace`: groups named by a noun, with verbs; and the most frequent commands directly."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Headrace: a log that speaks the Kafka protocol, and jobs on Spark. "
-    "Every command works with Apache Kafka too.",
+    help="Headrace: a broker that speaks the Kafka protocol, and stream processing on Spark. "
+    "Every command also works with Apache Kafka.",
 )
 app.add_typer(topic.commands, name="topic")
 app.add_typer(group.commands, name="group")
@@ -68,12 +68,10 @@ def _print_version(wanted: bool) -> None:
 def headrace(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Describe what all commands share."""
+    """Declare the options that all commands share."""
 
 
 # `main` starts the broker before this tree is built; here the command is listed, and works all the same.

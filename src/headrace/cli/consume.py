@@ -37,7 +37,7 @@ def consume(
             "--from",
             parser=read_position,
             metavar=PLACES,
-            help="Where to begin; -5m is five minutes ago. Otherwise at the start; a group where it was.",
+            help="Where to start; -5m is five minutes ago (default: start, or the group's offsets).",
             show_default=False,
         ),
     ] = None,
@@ -48,40 +48,44 @@ def consume(
             parser=read_position,
             metavar=PLACES,
             show_default=False,
-            help="Where to stop: end is what is there now. Otherwise follow the topic until Ctrl-C.",
+            help="Where to stop; end is the current end (default: read until Ctrl-C).",
         ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="Stop after so many records.")
+        int | None, typer.Option("-n", "--count", min=1, help="Stop after this many records.")
     ] = None,
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", help="Read as a member of this group, and commit.", autocompletion=complete_group
+            "--group",
+            "-g",
+            help="Read as a member of this consumer group, and commit offsets.",
+            autocompletion=complete_group,
         ),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this partition; may be repeated.")
+        list[int] | None, typer.Option("--partition", min=0, help="Read only this partition; repeatable.")
     ] = None,
     layout: Annotated[
         str,
         typer.Option(
             "--format",
             "-f",
-            help=r"%t %p %o %k %v %h %T are topic, partition, offset, key, value, headers, time.",
+            help=r"%t topic, %p partition, %o offset, %k key, %v value, %h headers, %T timestamp (ms).",
         ),
     ] = VALUES_ONLY,
     as_json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = False,
     uncommitted: Annotated[
         bool,
-        typer.Option("--uncommitted", help="Also records of transactions that are open or were aborted."),
+        typer.Option(
+            "--uncommitted", help="Also print records of open and aborted transactions (read_uncommitted)."
+        ),
     ] = False,
     broker: options.Broker = None,
 ) -> None:
     r"""Print the records of a topic.
 
-    A group's offsets are committed after its records were printed: after a crash some may come again, but
-    none is lost.
+    With --group, offsets are committed after the records were printed: at-least-once.
 
     Example: headrace consume orders --from -1h --until end --format '%o %k %v\n'
     """
@@ -94,7 +98,7 @@ def consume(
 
 
 class _Plan:
-    """Which partitions to read, from where, and up to where."""
+    """The partitions to read, with their start and end offsets."""
 
     def __init__(
         self, session: Session, topic: str, numbers: Collection[int], *, committed_only: bool
@@ -112,7 +116,7 @@ class _Plan:
     def reader(
         self, group: str | None, begin: Position | None, until: Position | None
     ) -> Iterator[TopicReader]:
-        """A reader that is on its way, and is closed at the end of the block."""
+        """A reader that has started, and is closed at the end of the block."""
         from headrace.cli.reader import TopicReader
 
         stop = None if until is None else self._resolve(until)

@@ -88,10 +88,11 @@ def _letter(message: Any) -> DeadLetter:
     )
 
 
-commands = typer.Typer(no_args_is_help=True, help="List and show dead letters, and send them again.")
+commands = typer.Typer(no_args_is_help=True, help="List, show and resend dead letters of jobs.")
 
 Name = Annotated[
-    str, typer.Argument(metavar="JOB", help="The job, or its topic of dead letters.", show_default=False)
+    str,
+    typer.Argument(metavar="JOB", help="Name of the job, or of its dead-letter topic.", show_default=False),
 ]
 
 
@@ -124,7 +125,9 @@ def list_(*, as_json: options.Json = False, broker: options.Broker = None) -> No
 def show(
     *,
     name: Name,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="At most so many, the newest.")] = 10,
+    count: Annotated[
+        int, typer.Option("-n", "--count", min=1, help="Number of dead letters to show, the newest.")
+    ] = 10,
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
@@ -156,12 +159,12 @@ def redrive(
         Path | None,
         typer.Argument(
             metavar="[PIPELINE]",
-            help="The Python file that defines the job: needed for rows that a target did not take.",
+            help="Python file that defines the job; needed for rows that a sink rejected.",
             show_default=False,
         ),
     ] = None,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="DIR", help="The state folder of the job.")
+        str | None, typer.Option("--state", metavar="DIR", help="State directory of the job.")
     ] = None,
     yes: options.Yes = False,
     broker: options.Broker = None,

@@ -53,9 +53,11 @@ class Finding:
 def doctor(
     *,
     broker: Annotated[
-        str | None, typer.Option("--broker", metavar="HOST:PORT", help="A broker to look for.")
+        str | None, typer.Option("--broker", metavar="HOST:PORT", help="Address of the broker to check.")
     ] = None,
-    state: Annotated[str | None, typer.Option("--state", metavar="DIR", help="The state folder.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="DIR", help="State directory to check.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Check Java, memory, disk, ports, versions and the broker, and say what to do.

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from headrace.events.history import StateChange
     from headrace.events.topics import StoreTopics
 
-commands = typer.Typer(no_args_is_help=True, help="Show the events of aggregates, and what they were.")
+commands = typer.Typer(
+    no_args_is_help=True, help="Show the events of aggregates, and their state at any version or time."
+)
 
-Of = Annotated[str, typer.Argument(metavar="STORE.AGGREGATE", help="Whose events, such as shop.Cart.")]
+Of = Annotated[str, typer.Argument(metavar="STORE.AGGREGATE", help="Aggregate class, such as shop.Cart.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the aggregate.")]
 Program = Annotated[
-    Path, typer.Option("--program", metavar="FILE", help="The Python file that defines the aggregate.")
+    Path, typer.Option("--program", metavar="FILE", help="Python file that defines the aggregate.")
 ]
 
 
@@ -36,7 +38,7 @@ def log(
     *,
     of: Of,
     key: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Id of the aggregate; otherwise all.")
+        str | None, typer.Argument(metavar="[ID]", help="Id of the aggregate (default: all).")
     ] = None,
     broker: options.Broker = None,
     as_json: options.Json = False,
@@ -73,7 +75,8 @@ def show(
     key: Id,
     program: Program,
     version: Annotated[
-        int | None, typer.Option("--version", metavar="N", help="As it was at that version.")
+        int | None,
+        typer.Option("--version", metavar="N", help="Show the state at this version (default: the latest)."),
     ] = None,
     broker: options.Broker = None,
     as_json: options.Json = False,

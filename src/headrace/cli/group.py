@@ -278,7 +278,7 @@ def seek(
             "--to",
             parser=read_position,
             metavar="start|end|OFFSET|TIME",
-            help="Where to go on reading: -5m is a time ago.",
+            help="New position; -5m is five minutes ago.",
         ),
     ],
     topic: Annotated[
@@ -286,15 +286,15 @@ def seek(
         typer.Option(
             "--topic",
             metavar="TOPIC",
-            help="May be repeated; otherwise all that the group has read.",
+            help="Only this topic; repeatable (default: all topics of the group).",
             autocompletion=complete_topic,
         ),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this partition; may be repeated.")
+        list[int] | None, typer.Option("--partition", min=0, help="Only this partition; repeatable.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+        bool, typer.Option("--dry-run", help="Print the changes without making them.")
     ] = False,
     as_json: options.Json = False,
     broker: options.Broker = None,

@@ -17,9 +17,9 @@ PLACEHOLDER: Final = "NAME"
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="What the application is called.")],
+    name: Annotated[str, typer.Argument(help="Name of the application.")],
     into: Annotated[
-        Path | None, typer.Option(help="The folder; one of the application's name if none.")
+        Path | None, typer.Option(help="Directory of the project (default: the name of the application).")
     ] = None,
 ) -> None:
     """Create a project: a pipeline of three jobs, events for it, its tests, and its settings.

@@ -1,4 +1,4 @@
-"""`headrace job`: what jobs have left in the state folder: list it, describe it, and let a job begin anew."""
+"""`headrace job`: list, describe and reset the jobs of a state directory."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     from headrace.cli.offsets import Position
     from headrace.streams.job_folder import Beginning, JobFolder
 
-commands = typer.Typer(no_args_is_help=True, help="List and describe jobs that have run, and reset them.")
+commands = typer.Typer(no_args_is_help=True, help="List, describe and reset jobs that have run.")
 
 State = Annotated[
     str | None,
     typer.Option(
         "--state",
         metavar="DIR",
-        help="State folder; otherwise HEADRACE_STATE, headrace.toml, .headrace here or in a project below.",
+        help="State directory (default: HEADRACE_STATE, headrace.toml, or .headrace here or below).",
     ),
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="JOB", help="Name of the job, or APP.JOB where two have the same.")
+    str,
+    typer.Argument(
+        metavar="JOB", help="Name of the job, or APP.JOB if two applications have a job of that name."
+    ),
 ]
 
 
@@ -97,22 +100,25 @@ def reset(
         typer.Option(
             "--to",
             metavar="PLACE",
-            help="start, end, an offset, a time (2026-01-31T12:00), or a time ago (-5m), in all its topics.",
+            help="New position in all topics: start, end, an offset, a time (2026-01-31T12:00), or -5m.",
         ),
     ],
     beside: Annotated[
         bool,
-        typer.Option("--beside", help="Rebuild the job's view beside the one that is read, and then change."),
+        typer.Option(
+            "--beside",
+            help="Rebuild the job's view in the background, and switch to it when it has caught up.",
+        ),
     ] = False,
     state: State = None,
     yes: options.Yes = False,
 ) -> None:
-    """Let a job begin anew, with an empty state, from some place in its topics.
+    """Restart a job with empty state from a position in its topics.
 
-    The old checkpoint is left where it is. What the job has written stays in its topic: a job that begins
-    before the place where it was writes some results again. With --beside a job that keeps a view first runs
-    aside, while another process may still run it as it was; when it has caught up, the view changes to the
-    new rows at once, and the job goes on.
+    The old checkpoint is kept. Results that the job has written stay in its topic, so a job that restarts
+    from an earlier position writes some of them again. With --beside, a job with a view rebuilds it in the
+    background, while another process may still run the old version; when the new view has caught up, readers
+    switch to it at once.
 
     Example: headrace job reset revenue --to start --yes
     """

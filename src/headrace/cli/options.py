@@ -57,8 +57,8 @@ Broker = Annotated[
     typer.Option(
         "--broker",
         metavar="HOST:PORT",
-        help="Address of the broker; several with commas between. "
-        "Otherwise HEADRACE_BROKER, the nearest headrace.toml, or 127.0.0.1:9092.",
+        help="Address of the broker, or several, comma-separated "
+        "(default: HEADRACE_BROKER, the nearest headrace.toml, or 127.0.0.1:9092).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

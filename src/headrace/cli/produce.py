@@ -142,25 +142,25 @@ class Acks(StrEnum):
 def produce(
     *,
     topic: options.Topic,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", help="What stands between key and value in each line."),
+        typer.Option("--key-separator", "-K", help="Separator between key and value in each line."),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME:VALUE", help="A header; may be repeated."),
+        typer.Option("--header", "-H", metavar="NAME:VALUE", help="Header of every record; repeatable."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Lines are JSON objects, such as those that consume --json prints.")
+        bool, typer.Option("--json", help="Read JSON objects, one per line, as `consume --json` prints them.")
     ] = False,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Where to; otherwise by key.")
+        int | None, typer.Option("--partition", min=0, help="Partition of every record (default: by key).")
     ] = None,
     compression: Annotated[
-        Compression, typer.Option("--compression", "-z", help="How batches are packed.")
+        Compression, typer.Option("--compression", "-z", help="Compression codec of batches.")
     ] = Compression.NONE,
-    acks: Annotated[Acks, typer.Option("--acks", help="Who must have a record before it counts.")] = Acks.ALL,
+    acks: Annotated[Acks, typer.Option("--acks", help="Replicas that must acknowledge a record.")] = Acks.ALL,
     broker: options.Broker = None,
 ) -> None:
     """Send lines of standard input as records.

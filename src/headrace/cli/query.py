@@ -31,20 +31,20 @@ LIMIT: Final = 1_000
 
 def query(
     *,
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="What to ask, in Spark's SQL.")],
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="Query in Spark SQL.")],
     schema: Annotated[
         list[str] | None,
         typer.Option(
             "--schema",
             metavar="TOPIC=FIELDS",
-            help="The fields of a topic's JSON values, such as 'orders=product string, amount double'.",
+            help="Schema of a topic's JSON values: 'orders=product string, amount double'; repeatable.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The most rows that are printed.")] = LIMIT,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of rows to print.")] = LIMIT,
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
-    """Ask what views and topics hold now, with SQL.
+    """Query the current content of views and topics with SQL.
 
     A name after FROM is a view, which has its columns and its current rows; or a topic, which has key, value,
     partition, offset and timestamp of every record, or with --schema the fields of its values. Names with

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from headrace.cli.queue_admin import DeadLetter, QueueDescription
 
 commands = typer.Typer(
-    no_args_is_help=True, help="List and describe queues (share groups), and look after their dead letters."
+    no_args_is_help=True,
+    help="List and describe queues (share groups), and show or redrive their dead letters.",
 )
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the share group.")]
@@ -25,7 +26,7 @@ Topic = Annotated[
     typer.Option(
         "--topic",
         metavar="TOPIC",
-        help="Which one, if the group reads several.",
+        help="Topic, if the group reads several.",
         autocompletion=complete_topic,
     ),
 ]
@@ -33,7 +34,7 @@ Topic = Annotated[
 
 @commands.command("list")
 def list_(as_json: options.Json = False, broker: options.Broker = None) -> None:
-    """List the queues: which share group reads which topic, and how much is left.
+    """List the queues: each share group with its topics and backlog.
 
     Example: headrace queue list
     """
@@ -54,7 +55,7 @@ def list_(as_json: options.Json = False, broker: options.Broker = None) -> None:
 
 @commands.command()
 def describe(group: Group, as_json: options.Json = False, broker: options.Broker = None) -> None:
-    """Show a queue's workers, how far it is, and its settings.
+    """Show the members, progress and settings of a queue.
 
     Example: headrace queue describe mailer
     """
@@ -72,11 +73,13 @@ def describe(group: Group, as_json: options.Json = False, broker: options.Broker
 def dead(
     group: Group,
     topic: Topic = None,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="How many to show at most.")] = 20,
+    count: Annotated[
+        int, typer.Option("-n", "--count", min=1, help="Maximum number of dead letters to show.")
+    ] = 20,
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
-    """Show the dead letters of a queue, the oldest first: what was given up, and why.
+    """Show the dead letters of a queue with the reason, the oldest first.
 
     Example: headrace queue dead mailer -n 5
     """
@@ -100,13 +103,16 @@ def redrive(
     group: Group,
     topic: Topic = None,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="How many at most; otherwise all.")
+        int | None,
+        typer.Option(
+            "-n", "--count", min=1, help="Maximum number of dead letters to redrive (default: all)."
+        ),
     ] = None,
     yes: options.Yes = False,
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
-    """Send dead letters back to their queue, for this group alone; each goes back once.
+    """Move dead letters back to their queue, for this share group only, each exactly once.
 
     Example: headrace queue redrive mailer --yes
     """

@@ -1,4 +1,4 @@
-"""`headrace run`: the jobs of a file, with all that they need."""
+"""`headrace run`: run the jobs of a file."""
 
 from __future__ import annotations
 
@@ -11,40 +11,48 @@ import typer
 def run(
     *,
     pipeline: Annotated[
-        Path, typer.Argument(metavar="PIPELINE", help="The Python file that defines the application.")
+        Path, typer.Argument(metavar="PIPELINE", help="Python file that defines the application.")
     ],
     job: Annotated[
-        list[str] | None, typer.Option("--job", metavar="NAME", help="Only this job; may be repeated.")
+        list[str] | None, typer.Option("--job", metavar="NAME", help="Run only this job; repeatable.")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Process what is there, stage after stage, and leave.")
+        bool, typer.Option("--once", help="Process the available records, upstream jobs first, and exit.")
     ] = False,
     broker: Annotated[
         str | None,
         typer.Option(
             "--broker",
             metavar="HOST:PORT",
-            help="Address of the broker. Otherwise HEADRACE_BROKER or the nearest headrace.toml; "
-            "if they name none, one is started for as long as the jobs run.",
+            help="Address of the broker (default: HEADRACE_BROKER, the nearest headrace.toml, "
+            "or a broker that runs as long as the jobs).",
         ),
     ] = None,
     master: Annotated[
         str | None,
-        typer.Option("--master", help="Where Spark runs, such as local[2] or spark://HOST:7077."),
+        typer.Option("--master", help="Spark master, such as local[2] or spark://HOST:7077."),
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", metavar="DIR", help="Checkpoints, and the data of a broker started here."),
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="Directory of checkpoints, and of the data of a broker started here.",
+        ),
     ] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after this time.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document in each line.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Stop after this long (seconds).")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print events as JSON, one document per line.")
+    ] = False,
 ) -> None:
     """Run the jobs of a file until Ctrl-C.
 
-    Settings are those of the headrace.toml next to the file, or in a folder above it; the state folder is
-    there too. A job that fails is started again after a growing wait, and the reason is printed. One that
-    would fail again (a mistake in its code, a topic that does not exist, a changed job, lost records) is not.
-    Ctrl-C lets the current batches finish. The exit code is 1 if a job failed for good.
+    Settings come from the headrace.toml next to the file, or in a directory above it, where the state
+    directory is too. A job that fails is restarted with exponential backoff, and the reason is printed. A
+    failure that a restart cannot fix (an error in the code, a missing topic, an incompatible change, lost
+    records) ends the job. Ctrl-C finishes the current batches. The exit code is 1 if a job has failed.
 
     Example: headrace run pipeline.py --once
     """

@@ -12,16 +12,16 @@ from headrace.cli.output import note, print_json, print_table
 
 def search(
     *,
-    index: Annotated[str, typer.Argument(metavar="INDEX", help="Name of the index, or its path.")],
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="Name or path of the index.")],
     query: Annotated[str, typer.Argument(metavar="QUERY", help='What to find: "tea AND cup", or * for all.')],
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The most rows that are printed.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of rows to print.")] = 10,
     as_json: options.Json = False,
     state: Annotated[
         str | None,
         typer.Option(
             "--state",
             metavar="DIR",
-            help="The state folder. Otherwise HEADRACE_STATE, headrace.toml, or .headrace here.",
+            help="State directory (default: HEADRACE_STATE, headrace.toml, or .headrace here).",
         ),
     ] = None,
 ) -> None:

@@ -92,7 +92,9 @@ ALREADY_EXISTS = 36
 
 Configs = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="NAME=VALUE", help="A setting under Kafka's name; may be repeated."),
+    typer.Option(
+        "--config", metavar="NAME=VALUE", help="Topic configuration under Kafka's name; repeatable."
+    ),
 ]
 
 
@@ -124,15 +126,18 @@ def create(
     *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the new topic.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many; otherwise the broker's choice.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, help="Number of partitions (default: the broker's default)."
+        ),
     ] = None,
     replicas: Annotated[
         int | None,
-        typer.Option("--replicas", min=1, help="Copies on a cluster; otherwise the broker's choice."),
+        typer.Option("--replicas", min=1, help="Replication factor (default: the broker's default)."),
     ] = None,
     config: Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Do nothing if the topic is already there.")
+        bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")
     ] = False,
     broker: options.Broker = None,
 ) -> None:
@@ -151,16 +156,14 @@ def create(
         except RequestFailed as error:
             if error.code != ALREADY_EXISTS or not if_not_exists:
                 raise
-            note(f"topic {topic} is already there: nothing changed")
+            note(f"topic {topic} exists: nothing changed")
             return
     print_line(f"created topic {topic}")
 
 
 @commands.command("list")
 def list_(
-    every: Annotated[
-        bool, typer.Option("--all", help="Also the topics that hold the broker's own state.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also list internal topics.")] = False,
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
@@ -187,7 +190,8 @@ def list_(
 def describe(
     topic: options.Topic,
     configs: Annotated[
-        bool, typer.Option("--configs", help="All settings, not only those that differ from the default.")
+        bool,
+        typer.Option("--configs", help="Show all settings, not only those that differ from the default."),
     ] = False,
     as_json: options.Json = False,
     broker: options.Broker = None,
@@ -213,18 +217,21 @@ def describe(
 def alter(
     topic: options.Topic,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Raise the number of partitions to this.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, help="New number of partitions, larger than the current one."
+        ),
     ] = None,
     config: Configs = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="NAME", help="Return a setting to its default; may be repeated."),
+        typer.Option("--unset", metavar="NAME", help="Reset a setting to its default; repeatable."),
     ] = None,
     broker: options.Broker = None,
 ) -> None:
-    """Change a topic's settings, or give it more partitions.
+    """Change the settings of a topic, or add partitions.
 
-    More partitions change which partition a key goes to from then on; fewer are not possible.
+    New partitions change the partition of keys from then on. Partitions cannot be removed.
 
     Example: headrace topic alter orders --config retention.ms=86400000 --unset segment.bytes
     """
@@ -245,7 +252,7 @@ def alter(
 @commands.command()
 def delete(
     topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.", autocompletion=complete_topic)
+        list[str], typer.Argument(metavar="TOPIC...", help="Topics to delete.", autocompletion=complete_topic)
     ],
     yes: options.Yes = False,
     broker: options.Broker = None,

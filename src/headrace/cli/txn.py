@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
     from headrace.client.transactions import Transaction
 
-commands = typer.Typer(no_args_is_help=True, help="List and describe transactions, and abort one that hangs.")
+commands = typer.Typer(no_args_is_help=True, help="List and describe transactions, and abort hanging ones.")
 
 TransactionalId = Annotated[
-    str, typer.Argument(metavar="ID", help="The transactional id of the writer.", show_default=False)
+    str, typer.Argument(metavar="ID", help="Transactional id of the producer.", show_default=False)
 ]
 
 HEADINGS: Final = ("transactional id", "state", "open for", "timeout", "producer", "epoch", "partitions")
@@ -32,7 +32,7 @@ HEADINGS: Final = ("transactional id", "state", "open for", "timeout", "producer
 @commands.command("list")
 def list_(
     only_open: Annotated[
-        bool, typer.Option("--open", help="Only those with a transaction under way.")
+        bool, typer.Option("--open", help="Only producers with an open transaction.")
     ] = False,
     as_json: options.Json = False,
     broker: options.Broker = None,
@@ -57,7 +57,7 @@ def list_(
 def describe(
     transactional_id: TransactionalId, as_json: options.Json = False, broker: options.Broker = None
 ) -> None:
-    """Show one transactional id, and what its open transaction has written to.
+    """Show a transactional id, and the partitions of its open transaction.
 
     Example: headrace txn describe billing-1
     """
@@ -74,11 +74,11 @@ def describe(
 
 @commands.command()
 def abort(transactional_id: TransactionalId, yes: options.Yes = False, broker: options.Broker = None) -> None:
-    """Abort the open transaction of a writer, and shut the writer out.
+    """Abort the open transaction of a producer, and fence the producer.
 
-    Readers with read_committed wait for an open transaction to end. When its writer is gone for good, this
-    ends it: what it wrote is skipped by those readers. A writer that is still alive is refused from then on,
-    and must be started again.
+    Consumers with read_committed do not read past an open transaction. If its producer will not come back,
+    abort the transaction: those consumers then skip its records. A producer that is still alive is fenced,
+    and must be restarted.
 
     Example: headrace txn abort billing-1
     """
@@ -89,7 +89,7 @@ def abort(transactional_id: TransactionalId, yes: options.Yes = False, broker: o
         places = len(open_one.partitions)
         confirm(
             f"Abort the transaction that {transactional_id!r} has had open for {_age(open_one)} "
-            f"({places} partition{'' if places == 1 else 's'}), and shut out its writer?",
+            f"({places} partition{'' if places == 1 else 's'}), and fence its producer?",
             yes=yes,
         )
         abort_transaction(session.cluster, transactional_id)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from headrace.feeds.feed import Change
     from headrace.feeds.server import Offer
 
-commands = typer.Typer(no_args_is_help=True, help="List the views that jobs keep.")
+commands = typer.Typer(no_args_is_help=True, help="List the materialized views of jobs.")
 
 
 # Without a callback a group that has one command would be that command.
 @commands.callback()
 def view() -> None:
-    """List the views that jobs keep."""
+    """List the materialized views of jobs."""
 
 
 @commands.command("list")
@@ -52,29 +52,29 @@ def changes(
     view: Annotated[
         str | None, typer.Argument(metavar="VIEW", help="Name of the view.", autocompletion=complete_view)
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with every change until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the changes until Ctrl-C.")] = False,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TOKEN", help="Go on after the change that has this token."),
+        typer.Option("--since", metavar="TOKEN", help="Resume after the change with this token."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print each change as a line of JSON, with its token.")
+        bool, typer.Option("--json", help="Print changes as JSON, one per line, with their tokens.")
     ] = False,
     http: Annotated[
         str | None,
         typer.Option(
-            "--http", metavar="[HOST:]PORT", help="Serve the changes as server-sent events instead."
+            "--http", metavar="[HOST:]PORT", help="Serve the changes over HTTP as server-sent events."
         ),
     ] = None,
     remote: Annotated[
         bool,
-        typer.Option("--remote", help="With --http: an address that other machines reach is meant so."),
+        typer.Option("--remote", help="With --http: allow an address that other machines can reach."),
     ] = False,
     origin: Annotated[
         list[str] | None,
-        typer.Option("--origin", metavar="URL", help="With --http: web pages from there may read too."),
+        typer.Option(
+            "--origin", metavar="URL", help="With --http: allow web pages of this origin (CORS); repeatable."
+        ),
     ] = None,
     broker: options.Broker = None,
 ) -> None:

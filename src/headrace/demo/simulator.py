@@ -178,7 +178,7 @@ class ShopSimulator(threading.Thread):
         self._database.change("UPDATE categories SET title = %s WHERE id = %s", title, category)
 
     def _end_the_day(self) -> None:
-        """Write the payments that are due, and then events of the next day, which close all windows."""
+        """Write the payments that are due, and close all windows with events of the next day."""
         self._pay(all_of_them=True)
         self._producer.flush(DELIVERY_S)
         self._clock.jump(NIGHT)
