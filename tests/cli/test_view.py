@@ -89,13 +89,13 @@ def test_views_are_completed_from_the_broker(terminal: Terminal, shelf: ViewWrit
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nothing"], 1, "there is no view named 'nothing'"),
-        (["nothing", "--http", "0"], 1, "there is no view named 'nothing'"),
+        (["nothing"], 1, "the view 'nothing' does not exist"),
+        (["nothing", "--http", "0"], 1, "the view 'nothing' does not exist"),
         ([], 2, "name a view"),
         (["--http", "0.0.0.0:0"], 2, "say --remote"),
         (["--http", "x"], 2, "is not [HOST:]PORT"),
         (["--http", "0", "--follow"], 2, "leave the others out"),
-        (["{view}", "--since", "x"], 2, "no token"),
+        (["{view}", "--since", "x"], 2, "not a token"),
     ],
 )
 def test_what_stands_in_the_way_is_said(

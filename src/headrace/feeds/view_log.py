@@ -17,8 +17,7 @@ from kio.schema.metadata.v12 import MetadataRequest, MetadataResponse
 from kio.schema.metadata.v12.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from headrace.client.codes import MOVED
-from headrace.client.errors import OffsetsGone, RequestRefused, UnknownPartition
+from headrace.client.errors import MOVED, OffsetsGone, RequestRefused, UnknownPartition
 from headrace.client.fetch import PartitionReader
 from headrace.client.follow import NO_END, fetch_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
