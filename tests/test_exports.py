@@ -13,7 +13,7 @@ def test_all_public_names_are_listed_and_can_be_imported() -> None:
 
 
 def test_the_types_in_signatures_and_the_errors_to_catch_are_public() -> None:
-    assert issubclass(headrace.TokenGone, headrace.HeadraceError)
+    assert issubclass(headrace.TokenExpired, headrace.HeadraceError)
     for name in ("Rows", "Stream", "Table", "TableView"):
         assert inspect.isclass(getattr(headrace, name))
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.capture.settings import CaptureSettings
     from headrace.durations import Duration
     from headrace.errors import HeadraceError, Misuse
-    from headrace.feeds.errors import TokenGone
+    from headrace.feeds.errors import TokenExpired
     from headrace.feeds.feed import Change, ChangeFeed
     from headrace.queues.queue import queue
     from headrace.sinks.email import email
@@ -54,7 +54,7 @@ __all__ = [
     "Table",
     "TableView",
     "TimeUnit",
-    "TokenGone",
+    "TokenExpired",
     "Topic",
     "View",
     "WatermarkPolicy",
@@ -95,7 +95,7 @@ _PLACES: Final = {
     "Table": "streams.table",
     "TableView": "streams.table_view",
     "TimeUnit": "streams.schemas",
-    "TokenGone": "feeds.errors",
+    "TokenExpired": "feeds.errors",
     "Topic": "streams.topic",
     "View": "streams.view",
     "WatermarkPolicy": "streams.job",

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli.output import print_table
 from tests.cli.terminal import Terminal
-from tests.feeds.shelf import Shelf
+from tests.feeds.view_writer import ViewWriter
 
 HOSTILE = "tea\x1b]0;owned\x07\x9b2J\u202e"
 ESCAPED = r"tea\x1b]0;owned\x07\x9b2J\u202e"
@@ -67,7 +67,7 @@ def test_an_error_message_cannot_carry_an_escape_sequence(terminal: Terminal) ->
 def test_the_rows_of_a_view_are_one_line_each(
     terminal: Terminal, bootstrap: str, new_name: Callable[[], str]
 ) -> None:
-    shelf = Shelf(bootstrap, name=new_name())
+    shelf = ViewWriter(bootstrap, name=new_name())
     shelf.write_raw("a", b'{"id": "a\xc2\x9b2J",\n"n": 1}')
     shown = in_a_pty(terminal, "changes", shelf.name)
     assert shown.strip() == 'row    {"id": "a\\x9b2J", "n": 1}'

@@ -7,15 +7,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.cli.terminal import Terminal
-from tests.feeds.shelf import Shelf
+from tests.feeds.view_writer import ViewWriter
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def shelf(spark: SparkSession, terminal: Terminal) -> Iterator[Shelf]:
+def shelf(spark: SparkSession, terminal: Terminal) -> Iterator[ViewWriter]:
     """A view with two rows, one of which was changed, and a third that was deleted."""
-    shelf = Shelf(terminal.bootstrap)
+    shelf = ViewWriter(terminal.bootstrap)
     shelf.write(("a", 1), ("b", 5), ("a", 2), ("c", 7))
     shelf.write(("c", None))
     shelf.abort(("a", 666))
@@ -31,14 +31,14 @@ def orders(terminal: Terminal, topic: str) -> str:
     return topic
 
 
-def test_a_view_is_its_current_rows(terminal: Terminal, shelf: Shelf) -> None:
+def test_a_view_is_its_current_rows(terminal: Terminal, shelf: ViewWriter) -> None:
     outcome = terminal.do("query", f"SELECT id, n FROM `{shelf.name}` ORDER BY id")
     assert [line.split() for line in outcome.lines] == [["id", "n"], ["a", "2"], ["b", "5"]]
     assert "2 rows in " in outcome.err
     assert terminal.do("query", f"SELECT sum(n) total FROM `{shelf.name}`", "--json").json == [{"total": 7}]
 
 
-def test_views_and_topics_can_be_joined(terminal: Terminal, shelf: Shelf, orders: str) -> None:
+def test_views_and_topics_can_be_joined(terminal: Terminal, shelf: ViewWriter, orders: str) -> None:
     sql = f"""WITH o AS (SELECT * FROM {orders})
               SELECT o.id, amount * n AS paid FROM o JOIN `{shelf.name}` s ON o.id = s.id"""
     outcome = terminal.do("query", sql, "--schema", f"{orders}=id string, amount double", "--json")
@@ -82,7 +82,7 @@ def test_values_of_all_types_are_printed(terminal: Terminal, spark: SparkSession
     ],
 )
 def test_what_stands_in_the_way_is_said_in_one_line(
-    terminal: Terminal, shelf: Shelf, sql: str, code: int, message: str
+    terminal: Terminal, shelf: ViewWriter, sql: str, code: int, message: str
 ) -> None:
     outcome = terminal.run("query", sql)
     assert outcome.code == code

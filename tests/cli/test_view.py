@@ -10,33 +10,33 @@ import pytest
 
 from tests.cli.terminal import Terminal, interrupt
 from tests.cli.test_options import completed
-from tests.feeds.shelf import Shelf
+from tests.feeds.view_writer import ViewWriter
 
 
 @pytest.fixture
-def shelf(terminal: Terminal) -> Iterator[Shelf]:
+def shelf(terminal: Terminal) -> Iterator[ViewWriter]:
     """A view with two rows."""
-    shelf = Shelf(terminal.bootstrap, partitions=1)
+    shelf = ViewWriter(terminal.bootstrap, partitions=1)
     shelf.write(("a", 1), ("b", 1), ("a", 2))
     yield shelf
     shelf.delete()
 
 
-def test_the_rows_of_a_view_are_printed(terminal: Terminal, shelf: Shelf) -> None:
+def test_the_rows_of_a_view_are_printed(terminal: Terminal, shelf: ViewWriter) -> None:
     assert terminal.do("changes", shelf.name).lines == [
         'row    {"id": "b", "n": 1}',
         'row    {"id": "a", "n": 2}',
     ]
 
 
-def test_an_empty_view_is_said_to_be_empty(terminal: Terminal, shelf: Shelf) -> None:
+def test_an_empty_view_is_said_to_be_empty(terminal: Terminal, shelf: ViewWriter) -> None:
     shelf.write(("a", None), ("b", None))
     outcome = terminal.do("changes", shelf.name)
     assert outcome.out == ""
     assert outcome.err == f"the view {shelf.name} has no rows yet; --follow waits for them\n"
 
 
-def test_printing_goes_on_after_a_token(terminal: Terminal, shelf: Shelf) -> None:
+def test_printing_goes_on_after_a_token(terminal: Terminal, shelf: ViewWriter) -> None:
     first, second = map(json.loads, terminal.do("changes", shelf.name, "--json").lines)
     assert (first["kind"], first["key"], first["row"]) == ("row", {"id": "b"}, {"id": "b", "n": 1})
     shelf.write(("b", None), ("c", 1))
@@ -54,7 +54,7 @@ def lines_of(output: IO[bytes] | None) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_view_is_followed_until_ctrl_c(terminal: Terminal, shelf: Shelf, number: int) -> None:
+def test_a_view_is_followed_until_ctrl_c(terminal: Terminal, shelf: ViewWriter, number: int) -> None:
     process = terminal.start("changes", shelf.name, "--follow")
     lines = lines_of(process.stdout)
     assert [next(lines), next(lines)] == ['row    {"id": "b", "n": 1}', 'row    {"id": "a", "n": 2}']
@@ -64,7 +64,7 @@ def test_a_view_is_followed_until_ctrl_c(terminal: Terminal, shelf: Shelf, numbe
     assert (code, errors) == (130, b"")
 
 
-def test_changes_are_served_over_http(terminal: Terminal, shelf: Shelf) -> None:
+def test_changes_are_served_over_http(terminal: Terminal, shelf: ViewWriter) -> None:
     process = terminal.start("changes", "--http", "0")
     address = next(lines_of(process.stdout)).split()[-1].removesuffix("VIEW")
     with urllib.request.urlopen(f"{address}{shelf.name}", timeout=20) as answer:
@@ -74,7 +74,7 @@ def test_changes_are_served_over_http(terminal: Terminal, shelf: Shelf) -> None:
     assert code == 0, errors
 
 
-def test_views_are_listed(terminal: Terminal, shelf: Shelf) -> None:
+def test_views_are_listed(terminal: Terminal, shelf: ViewWriter) -> None:
     lines = terminal.do("view", "list").lines
     assert lines[0].split() == ["view", "key", "columns", "job"]
     assert any(line.split() == [shelf.name, "id", "id,", "n", "test.shelf"] for line in lines)
@@ -82,24 +82,24 @@ def test_views_are_listed(terminal: Terminal, shelf: Shelf) -> None:
     assert [view["key"] for view in listed if view["name"] == shelf.name] == [["id"]]
 
 
-def test_views_are_completed_from_the_broker(terminal: Terminal, shelf: Shelf) -> None:
+def test_views_are_completed_from_the_broker(terminal: Terminal, shelf: ViewWriter) -> None:
     assert completed(terminal.bootstrap, "headrace", "changes", shelf.name[:-2]) == ([shelf.name], "")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nothing"], 1, "there is no view named 'nothing'"),
-        (["nothing", "--http", "0"], 1, "there is no view named 'nothing'"),
+        (["nothing"], 1, "the view 'nothing' does not exist"),
+        (["nothing", "--http", "0"], 1, "the view 'nothing' does not exist"),
         ([], 2, "name a view"),
         (["--http", "0.0.0.0:0"], 2, "say --remote"),
         (["--http", "x"], 2, "is not [HOST:]PORT"),
         (["--http", "0", "--follow"], 2, "leave the others out"),
-        (["{view}", "--since", "x"], 2, "no token"),
+        (["{view}", "--since", "x"], 2, "not a token"),
     ],
 )
 def test_what_stands_in_the_way_is_said(
-    terminal: Terminal, shelf: Shelf, arguments: list[str], code: int, message: str
+    terminal: Terminal, shelf: ViewWriter, arguments: list[str], code: int, message: str
 ) -> None:
     outcome = terminal.run("changes", *(argument.replace("{view}", shelf.name) for argument in arguments))
     assert outcome.code == code

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from headrace.client.cluster import Cluster
 from headrace.client.fetch import Fetched, PartitionReader
-from headrace.client.identity import Identity
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
+from headrace.client.shared_transaction import ProducerIdentity
 from headrace.protocol.batch import TRANSACTIONAL, read_header, split_batches
 from headrace.protocol.records import NewRecord, decode_batch, encode_batch
 
@@ -28,7 +28,7 @@ def numbers(start: int, stop: int) -> list[bytes]:
 
 def batch(
     values: Values,
-    identity: Identity | None = None,
+    identity: ProducerIdentity | None = None,
     sequence: int = 0,
     *,
     transactional: bool = True,

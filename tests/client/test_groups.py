@@ -4,7 +4,7 @@ import pytest
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, RequestRefused
-from headrace.client.groups import commit_offsets, fetch_offsets
+from headrace.client.offsets import commit_offsets, fetch_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.shared_transaction import SharedTransaction
 from tests.client.batches import fresh_name

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from headrace.client.cluster import Cluster
 from headrace.client.errors import ReadStalled, RequestRefused
 from headrace.client.fetch import PartitionReader
-from headrace.client.identity import Identity
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
+from headrace.client.shared_transaction import ProducerIdentity
 from headrace.protocol.records import decode_batch
 from tests.client.batches import batch, numbers, values_of
 from tests.client.scripted_broker import FETCH, METADATA, TOPIC, Fate, ScriptedBroker, serving
 
 PARTITION = TopicPartition(TOPIC, 0)
-WRITER = Identity(7, 0)
+WRITER = ProducerIdentity(7, 0)
 NOT_LEADER, NOT_ENOUGH_REPLICAS, CONCURRENT_TRANSACTIONS, POLICY_VIOLATION = 6, 19, 51, 44
 
 PASSING_FATES = st.sampled_from(

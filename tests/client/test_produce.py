@@ -7,9 +7,9 @@ import pytest
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced, RequestRefused, UnknownPartition
-from headrace.client.identity import new_identity
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import REQUEST_BYTES, BatchProducer, UnansweredWrites
+from headrace.client.shared_transaction import new_identity
 from headrace.client.topics import NewTopic, create_topics
 from tests.broker.processes import BrokerProcess
 from tests.client.batches import batch, fresh_name, numbers, read_values, write

@@ -7,10 +7,10 @@ import pytest
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced, RequestRefused, UnknownPartition
-from headrace.client.groups import fetch_offsets
+from headrace.client.offsets import fetch_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
-from headrace.client.shared_transaction import Identity, SharedTransaction
+from headrace.client.shared_transaction import ProducerIdentity, SharedTransaction
 from headrace.client.topics import NewTopic, create_topics
 from tests.broker.processes import BrokerProcess
 from tests.client.batches import batch, end_of, fresh_name, numbers, read_values, write
@@ -29,7 +29,7 @@ def settle(cluster: Cluster, name: str) -> None:
     SharedTransaction.open(cluster, name)
 
 
-def write_as_a_task(bootstrap: str, name: str, identity: Identity, partition: TopicPartition) -> None:
+def write_as_a_task(bootstrap: str, name: str, identity: ProducerIdentity, partition: TopicPartition) -> None:
     """What one task does: a connection of its own, a partition of its own, its own sequences."""
     with Cluster.of(bootstrap) as cluster:
         producer = BatchProducer(cluster, transactional_id=name)

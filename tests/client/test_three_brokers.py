@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.client.cluster import Cluster
-from headrace.client.groups import fetch_offsets
+from headrace.client.offsets import fetch_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
 from headrace.client.shared_transaction import SharedTransaction

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["codecs", "event", "history", "topics"])
+@pytest.mark.parametrize("module", ["codecs", "event", "history"])
 def test_the_examples_of_a_module_work(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"headrace.events.{module}"))
     assert result.attempted > 0

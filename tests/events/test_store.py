@@ -28,7 +28,6 @@ from headrace.events import (
 )
 from headrace.events.history import ABSENT
 from headrace.events.store import TIMEOUT_S
-from headrace.events.topics import murmur2
 from headrace.testing import BrokerProcess
 from tests.broker.processes import wait_until
 from tests.events.cart import Added, Cart, CartCreated, Removed
@@ -378,12 +377,6 @@ async def test_a_timeout_is_kept_when_the_broker_stops(tmp_path: Path, handles: 
                 await store.execute_async(Cart, "c", "create", timeout_s=0.3)
             assert time.monotonic() - begin < HALF_OF_THE_USUAL_S
         kafka.start()
-
-
-def test_keys_have_the_same_partitions_as_in_the_java_client() -> None:
-    # From Kafka's own tests (UtilsTest.testMurmur2), without the sign.
-    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
-    assert {key: murmur2(key) for key in known} == {key: n & 0x7FFFFFFF for key, n in known.items()}
 
 
 def test_aggregates_of_different_classes_are_separate(store: EventStore) -> None:

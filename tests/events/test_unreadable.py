@@ -7,9 +7,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
-from headrace.client.identity import new_identity
 from headrace.client.partition import TopicPartition
 from headrace.client.records import UnreadableRecords
+from headrace.client.shared_transaction import new_identity
 from headrace.events import EventStore, Limits, Projection, UnreadableHistory
 from headrace.events.commands import Command
 from headrace.events.event import write_event

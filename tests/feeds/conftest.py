@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.testing import EmbeddedBroker, broker
-from tests.feeds.shelf import Shelf
+from tests.feeds.view_writer import ViewWriter
 
 
 @pytest.fixture(scope="module")
@@ -15,11 +15,11 @@ def feed_broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def new_shelf(feed_broker: EmbeddedBroker) -> Callable[..., Shelf]:
+def new_shelf(feed_broker: EmbeddedBroker) -> Callable[..., ViewWriter]:
     """A function that makes a view of its own."""
-    return lambda **options: Shelf(feed_broker.bootstrap, **options)
+    return lambda **options: ViewWriter(feed_broker.bootstrap, **options)
 
 
 @pytest.fixture
-def shelf(new_shelf: Callable[..., Shelf]) -> Shelf:
+def shelf(new_shelf: Callable[..., ViewWriter]) -> ViewWriter:
     return new_shelf()

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from headrace.feeds import feed as feed_module
-from headrace.feeds.errors import BadToken, TokenGone, UnknownView
+from headrace.feeds.errors import InvalidToken, TokenExpired, UnknownView
 from headrace.feeds.feed import Change, ChangeFeed
 from headrace.protocol.batch import build_batch
 from headrace.protocol.records import NewRecord, encode_records
 from headrace.testing import BrokerProcess
 from tests.broker.wire_client import WireClient, batch_of
 from tests.cli.terminal import wait_until
-from tests.feeds.shelf import Shelf, Step, state_after, steps_of
+from tests.feeds.view_writer import Step, ViewWriter, state_after, steps_of
 
-NewShelf = Callable[..., Shelf]
+NewViewWriter = Callable[..., ViewWriter]
 Round = tuple[list[Step], bool, int]
 """Steps of a transaction, whether it is committed, and how many changes are read then."""
 
@@ -32,7 +32,7 @@ def take(feed: ChangeFeed, count: int) -> list[Change]:
         return list(itertools.islice(feed, count))
 
 
-def test_first_come_the_current_rows_and_then_each_change_as_it_is_committed(shelf: Shelf) -> None:
+def test_first_come_the_current_rows_and_then_each_change_as_it_is_committed(shelf: ViewWriter) -> None:
     shelf.write(("a", 1), ("b", 1), ("a", 2), ("d", 9))
     shelf.write(("d", None))
     shelf.abort(("a", 666))
@@ -48,7 +48,7 @@ def test_first_come_the_current_rows_and_then_each_change_as_it_is_committed(she
     changes.close()  # type: ignore[attr-defined]  # a generator
 
 
-def test_what_is_not_committed_is_not_there(shelf: Shelf) -> None:
+def test_what_is_not_committed_is_not_there(shelf: ViewWriter) -> None:
     shelf.write(("a", 1))
     shelf.begin([("a", 2), ("b", 2)])
     assert steps_of(shelf.changes()) == [("row", "a", 1)]
@@ -56,7 +56,7 @@ def test_what_is_not_committed_is_not_there(shelf: Shelf) -> None:
     assert state_after(shelf.changes()) == {"a": 2, "b": 2}
 
 
-def test_a_view_without_rows_gives_nothing_and_then_its_first_row(shelf: Shelf) -> None:
+def test_a_view_without_rows_gives_nothing_and_then_its_first_row(shelf: ViewWriter) -> None:
     assert shelf.changes() == []
     batches = shelf.feed().batches()
     assert [next(batches) for _ in range(2)] == [[], []]
@@ -75,7 +75,7 @@ FIXTURES = {"deadline": None, "suppress_health_check": [HealthCheck.function_sco
 @CUTS
 @settings(max_examples=12, **FIXTURES)
 def test_a_feed_that_is_cut_anywhere_goes_on_with_nothing_twice_and_nothing_left_out(
-    new_shelf: NewShelf, before: list[Step], rounds: list[Round]
+    new_shelf: NewViewWriter, before: list[Step], rounds: list[Round]
 ) -> None:
     check_cuts(new_shelf(partitions=3), before, rounds)
 
@@ -84,12 +84,12 @@ def test_a_feed_that_is_cut_anywhere_goes_on_with_nothing_twice_and_nothing_left
 @CUTS
 @settings(max_examples=400, **FIXTURES)
 def test_a_feed_that_is_cut_hundreds_of_times(
-    new_shelf: NewShelf, before: list[Step], rounds: list[Round]
+    new_shelf: NewViewWriter, before: list[Step], rounds: list[Round]
 ) -> None:
     check_cuts(new_shelf(partitions=3), before, rounds)
 
 
-def check_cuts(shelf: Shelf, before: list[Step], rounds: list[Round]) -> None:
+def check_cuts(shelf: ViewWriter, before: list[Step], rounds: list[Round]) -> None:
     """Read a view in pieces while it is written, and compare with what was written."""
     shelf.write(*before)
     rows, after = state({}, before), list[Step]()
@@ -115,7 +115,7 @@ def state(rows: dict[str, int], steps: list[Step]) -> dict[str, int]:
     return {key: number for key, number in held.items() if number is not None}
 
 
-async def test_a_feed_can_be_read_with_async_for_beside_other_tasks(shelf: Shelf) -> None:
+async def test_a_feed_can_be_read_with_async_for_beside_other_tasks(shelf: ViewWriter) -> None:
     shelf.write(("a", 1), ("b", 1))
     seen: list[Change] = []
 
@@ -141,13 +141,13 @@ def exhaust(batches: Iterator[list[Change]]) -> None:
         pass
 
 
-def fill(shelf: Shelf, count: int) -> None:
+def fill(shelf: ViewWriter, count: int) -> None:
     for number in range(count):
         shelf.write(("a", number), ("c", number))
 
 
 def test_a_change_that_compaction_removed_after_the_token_is_an_error_and_not_a_gap(
-    new_shelf: NewShelf,
+    new_shelf: NewViewWriter,
 ) -> None:
     shelf = new_shelf(partitions=1, segment_bytes="1024", min_cleanable_dirty_ratio="0.01")
     shelf.write(("a", -1), ("b", -1))
@@ -162,20 +162,20 @@ def test_a_change_that_compaction_removed_after_the_token_is_an_error_and_not_a_
     def is_refused() -> bool:
         try:
             shelf.changes(since=tail)
-        except TokenGone as error:
-            assert "Begin anew" in str(error)  # noqa: PT017
+        except TokenExpired as error:
+            assert "Start again" in str(error)  # noqa: PT017
             return True
         return False
 
     wait_until(is_refused, "compaction")
-    with pytest.raises(TokenGone, match="no longer has all changes"):
+    with pytest.raises(TokenExpired, match="no longer has all changes"):
         shelf.changes(since=early)
-    with late, pytest.raises(TokenGone):  # one that is open and was too slow
+    with late, pytest.raises(TokenExpired):  # one that is open and was too slow
         exhaust(batches)
     assert state_after(shelf.changes()) == {"a": 59, "b": -2, "c": 59}
 
 
-def test_changes_stay_for_as_long_as_the_view_keeps_them(new_shelf: NewShelf) -> None:
+def test_changes_stay_for_as_long_as_the_view_keeps_them(new_shelf: NewViewWriter) -> None:
     shelf = new_shelf(
         partitions=1, segment_bytes="1024", min_cleanable_dirty_ratio="0.01", min_compaction_lag_ms="3600000"
     )
@@ -188,7 +188,7 @@ def test_changes_stay_for_as_long_as_the_view_keeps_them(new_shelf: NewShelf) ->
     assert len(shelf.changes(since=token)) == 60
 
 
-def test_a_token_before_what_retention_left_is_refused(new_shelf: NewShelf) -> None:
+def test_a_token_before_what_retention_left_is_refused(new_shelf: NewViewWriter) -> None:
     shelf = new_shelf(cleanup_policy="compact,delete")
     shelf.write(("b", 1))
     token = shelf.changes()[0].token
@@ -199,45 +199,45 @@ def test_a_token_before_what_retention_left_is_refused(new_shelf: NewShelf) -> N
     future.result(100)
     tail = shelf.changes(since=after)
     assert tail == []
-    with pytest.raises(TokenGone, match="no longer has all changes"):
+    with pytest.raises(TokenExpired, match="no longer has all changes"):
         shelf.changes(since=token)
 
 
-def test_a_token_of_a_topic_that_was_made_anew_is_refused(shelf: Shelf) -> None:
+def test_a_token_of_a_topic_that_was_made_anew_is_refused(shelf: ViewWriter) -> None:
     shelf.write(("a", 1))
     token = shelf.changes()[0].token
     shelf.delete()
     shelf.create()
     shelf.write(("a", 2), ("b", 2))
-    with pytest.raises(TokenGone, match="made anew"):
+    with pytest.raises(TokenExpired, match="recreated"):
         shelf.changes(since=token)
 
 
 @pytest.mark.parametrize(
     "token", ["", "x", "é", "bm9uc2Vuc2U", "WzEsInQiLCIiLFstMV1d", "A" * 100_000, "[" * 999]
 )
-def test_what_is_no_token_is_explained(shelf: Shelf, token: str) -> None:
-    with pytest.raises(BadToken, match="no token"):
+def test_what_is_no_token_is_explained(shelf: ViewWriter, token: str) -> None:
+    with pytest.raises(InvalidToken, match="not a token"):
         shelf.changes(since=token)
 
 
-def test_a_token_of_another_view_is_refused(shelf: Shelf, new_shelf: NewShelf) -> None:
+def test_a_token_of_another_view_is_refused(shelf: ViewWriter, new_shelf: NewViewWriter) -> None:
     shelf.write(("a", 1))
-    with pytest.raises(BadToken, match=f"this is the view '{new_shelf(name='other').name}'"):
+    with pytest.raises(InvalidToken, match=f"not to '{new_shelf(name='other').name}'"):
         ChangeFeed(
             "other", shelf.bootstrap, since=shelf.changes()[0].token, follow=False
         ).batches().__next__()
 
 
-def test_a_view_that_is_not_there_is_told_with_those_that_are(shelf: Shelf) -> None:
+def test_a_view_that_is_not_there_is_told_with_those_that_are(shelf: ViewWriter) -> None:
     with pytest.raises(UnknownView, match=shelf.name):
         next(ChangeFeed("nothing", shelf.bootstrap).batches())
 
 
 def test_partitions_that_a_view_gets_later_are_read_too(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    shelf: ViewWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(feed_module, "REFRESH_S", 0.0)
     shelf.write(("a", 1))
     changes = iter(shelf.feed())
     token = next(changes).token
@@ -255,7 +255,7 @@ def unreadable() -> bytes:
     return bytes(build_batch(section, 2, base_timestamp=1, max_timestamp=1))
 
 
-def damage(shelf: Shelf) -> None:
+def damage(shelf: ViewWriter) -> None:
     """Write what is no row of the view: a batch that cannot be read, and a value that is no row."""
     with WireClient(shelf.bootstrap) as client:
         for batch in (unreadable(), batch_of(b"[1]", key=b"z")):
@@ -263,7 +263,7 @@ def damage(shelf: Shelf) -> None:
 
 
 def test_rows_before_and_after_an_unreadable_batch_are_in_the_snapshot(
-    shelf: Shelf, caplog: pytest.LogCaptureFixture
+    shelf: ViewWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
     shelf.write(("a", 1), ("b", 1))
     damage(shelf)
@@ -275,7 +275,7 @@ def test_rows_before_and_after_an_unreadable_batch_are_in_the_snapshot(
     assert f"skipped offset 4 of partition 1 of {shelf.name!r}" in caplog.text
 
 
-def test_a_feed_goes_on_behind_a_batch_that_cannot_be_read(shelf: Shelf) -> None:
+def test_a_feed_goes_on_behind_a_batch_that_cannot_be_read(shelf: ViewWriter) -> None:
     shelf.write(("a", 1))
     feed = shelf.feed()
     changes = iter(feed)
@@ -289,7 +289,7 @@ def test_a_feed_goes_on_behind_a_batch_that_cannot_be_read(shelf: Shelf) -> None
     assert (steps_of(later), later.skipped) == ([("upsert", "a", 2)], 3)
 
 
-def test_a_bad_entry_of_the_catalogue_hides_no_view(shelf: Shelf) -> None:
+def test_a_bad_entry_of_the_catalogue_hides_no_view(shelf: ViewWriter) -> None:
     shelf.write(("a", 1))
     with WireClient(shelf.bootstrap) as client:
         for batch in (
@@ -303,7 +303,7 @@ def test_a_bad_entry_of_the_catalogue_hides_no_view(shelf: Shelf) -> None:
 
 def test_a_broker_that_dies_and_comes_back_costs_a_reader_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
-        shelf = Shelf(broker.bootstrap)
+        shelf = ViewWriter(broker.bootstrap)
         shelf.write(("a", 1))
         changes = iter(shelf.feed())
         assert steps_of([next(changes)]) == [("row", "a", 1)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from headrace.feeds.server import ChangeServer, Offer
-from tests.feeds.shelf import Shelf
+from headrace.feeds.server import ChangeServer, ServerOptions
+from tests.feeds.view_writer import ViewWriter
 
 DEADLINE_S = 60.0
 Event = dict[str, str]
@@ -58,7 +58,7 @@ class Answer:
     async def head(self) -> str:
         return (await self._until(b"\r\n\r\n")).decode()
 
-    async def document(self) -> Any:
+    async def json_response(self) -> Any:
         await self.head()
         return json.loads(await self.rest())
 
@@ -81,7 +81,7 @@ class Answer:
 
 @asynccontextmanager
 async def site_of(bootstrap: str, **options: Any) -> AsyncIterator[Site]:
-    server = ChangeServer(Offer(broker=bootstrap, **options))
+    server = ChangeServer(ServerOptions(broker=bootstrap, **options))
     site = Site(server, await server.start("127.0.0.1", 0))
     try:
         yield site
@@ -90,16 +90,18 @@ async def site_of(bootstrap: str, **options: Any) -> AsyncIterator[Site]:
 
 
 @pytest_asyncio.fixture
-async def site(shelf: Shelf) -> AsyncIterator[Site]:
+async def site(shelf: ViewWriter) -> AsyncIterator[Site]:
     async with site_of(shelf.bootstrap) as site:
         yield site
 
 
-async def write(shelf: Shelf, *steps: tuple[str, int | None]) -> None:
+async def write(shelf: ViewWriter, *steps: tuple[str, int | None]) -> None:
     await asyncio.to_thread(shelf.write, *steps)
 
 
-async def test_a_browser_gets_rows_and_changes_and_goes_on_where_it_was(site: Site, shelf: Shelf) -> None:
+async def test_a_browser_gets_rows_and_changes_and_goes_on_where_it_was(
+    site: Site, shelf: ViewWriter
+) -> None:
     await write(shelf, ("a", 1))
     async with site.get(f"/changes/{shelf.name}") as answer:
         assert "Content-Type: text/event-stream" in await answer.head()
@@ -122,7 +124,7 @@ async def test_a_browser_gets_rows_and_changes_and_goes_on_where_it_was(site: Si
         assert json.loads((await answer.event())["data"])["row"]["n"] == 3
 
 
-async def test_a_row_with_line_breaks_is_one_event(site: Site, shelf: Shelf) -> None:
+async def test_a_row_with_line_breaks_is_one_event(site: Site, shelf: ViewWriter) -> None:
     await asyncio.to_thread(shelf.write_raw, "a", b'{"id": "a",\n\n"n": 1}')
     await asyncio.to_thread(shelf.write_raw, "c", b'{"id": "c\\n\\ndata: x",\r\n\r"n": 2}')
     async with site.get(f"/changes/{shelf.name}") as answer:
@@ -135,9 +137,9 @@ async def test_a_row_with_line_breaks_is_one_event(site: Site, shelf: Shelf) -> 
     ]
 
 
-async def test_the_views_are_listed(site: Site, shelf: Shelf) -> None:
+async def test_the_views_are_listed(site: Site, shelf: ViewWriter) -> None:
     async with site.get("/") as answer:
-        views = (await answer.document())["views"]
+        views = (await answer.json_response())["views"]
     assert {
         "view": shelf.name,
         "key": ["id"],
@@ -146,13 +148,15 @@ async def test_the_views_are_listed(site: Site, shelf: Shelf) -> None:
     } in views
 
 
-async def test_a_site_of_one_view_shows_no_other(shelf: Shelf, new_shelf: Callable[..., Shelf]) -> None:
+async def test_a_site_of_one_view_shows_no_other(
+    shelf: ViewWriter, new_shelf: Callable[..., ViewWriter]
+) -> None:
     other = await asyncio.to_thread(new_shelf)
     async with site_of(shelf.bootstrap, view=shelf.name) as site:
         async with site.get(f"/changes/{other.name}") as answer:
             assert await answer.status() == 404
         async with site.get("/") as answer:
-            assert [view["view"] for view in (await answer.document())["views"]] == [shelf.name]
+            assert [view["view"] for view in (await answer.json_response())["views"]] == [shelf.name]
 
 
 @pytest.mark.parametrize(
@@ -180,14 +184,14 @@ async def test_a_site_of_one_view_shows_no_other(shelf: Shelf, new_shelf: Callab
     ids=lambda value: str(value)[:40],
 )
 async def test_a_request_that_is_not_served_gets_a_reason(
-    site: Site, shelf: Shelf, request_: bytes, status: int
+    site: Site, shelf: ViewWriter, request_: bytes, status: int
 ) -> None:
     async with site.send(request_.replace(b"{view}", shelf.name.encode())) as answer:
         assert await answer.status() == status
     await site.until_clients_are(0)
 
 
-async def test_a_token_whose_changes_are_gone_is_answered_with_410(site: Site, shelf: Shelf) -> None:
+async def test_a_token_whose_changes_are_gone_is_answered_with_410(site: Site, shelf: ViewWriter) -> None:
     await write(shelf, ("a", 1))
     async with site.get(f"/changes/{shelf.name}") as answer:
         await answer.head()
@@ -196,10 +200,10 @@ async def test_a_token_whose_changes_are_gone_is_answered_with_410(site: Site, s
     await asyncio.to_thread(shelf.create)
     async with site.get(f"/changes/{shelf.name}", Last_Event_ID=token) as answer:
         assert await answer.status() == 410
-        assert "Begin anew" in (await answer.document())["error"]
+        assert "Start again" in (await answer.json_response())["error"]
 
 
-async def test_pages_of_other_origins_read_only_where_that_was_said(shelf: Shelf) -> None:
+async def test_pages_of_other_origins_read_only_where_that_was_said(shelf: ViewWriter) -> None:
     origin = "https://shop.example"
     async with site_of(shelf.bootstrap, origins=(origin,)) as site:
         async with site.get(f"/changes/{shelf.name}", Origin=origin) as answer:
@@ -208,11 +212,13 @@ async def test_pages_of_other_origins_read_only_where_that_was_said(shelf: Shelf
             assert "Access-Control" not in await answer.head()
 
 
-async def test_a_client_that_takes_nothing_is_hung_up_on_and_the_others_are_not_held_up(shelf: Shelf) -> None:
+async def test_a_client_that_takes_nothing_is_hung_up_on_and_the_others_are_not_held_up(
+    shelf: ViewWriter,
+) -> None:
     # Rows of a view that no buffer on the way takes as a whole.
     for start in range(0, 40_000, 10_000):
         await write(shelf, *((f"a{number:0200}", number) for number in range(start, start + 10_000)))
-    async with site_of(shelf.bootstrap, stuck_s=0.5) as site:
+    async with site_of(shelf.bootstrap, send_timeout_s=0.5) as site:
         async with site.get(f"/changes/{shelf.name}"), site.get(f"/changes/{shelf.name}") as quick:
             await quick.head()
             for _ in range(40_000):
@@ -223,9 +229,9 @@ async def test_a_client_that_takes_nothing_is_hung_up_on_and_the_others_are_not_
         assert last["event"] == "row"
 
 
-async def test_many_clients_are_served_and_more_than_allowed_are_told_so(shelf: Shelf) -> None:
+async def test_many_clients_are_served_and_more_than_allowed_are_told_so(shelf: ViewWriter) -> None:
     await write(shelf, ("a", 1))
-    async with site_of(shelf.bootstrap, clients=30) as site:
+    async with site_of(shelf.bootstrap, max_clients=30) as site:
         streams = [site.get(f"/changes/{shelf.name}") for _ in range(30)]
         answers = await asyncio.gather(*(stream.__aenter__() for stream in streams))
         for answer in answers:
@@ -240,8 +246,8 @@ async def test_many_clients_are_served_and_more_than_allowed_are_told_so(shelf: 
         await site.until_clients_are(0)
 
 
-async def test_a_client_that_does_not_say_what_it_wants_is_hung_up_on(shelf: Shelf) -> None:
-    async with site_of(shelf.bootstrap, head_s=0.1) as site, site.send(b"GET / HT") as answer:
+async def test_a_client_that_does_not_say_what_it_wants_is_hung_up_on(shelf: ViewWriter) -> None:
+    async with site_of(shelf.bootstrap, head_timeout_s=0.1) as site, site.send(b"GET / HT") as answer:
         assert await answer.rest() == b""
         await site.until_clients_are(0)
 

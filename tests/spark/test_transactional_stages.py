@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from headrace.client.cluster import Cluster
-from headrace.client.shared_transaction import Identity
+from headrace.client.shared_transaction import ProducerIdentity
 from headrace.protocol.records import decode_batch
 from headrace.spark.errors import UnknownTopic
 from headrace.spark.link import Link
@@ -89,7 +89,7 @@ def test_a_task_finds_the_orders_of_its_job() -> None:
 
 
 def test_the_second_attempt_of_a_writing_task_refuses() -> None:
-    membership = Membership("headrace.job", Identity(1, 0), {})
+    membership = Membership("headrace.job", ProducerIdentity(1, 0), {})
     with task(attempt=1), pytest.raises(WrittenTwice, match="task 0 of stage 7 failed while it wrote"):
         list(write_batches([], Link(bootstrap="127.0.0.1:1"), membership))
 

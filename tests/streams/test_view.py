@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
-from headrace.feeds.catalogue import read_views
+from headrace.feeds.catalog import read_views
 from headrace.streams.job import Job
 from headrace.streams.runner import Order, Runner
 from headrace.testing import EmbeddedBroker, run

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.capture.offsets import CaptureOffset, TableSnapshot
     from headrace.capture.settings import CaptureSettings
     from headrace.client.cluster import Cluster
-    from headrace.client.identity import Identity
+    from headrace.client.shared_transaction import ProducerIdentity
 
 SMALL_VARINTS: Final = [encode_varint(number) for number in range(1 << 12)]
 """Encoded varints of the usual lengths and offset deltas."""
@@ -82,7 +82,7 @@ class BatchBuilder:
         self.count = count + 1
         self.size += len(body)
 
-    def build(self, identity: Identity, base_sequence: int) -> bytearray:
+    def build(self, identity: ProducerIdentity, base_sequence: int) -> bytearray:
         """Build a transactional batch of all records, and clear the builder."""
         batch = build_batch(
             b"".join(self._parts),

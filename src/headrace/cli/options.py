@@ -35,7 +35,7 @@ def complete_view(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of views that begin with what was typed."""
 
     def view_names(session: Session) -> list[str]:
-        from headrace.feeds.catalogue import read_views
+        from headrace.feeds.catalog import read_views
 
         return list(read_views(session.cluster))
 

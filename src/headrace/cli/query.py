@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.cli.session import Session
-    from headrace.feeds.catalogue import ViewEntry
+    from headrace.feeds.catalog import ViewDescription
 
 UNKNOWN: Final = "TABLE_OR_VIEW_NOT_FOUND"
 LIMIT: Final = 1_000
@@ -72,7 +72,7 @@ class _Names:
     """What the names in a query can mean."""
 
     def __init__(self, session: Session, schemas: Mapping[str, str]) -> None:
-        from headrace.feeds.catalogue import read_views
+        from headrace.feeds.catalog import read_views
 
         self._broker = str(session.address)
         self._schemas = schemas
@@ -98,7 +98,7 @@ class _Names:
                 "`headrace view list` and `headrace topic list` show what there is."
             )
 
-    def _view(self, spark: SparkSession, view: ViewEntry) -> DataFrame:
+    def _view(self, spark: SparkSession, view: ViewDescription) -> DataFrame:
         """The newest row of each key."""
         import json
 
@@ -203,7 +203,7 @@ def _session() -> Iterator[SparkSession]:
 def _print(rows: pa.Table, *, as_json: bool) -> None:
     records: list[dict[str, Any]] = rows.to_pylist()
     if as_json:
-        from headrace.feeds.values import to_json
+        from headrace.feeds.row_codec import to_json
 
         print_json(records, default=to_json)
         return
@@ -217,7 +217,7 @@ def _cell(value: Any) -> Any:
     if isinstance(value, dict | list):
         import json
 
-        from headrace.feeds.values import to_json
+        from headrace.feeds.row_codec import to_json
 
         return json.dumps(value, default=to_json, ensure_ascii=False)
     return str(value)

@@ -20,7 +20,7 @@ from headrace.cli.offsets import OffsetRange, read_offset_ranges
 from headrace.cli.reader import TopicReader
 from headrace.cli.termination import RequestFailed
 from headrace.client.errors import RequestRefused
-from headrace.client.groups import fetch_offsets
+from headrace.client.offsets import fetch_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.share_groups import (
     describe_share_group,

@@ -278,7 +278,7 @@ def describe_topic(session: Session, topic: str) -> TopicDescription:
     """What the brokers know about a topic."""
     from headrace.cli import topic_admin
     from headrace.cli.offsets import read_offset_ranges
-    from headrace.client.log_dirs import partition_sizes
+    from headrace.client.topics import partition_sizes
 
     places = topic_admin.find_partitions(session, topic)
     ranges = read_offset_ranges(session, [(topic, place.partition) for place in places])

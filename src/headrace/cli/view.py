@@ -19,7 +19,7 @@ from headrace.printable import printable
 if TYPE_CHECKING:
     from headrace.cli.session import Session
     from headrace.feeds.feed import Change
-    from headrace.feeds.server import Offer
+    from headrace.feeds.server import ServerOptions
 
 commands = typer.Typer(no_args_is_help=True, help="List the materialized views of jobs.")
 
@@ -36,7 +36,7 @@ def list_(*, broker: options.Broker = None, as_json: options.Json = False) -> No
 
     Example: headrace view list
     """
-    from headrace.feeds.catalogue import read_views
+    from headrace.feeds.catalog import read_views
 
     with connect(broker) as session:
         views = read_views(session.cluster).values()
@@ -131,7 +131,7 @@ def _serve(
 ) -> None:
     import asyncio
 
-    from headrace.feeds.server import Offer, is_loopback
+    from headrace.feeds.server import ServerOptions, is_loopback
 
     host, port = _read_address(where)
     if not is_loopback(host) and not remote:
@@ -141,11 +141,11 @@ def _serve(
         )
     with connect(broker) as session:
         _check_view(session, view)
-        offer = Offer(broker=str(session.address), view=view, origins=origins, any_host=remote)
+        offer = ServerOptions(broker=str(session.address), view=view, origins=origins, any_host=remote)
         asyncio.run(_serve_until_stopped(offer, host, port))
 
 
-async def _serve_until_stopped(offer: Offer, host: str, port: int) -> None:
+async def _serve_until_stopped(offer: ServerOptions, host: str, port: int) -> None:
     import asyncio
 
     from headrace.feeds.server import ChangeServer
@@ -167,7 +167,7 @@ async def _serve_until_stopped(offer: Offer, host: str, port: int) -> None:
 
 def _check_view(session: Session, view: str | None) -> None:
     if view is not None:
-        from headrace.feeds.catalogue import find_view
+        from headrace.feeds.catalog import find_view
 
         find_view(session.cluster, view)
 

@@ -24,9 +24,15 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i8
 
 from headrace.client.address import Address, read_addresses
-from headrace.client.codes import IN_PLACE, MOVED, PASSING
 from headrace.client.connection import Connection
-from headrace.client.errors import BrokerUnreachable, RequestRefused, UnknownPartition
+from headrace.client.errors import (
+    IN_PLACE,
+    MOVED,
+    PASSING,
+    BrokerUnreachable,
+    RequestRefused,
+    UnknownPartition,
+)
 from headrace.client.partition import TopicPartition
 from headrace.client.retry import LONGEST_PAUSE_S, Result, attempts, persist
 

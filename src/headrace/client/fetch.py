@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.codes import MOVED
-from headrace.client.errors import BrokerUnreachable, OffsetsGone, ReadStalled, RequestRefused
+from headrace.client.errors import MOVED, BrokerUnreachable, OffsetsGone, ReadStalled, RequestRefused
 from headrace.client.fetch_messages import API_KEY, VERSION, Answer, measure_batches, pack_fetch, read_answer
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.retry import attempts

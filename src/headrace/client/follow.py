@@ -17,8 +17,7 @@ from kio.schema.fetch.v12.request import FetchPartition, FetchTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from headrace.client.codes import MOVED
-from headrace.client.errors import OffsetsGone, RequestRefused
+from headrace.client.errors import MOVED, OffsetsGone, RequestRefused
 from headrace.client.fetch_messages import measure_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition, by_topic

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.codes import FENCED, UNWRITTEN
-from headrace.client.errors import BrokerUnreachable, Fenced, RequestRefused
+from headrace.client.errors import FENCED, UNWRITTEN, BrokerUnreachable, Fenced, RequestRefused
 from headrace.client.produce_messages import (
     ADDING_VERSION,
     API_KEY,

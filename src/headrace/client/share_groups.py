@@ -27,8 +27,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32
 
 from headrace.client.address import Address
-from headrace.client.codes import PASSING
-from headrace.client.errors import RequestRefused
+from headrace.client.errors import PASSING, RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,8 +20,9 @@ coordinator that loads) is asked again after some milliseconds.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from kio.schema.add_offsets_to_txn.v3 import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kio.schema.add_partitions_to_txn.v3 import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -30,6 +31,7 @@ from kio.schema.end_txn.v3 import EndTxnRequest as OlderEndTxnRequest
 from kio.schema.end_txn.v3 import EndTxnResponse as OlderEndTxnResponse
 from kio.schema.end_txn.v5 import EndTxnRequest, EndTxnResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v4 import InitProducerIdRequest, InitProducerIdResponse
 from kio.schema.produce.v12 import ProduceRequest
 from kio.schema.txn_offset_commit.v3 import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kio.schema.txn_offset_commit.v3.request import (
@@ -37,19 +39,54 @@ from kio.schema.txn_offset_commit.v3.request import (
     TxnOffsetCommitRequestTopic,
 )
 from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
-from kio.static.primitive import i16, i32, i64
+from kio.static.primitive import i16, i32, i32Timedelta, i64
 
-from headrace.client.codes import FENCED, MOVED, PASSING
-from headrace.client.errors import Fenced, RequestRefused
-from headrace.client.identity import NOBODY, Identity, init_producer
+from headrace.client.errors import FENCED, MOVED, PASSING, Fenced, RequestRefused
 from headrace.client.partition import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.client.cluster import Cluster
+    from headrace.client.connection import Connection
 
-__all__ = ["Fenced", "Identity", "SharedTransaction"]
+
+class ProducerIdentity(NamedTuple):
+    """What is stamped into every batch of a writer: sequences start at 0 for each identity and partition."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY: Final = ProducerIdentity(-1, -1)
+
+
+def new_identity(cluster: Cluster) -> ProducerIdentity:
+    """An identity of one's own, for a writer without transactions whose batches are to be stored once."""
+
+    def ask() -> ProducerIdentity:
+        return init_producer(cluster.any(), None, NOBODY, timeout_ms=60_000)
+
+    return cluster.persist(ask, PASSING)
+
+
+def init_producer(
+    connection: Connection, transactional_id: str | None, identity: ProducerIdentity, *, timeout_ms: int
+) -> ProducerIdentity:
+    """The identity to write with from now on; `identity` is the one until now, where there is one."""
+    request = InitProducerIdRequest(
+        transactional_id=None if transactional_id is None else TransactionalId(transactional_id),
+        transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_ms)),
+        producer_id=ProducerId(identity.producer_id),
+        producer_epoch=i16(identity.epoch),
+    )
+    response = connection.ask(request, InitProducerIdResponse)
+    if response.error_code is not ErrorCode.none:
+        raise RequestRefused("give out a producer id", response.error_code)
+    return ProducerIdentity(response.producer_id, response.producer_epoch)
+
+
+__all__ = ["Fenced", "ProducerIdentity", "SharedTransaction"]
 
 TIMEOUT_MS: Final = 60_000
 LONGEST_PAUSE_S: Final = 0.02
@@ -66,7 +103,7 @@ class SharedTransaction:
     """
 
     def __init__(
-        self, cluster: Cluster, transactional_id: str, identity: Identity, *, timeout_ms: int
+        self, cluster: Cluster, transactional_id: str, identity: ProducerIdentity, *, timeout_ms: int
     ) -> None:
         self._cluster = cluster
         self._id = TransactionalId(transactional_id)
@@ -93,7 +130,7 @@ class SharedTransaction:
         return self._id
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> ProducerIdentity:
         """What the batches of the current transaction are stamped with."""
         return self._identity
 
@@ -155,14 +192,14 @@ class SharedTransaction:
         """Take a new epoch; the coordinator gives it once the markers of the last transaction are written."""
         self._identity = self._persist(self._ask_identity)
 
-    def _ask_identity(self) -> Identity:
+    def _ask_identity(self) -> ProducerIdentity:
         coordinator = self._cluster.transaction_coordinator(self._id)
         try:
             return init_producer(coordinator, self._id, self._identity, timeout_ms=self._timeout_ms)
         except RequestRefused as refusal:
             raise self._explained(refusal) from refusal
 
-    def _ask_end(self, *, committed: bool) -> Identity:
+    def _ask_end(self, *, committed: bool) -> ProducerIdentity:
         """With whom it goes on, as far as the coordinator says so.
 
         An answer that was lost is asked for again with the old identity; coordinators know that case.
@@ -176,7 +213,7 @@ class SharedTransaction:
             return NOBODY
         response = coordinator.ask(EndTxnRequest(**fields), EndTxnResponse)
         self._check(act, response.error_code)
-        return Identity(response.producer_id, response.producer_epoch)
+        return ProducerIdentity(response.producer_id, response.producer_epoch)
 
     def _add(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

@@ -1,4 +1,4 @@
-"""Topics that are to exist before something is written to them (CreateTopics)."""
+"""Creates topics (CreateTopics), and tells the size of their partitions (DescribeLogDirs)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.create_topics.v7 import CreateTopicsRequest, CreateTopicsResponse
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig
+from kio.schema.describe_log_dirs.v2 import DescribeLogDirsRequest, DescribeLogDirsResponse
+from kio.schema.describe_log_dirs.v2.request import DescribableLogDirTopic
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32
@@ -80,3 +82,29 @@ def _await_leaders(cluster: Cluster, names: Sequence[str]) -> None:
     for topic in cluster.topics(names).values():
         for index in topic.partitions:
             cluster.leader(TopicPartition(topic.name, index))
+
+
+def partition_sizes(cluster: Cluster, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """The bytes of each partition's largest replica; a partition is left out where no broker says.
+
+    A broker that does not serve DescribeLogDirs says nothing.
+    """
+    asked = DescribableLogDirTopic(
+        topic=TopicName(topic), partitions=tuple(i32(number) for number in partitions)
+    )
+    sizes: dict[int, int] = {}
+    for broker in cluster.brokers():
+        connection = cluster.connection(broker)
+        if connection.serves(DescribeLogDirsRequest):
+            response = connection.ask(DescribeLogDirsRequest(topics=(asked,)), DescribeLogDirsResponse)
+            for number, size in _sizes_in(response):
+                sizes[number] = max(size, sizes.get(number, 0))
+    return sizes
+
+
+def _sizes_in(response: DescribeLogDirsResponse) -> Iterable[tuple[int, int]]:
+    for folder in response.results:
+        for topic in folder.topics:
+            for partition in topic.partitions:
+                if not partition.is_future_key:
+                    yield partition.partition_index, partition.partition_size

@@ -19,8 +19,7 @@ from kio.schema.list_transactions.v0 import ListTransactionsRequest, ListTransac
 from kio.schema.types import TransactionalId
 from kio.static.primitive import i32Timedelta
 
-from headrace.client.codes import PASSING
-from headrace.client.errors import RequestRefused
+from headrace.client.errors import PASSING, RequestRefused
 from headrace.client.retry import attempts
 from headrace.client.transaction_state import NOT_STARTED, DescribeTransactionsResponse, TransactionState
 from headrace.errors import HeadraceError

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.demo.checks import LAST
 from headrace.demo.database import CUSTOMERS
-from headrace.feeds.events import STREAM_HEAD
-from headrace.feeds.server import ChangeServer, Offer
+from headrace.feeds.server import STREAM_HEAD, ChangeServer, ServerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.demo.mail_server import MailServer
     from headrace.demo.outputs import OutputTopics
     from headrace.demo.simulator import ShopClock, ShopSimulator
-    from headrace.feeds.request import Request
+    from headrace.feeds.server import Request
     from headrace.streams.report import Report
 
 SHOWN_MAILS: Final = 8
@@ -111,7 +110,7 @@ class PageThread:
 
     def __init__(self, broker: str, live: Callable[[], Any], port: int = 0) -> None:
         self.url = ""
-        self._server = PageServer(Offer(broker=broker), live=live)
+        self._server = PageServer(ServerOptions(broker=broker), live=live)
         self._port = port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="page", daemon=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.codes import UNWRITTEN
+from headrace.client.errors import UNWRITTEN
 from headrace.client.produce import BatchProducer
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.protocol.batch import SEQUENCE_LIMIT, TRANSACTIONAL
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.client.cluster import Cluster
-    from headrace.client.identity import Identity
     from headrace.client.partition import TopicPartition
+    from headrace.client.shared_transaction import ProducerIdentity
     from headrace.protocol.records import NewRecord
 
 TRANSACTION_MS: Final = 15_000
@@ -121,7 +121,7 @@ class LogWriter:
         return offsets
 
     def _encoded(self, partition: TopicPartition, records: Sequence[NewRecord], attributes: int) -> bytearray:
-        identity: Identity = self.transaction.identity
+        identity: ProducerIdentity = self.transaction.identity
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = (sequence + len(records)) % SEQUENCE_LIMIT
         return encode_batch(

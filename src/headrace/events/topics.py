@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
+from headrace.client.partitioner import partition_of
 from headrace.client.topics import NewTopic, create_topics
 from headrace.errors import Misuse
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 DAY_MS: Final = 24 * 3_600_000
 PARTITIONS: Final = 4
 """The number of partitions of a new class of aggregates; it cannot change later."""
-_SEED: Final = 0x9747B28C
-_FACTOR: Final = 0x5BD1E995
-_WORD: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,7 @@ class StoreTopics:
 
     def partition_of(self, key: str) -> int:
         """The partition of an aggregate."""
-        return murmur2(key.encode()) % self.partitions
+        return partition_of(key.encode(), self.partitions)
 
 
 def events_topic(store: str, aggregate: str) -> str:
@@ -131,24 +129,6 @@ def end_offsets(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Mappi
 def topic_partitions(topic: str, partitions: int) -> list[TopicPartition]:
     """All partitions of a topic."""
     return [TopicPartition(topic, number) for number in range(partitions)]
-
-
-def murmur2(key: bytes) -> int:
-    """The hash by which the Java client and librdkafka (`murmur2`) choose partitions, without its sign.
-
-    >>> murmur2(b"21")
-    1173551340
-    """
-    value = (_SEED ^ len(key)) & _WORD
-    whole = len(key) & ~3
-    for start in range(0, whole, 4):
-        word = int.from_bytes(key[start : start + 4], "little") * _FACTOR & _WORD
-        word = (word ^ word >> 24) * _FACTOR & _WORD
-        value = (value * _FACTOR & _WORD) ^ word
-    if len(key) > whole:
-        value = (value ^ int.from_bytes(key[whole:], "little")) * _FACTOR & _WORD
-    value = (value ^ value >> 13) * _FACTOR & _WORD
-    return (value ^ value >> 15) & 0x7FFFFFFF
 
 
 def _new_topics(topics: StoreTopics) -> list[NewTopic]:

@@ -1,5 +1,5 @@
-"""Reading views: what they hold now, and every change after it, from any Python program or over HTTP.
+"""Change feeds: the current rows of a view and every later change, in Python or over HTTP.
 
-A feed reads the log through our own client and not through librdkafka, because it has to notice what is *not*
-there: a change that compaction removed leaves a gap in the offsets, and only the raw batches show it.
+A feed reads the log with Headrace's own client, not with librdkafka, because it must notice missing records:
+a change that compaction removed leaves a gap in the offsets, which only the raw batches show.
 """

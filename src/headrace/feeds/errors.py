@@ -1,15 +1,15 @@
-"""What can stand in the way of a change feed."""
+"""Errors of change feeds."""
 
 from headrace.errors import HeadraceError, Misuse
 
 
 class UnknownView(HeadraceError):
-    """No job has ever written a view of that name here."""
+    """A view that does not exist."""
 
 
-class BadToken(Misuse):
-    """A text that is no token of this view's feed."""
+class InvalidToken(Misuse):
+    """A string that is not a token of this view's feed."""
 
 
-class TokenGone(HeadraceError):
-    """The changes after a token are no longer all there: a feed cannot go on from it without a gap."""
+class TokenExpired(HeadraceError):
+    """The log no longer holds all changes after a token: the feed must start again with the current rows."""

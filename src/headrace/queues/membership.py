@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
-from headrace.client.codes import PASSING
-from headrace.client.errors import BrokerUnreachable, RequestRefused
+from headrace.client.errors import PASSING, BrokerUnreachable, RequestRefused
 from headrace.client.retry import persist
 from headrace.client.share_groups import send_share_heartbeat
 

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headrace.client.groups import commit_offsets
+from headrace.client.offsets import commit_offsets
 from headrace.errors import HeadraceError
 from headrace.spark.bounds import Bound
 from headrace.spark.durations import read_duration_s

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.client.cluster import Cluster
-    from headrace.client.identity import Identity
+    from headrace.client.shared_transaction import ProducerIdentity
     from headrace.protocol.compression import Bytes
     from headrace.spark.link import Link
 
@@ -58,7 +58,7 @@ class Membership(NamedTuple):
     """What a writer must know to be one of those who write a transaction."""
 
     transactional_id: str
-    identity: Identity
+    identity: ProducerIdentity
     sequences: Mapping[TopicPartition, int]
     """How many records of this transaction each partition has already."""
 

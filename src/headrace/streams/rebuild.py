@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.feeds.log import ViewLog, refuse, warn
+from headrace.feeds.view_log import ViewLog, refuse, warn
 from headrace.streams.building import is_local
 from headrace.streams.into import Into
 from headrace.streams.job_folder import REBUILD, JobIsRunning
@@ -34,7 +34,7 @@ from headrace.streams.producing import produce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.feeds.log import Entry, Skip
+    from headrace.feeds.view_log import Skip, ViewRecord
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
     from headrace.streams.report import Tally
@@ -218,7 +218,7 @@ def _differences(
     workplace: Workplace, old: str, new: str
 ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
     before, after = ViewLog(workplace.cluster, old), ViewLog(workplace.cluster, new)
-    ends = zip(before.extents(), after.extents(), strict=True)
+    ends = zip(before.offset_ranges(), after.offset_ranges(), strict=True)
     for partition, (there, here) in enumerate(ends):
         # What cannot be read in the old view is replaced; what was just written must be readable.
         stale, fresh = _newest(before, partition, there, warn), _newest(after, partition, here, refuse)
@@ -228,7 +228,9 @@ def _differences(
                 yield partition, key, entry.value
 
 
-def _newest(log: ViewLog, partition: int, extent: tuple[int, int], skip: Skip) -> dict[bytes | None, Entry]:
+def _newest(
+    log: ViewLog, partition: int, extent: tuple[int, int], skip: Skip
+) -> dict[bytes | None, ViewRecord]:
     first, end = extent
     return {entry.key: entry for entry in (log.rows(partition, first, end, skip) if first < end else [])}
 

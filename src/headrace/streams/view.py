@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.feeds.catalogue import ViewEntry, remember_view
+from headrace.feeds.catalog import ViewDescription, register_view
 from headrace.sinks.sink import DELETED
 from headrace.streams.topic import JSON_OPTIONS, Topic, quoted
 
@@ -88,9 +88,11 @@ class View(Topic):
     def remember(self, cluster: Cluster, rows: DataFrame, job: str) -> None:
         """Write down what the view looks like, for its readers."""
         schema = self.shown(rows).schema
-        remember_view(
+        register_view(
             cluster,
-            ViewEntry(name=self.name, topic=self.name, key=self.key, schema=schema.jsonValue(), job=job),
+            ViewDescription(
+                name=self.name, topic=self.name, key=self.key, schema=schema.jsonValue(), job=job
+            ),
         )
 
     def shown(self, rows: DataFrame) -> DataFrame:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
-from headrace.feeds.catalogue import find_view
+from headrace.feeds.catalog import find_view
 from headrace.streams.building import Building, RowsWanted, current_building
 
 if TYPE_CHECKING:

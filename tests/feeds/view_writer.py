@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from headrace.client.cluster import Cluster
-from headrace.feeds.catalogue import ViewEntry, remember_view
+from headrace.feeds.catalog import ViewDescription, register_view
 from headrace.feeds.feed import Change, ChangeFeed
 
 SCHEMA = {
@@ -23,7 +23,7 @@ Step = tuple[str, int | None]
 """A key, and its new number; None deletes it."""
 
 
-class Shelf:
+class ViewWriter:
     """A view with the columns id and n, keyed by id; the first letter of a key says its partition."""
 
     def __init__(
@@ -35,8 +35,10 @@ class Shelf:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self.create(**config)
         with Cluster.of(bootstrap) as cluster:
-            entry = ViewEntry(name=self.name, topic=self.name, key=("id",), schema=SCHEMA, job="test.shelf")
-            remember_view(cluster, entry)
+            entry = ViewDescription(
+                name=self.name, topic=self.name, key=("id",), schema=SCHEMA, job="test.shelf"
+            )
+            register_view(cluster, entry)
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "transactional.id": self.name, "log_level": 0}
         )

@@ -1,7 +1,7 @@
-"""JSON from a view's log as Python values: times as `datetime`, decimals as `Decimal`, bytes as bytes.
+"""Converts the JSON rows of a view to Python values: `datetime`, `Decimal`, `bytes` and so on.
 
-The types are those of the view's schema, as Spark writes it in JSON. What needs no change costs nothing: for
-most columns there is no function at all.
+The types are those of the view's schema, a Spark schema in JSON. Most columns need no conversion, and have no
+function.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ INTEGERS: Final = frozenset({"byte", "short", "integer", "long"})
 FRACTIONS: Final = frozenset({"float", "double"})
 
 
-class Codec:
-    """Reads the keys and rows of one view."""
+class RowCodec:
+    """Converts the keys and rows of one view."""
 
     def __init__(self, schema: Mapping[str, Any], key: Sequence[str]) -> None:
         kinds = {field["name"]: field["type"] for field in schema["fields"]}
@@ -28,14 +28,14 @@ class Codec:
         self._key_kinds = {name: kinds[name] for name in self._key}
         self._converts = _changing(kinds)
         self._key_converts = _changing(self._key_kinds)
-        # A decimal would lose digits as a float; a view without decimals is read at full speed.
+        # A decimal would lose digits as a float; views without decimals keep the faster parser.
         self._parse_float = Decimal if "decimal(" in json.dumps(schema) else None
 
     def row(self, value: bytes) -> dict[str, Any]:
-        """The row in a record's value; `ValueError` when it is none."""
+        """The row in the value of a record; raises `ValueError` if it is none."""
         row = json.loads(value, parse_float=self._parse_float)
         if not isinstance(row, dict) or any(name not in row for name in self._key):
-            raise ValueError("it is no JSON document with the key's columns")
+            raise ValueError("its value is not a JSON object with the key columns")
         return _convert(row, self._converts)
 
     def key_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,18 +43,18 @@ class Codec:
         return {name: row[name] for name in self._key}
 
     def key(self, key: bytes) -> dict[str, Any]:
-        """The key in a record's key: a JSON document, or the text of the only column."""
+        """The key in the key of a record: a JSON object, or the text of the only column."""
         if len(self._key) == 1 and not _is_null_key(key, self._key[0]):
             (kind,) = self._key_kinds.values()
             return {self._key[0]: from_text(key, kind)}
         document = json.loads(key, parse_float=self._parse_float)
         if not isinstance(document, dict):
-            raise TypeError("its key is no JSON document")
+            raise TypeError("its key is not a JSON object")
         return _convert(document, self._key_converts)
 
 
 def to_json(value: Any) -> Any:
-    """The form in JSON of what JSON does not know; for `json.dumps(default=…)`."""
+    """The JSON value of other types; for `json.dumps(default=…)`."""
     match value:
         case datetime():
             return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -66,11 +66,11 @@ def to_json(value: Any) -> Any:
             from base64 import b64encode
 
             return b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be represented in JSON")
 
 
 def from_text(text: bytes, kind: Any) -> Any:
-    """The value of a column that stands alone as a record's key: what Spark's cast to text has made of it."""
+    """The value of the only key column, from the text of Spark's cast to string."""
     if kind == "binary":
         return text
     if isinstance(kind, dict):
@@ -110,7 +110,7 @@ def _of_kind(value: Any, kind: Any) -> Any:
 
 
 def converter(kind: Any) -> Callable[[Any], Any] | None:
-    """The function that makes a Python value of one that is not null; None where JSON's own will do."""
+    """The function that converts a value that is not null; None if none is needed."""
     if isinstance(kind, dict):
         return _nested(kind)
     if kind in FRACTIONS:
@@ -141,7 +141,7 @@ def _maybe(convert: Callable[[Any], Any] | None, value: Any) -> Any:
 
 
 def _timestamp(text: str) -> datetime | str:
-    """A time with its zone; one that Python cannot express (beyond the year 9999) stays text."""
+    """A time with its zone; a time after the year 9999, which Python cannot represent, stays text."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Which views there are: the compacted topic `headrace.views`, one partition, the view's name as key.
+"""The catalog of views: the compacted topic `headrace.views` with one partition, keyed by view name.
 
     revenue → {"topic": "revenue", "key": ["product"], "schema": {"type": "struct", …}, "job": "shop.revenue"}
 
-A job writes the entry of its view when it starts, before the first row. Whoever reads a view finds its key
-and its columns here, and needs nothing of the program that fills it.
+A job writes the entry of its view when it starts, before the first row. Readers find the key and the columns
+here, without the program that writes the view.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewEntry:
-    """What readers have to know about a view."""
+class ViewDescription:
+    """A view as the catalog describes it."""
 
     name: str
     topic: str
     key: tuple[str, ...]
     schema: Mapping[str, Any]
-    """The columns, as Spark writes a StructType in JSON."""
+    """The columns as a Spark StructType in JSON."""
     job: str
-    """The application and the job that fill it: `shop.revenue`."""
+    """The application and the job that write it: `shop.revenue`."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -52,8 +52,8 @@ class ViewEntry:
         return tuple(field["name"] for field in self.schema["fields"])
 
 
-def remember_view(cluster: Cluster, entry: ViewEntry) -> None:
-    """Return when the entry is among the views; one that is there already is not written again."""
+def register_view(cluster: Cluster, entry: ViewDescription) -> None:
+    """Add a view to the catalog, unless the same entry exists."""
     if TOPIC not in cluster.topics((TOPIC,)):
         create_topics(cluster, [NewTopic(name=TOPIC, partitions=1, configs=_CONFIGS)])
     if read_views(cluster).get(entry.name) == entry:
@@ -65,14 +65,14 @@ def remember_view(cluster: Cluster, entry: ViewEntry) -> None:
     producer.flush()
 
 
-def read_views(cluster: Cluster) -> dict[str, ViewEntry]:
-    """The views by name, in alphabetical order; nothing where no job has made one yet.
+def read_views(cluster: Cluster) -> dict[str, ViewDescription]:
+    """The views by name, in alphabetical order.
 
     A record that describes no view is skipped with a warning: an older entry of its name stays.
     """
     if TOPIC not in cluster.topics((TOPIC,)):
         return {}
-    newest: dict[str, ViewEntry | None] = {}
+    newest: dict[str, ViewDescription | None] = {}
     start, end = (list_offsets(cluster, {PARTITION: which})[PARTITION] for which in (EARLIEST, LATEST))
     for record in skip_unreadable(read_records(cluster, PARTITION, start, end)):
         name = (record.key or b"").decode(errors="replace")
@@ -88,24 +88,24 @@ def read_views(cluster: Cluster) -> dict[str, ViewEntry]:
     return {name: entry for name, entry in sorted(newest.items()) if entry is not None}
 
 
-def find_view(cluster: Cluster, name: str) -> ViewEntry:
-    """The view of that name; an error that names the others where there is none."""
+def find_view(cluster: Cluster, name: str) -> ViewDescription:
+    """The view of that name, or an error that lists the existing views."""
     views = read_views(cluster)
     if name in views:
         return views[name]
     known = ", ".join(views) or "none yet"
     raise UnknownView(
-        f"there is no view named {name!r} here (there are: {known}). A view is there once a job that writes "
-        f"into=app.view({name!r}, key=…) has been started."
+        f"the view {name!r} does not exist (existing views: {known}). A view exists once a job with "
+        f"into=app.view({name!r}, key=…) has started."
     )
 
 
-def _entry(name: str, value: bytes) -> ViewEntry:
+def _entry(name: str, value: bytes) -> ViewDescription:
     fields = json.loads(value)
     columns = {field["name"]: field["type"] for field in fields["schema"]["fields"]}
     if not columns.keys() >= set(fields["key"]):
         raise ValueError("its key names columns that it does not have")
-    return ViewEntry(
+    return ViewDescription(
         name=name,
         topic=fields["topic"],
         key=tuple(fields["key"]),

@@ -1,10 +1,10 @@
-"""The log of a view as a feed needs it: where it ends, what is in it up to some point, and what follows.
+"""The log of a view: its offsets, its rows up to some offset, and the records that follow.
 
-What follows has to be complete. The offsets of a log follow one another without a gap until compaction or
-retention takes something out, so a gap after the position of a reader means that it missed a change, and
-is an error. (Markers of transactions take offsets too; that is why the batches are looked at, not records.)
+The records that follow must be complete. Offsets have no gaps until compaction or retention removes records,
+so a gap after the position of a reader means that it missed a change, and is an error. (Transaction markers
+have offsets too; so gaps are looked for in batches, not in records.)
 
-A record batch that cannot be read is no gap: it is reported as skipped, and the feed goes on behind it.
+An unreadable batch is not a gap: it is reported as skipped, and the feed continues after it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from kio.schema.metadata.v12 import MetadataRequest, MetadataResponse
 from kio.schema.metadata.v12.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from headrace.client.codes import MOVED
-from headrace.client.errors import OffsetsGone, RequestRefused, UnknownPartition
+from headrace.client.errors import MOVED, OffsetsGone, RequestRefused, UnknownPartition
 from headrace.client.fetch import PartitionReader
 from headrace.client.follow import NO_END, fetch_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.client.follow import FetchedBatches
 
     Skip = Callable[[int, UnreadableBatch], None]
-    """Is told the partition and the batch for each one that cannot be read."""
+    """Called with the partition and each unreadable batch."""
 
 WAIT_MS: Final = 500
 """How long the broker holds back a response that would be empty."""
@@ -46,86 +45,83 @@ COLUMNS: Final = ("key", "value", "offset")
 logger = logging.getLogger(__name__)
 
 
-class Entry(NamedTuple):
-    """A record: a row of the view, or the end of one."""
+class ViewRecord(NamedTuple):
+    """A record of a view: a row, or a deleted key."""
 
     offset: int
     key: bytes | None
     value: bytes | None
 
 
-class News(NamedTuple):
-    """What a partition brought."""
+class PartitionRecords(NamedTuple):
+    """The next records of a partition."""
 
     partition: int
-    entries: list[Entry]
+    records: list[ViewRecord]
     next_offset: int
 
 
 def refuse(_: int, batch: UnreadableBatch) -> None:
-    """Do not skip: a batch that cannot be read is an error."""
+    """Raise an error for an unreadable batch."""
     raise CorruptBatch(batch.sentence)
 
 
 def warn(partition: int, batch: UnreadableBatch) -> None:
-    """Skip with a warning."""
+    """Skip an unreadable batch with a warning."""
     logger.warning("skipped in partition %d: %s", partition, batch.sentence)
 
 
 class ViewLog:
-    """The topic of one view. For one thread."""
+    """The log of one view. For one thread."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster = cluster
         self.topic = topic
 
-    def identity(self) -> str:
-        """The id of the topic; empty where the cluster gives none."""
-        return self._cluster.persist(self._ask_identity, MOVED)
+    def topic_id(self) -> str:
+        """The id of the topic; empty if the cluster has no topic ids."""
+        return self._cluster.persist(self._request_topic_id, MOVED)
 
     def partitions(self) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions."""
         found = self._cluster.topics((self.topic,))
         if self.topic not in found:
             raise UnknownPartition(TopicPartition(self.topic, 0))
         return len(found[self.topic].partitions)
 
-    def extents(self) -> tuple[tuple[int, int], ...]:
-        """The first offset of each partition, and the one after its last committed record."""
+    def offset_ranges(self) -> tuple[tuple[int, int], ...]:
+        """The first offset of each partition, and its last stable offset."""
         partitions = [TopicPartition(self.topic, number) for number in range(self.partitions())]
         first, end = (
             list_offsets(self._cluster, dict.fromkeys(partitions, which)) for which in (EARLIEST, LATEST)
         )
         return tuple((first[partition], end[partition]) for partition in partitions)
 
-    def rows(self, partition: int, start: int, end: int, skip: Skip) -> list[Entry]:
-        """The newest record of each key before `end`, without those that are deleted, in their order."""
-        place = TopicPartition(self.topic, partition)
-        newest: dict[bytes | None, Entry] = {}
-        cutter = Cutter(place, start, end, columns=COLUMNS)
-        for piece in PartitionReader(self._cluster, place, start, end):
+    def rows(self, partition: int, start: int, end: int, skip: Skip) -> list[ViewRecord]:
+        """The newest record of each key before `end`, in order, without deleted keys."""
+        topic_partition = TopicPartition(self.topic, partition)
+        newest: dict[bytes | None, ViewRecord] = {}
+        cutter = Cutter(topic_partition, start, end, columns=COLUMNS)
+        for piece in PartitionReader(self._cluster, topic_partition, start, end):
             for rows in cutter.readable_parts(piece.batches, piece.aborted):
                 if isinstance(rows, UnreadableBatch):
                     skip(partition, rows)
                     continue
-                for entry in _entries(rows):
-                    newest.pop(entry.key, None)  # so that a key stands where its newest record is
-                    if entry.value is not None:
-                        newest[entry.key] = entry
+                for record in _rows_of(rows):
+                    newest.pop(record.key, None)  # so that keys have the order of their newest records
+                    if record.value is not None:
+                        newest[record.key] = record
         return list(newest.values())
 
-    def follow(self, offsets: Sequence[int], skip: Skip) -> list[News]:
-        """What comes next in the partitions, waiting for it a little; nothing where nothing came.
-
-        `OffsetsGone` when something that came before it is gone.
-        """
+    def follow(self, offsets: Sequence[int], skip: Skip) -> list[PartitionRecords]:
+        """The next records of the partitions, waiting briefly for them; raises `OffsetsGone` for a gap."""
         positions = {TopicPartition(self.topic, number): offset for number, offset in enumerate(offsets)}
         return [
-            _news(fetched, positions[fetched.partition], skip)
+            _read_fetched(fetched, positions[fetched.partition], skip)
             for fetched in fetch_batches(self._cluster, positions, max_wait_ms=WAIT_MS)
         ]
 
-    def _ask_identity(self) -> str:
+    def _request_topic_id(self) -> str:
         connection = self._cluster.any()
         if not connection.serves(MetadataRequest):
             return ""
@@ -139,31 +135,31 @@ class ViewLog:
         return "" if found.topic_id is None else found.topic_id.hex
 
 
-def _news(fetched: FetchedBatches, position: int, skip: Skip) -> News:
-    """The records from `position` on, which have to be there without a gap."""
-    place, batches, aborted, next_offset = fetched
+def _read_fetched(fetched: FetchedBatches, position: int, skip: Skip) -> PartitionRecords:
+    """The records from `position` on; raises `OffsetsGone` for a gap."""
+    topic_partition, batches, aborted, next_offset = fetched
     headers = BatchHeaders(octets(batches))
     bases, lasts = headers["base_offset"].tolist(), headers.last_offsets.tolist()
     expected = position
     for base, last in zip(bases, lasts, strict=True):
         if base > expected:
-            raise OffsetsGone(place, expected, base, lasts[-1] + 1)
+            raise OffsetsGone(topic_partition, expected, base, lasts[-1] + 1)
         expected = max(expected, last + 1)
     seen = headers.visible(position, NO_END, aborted).tolist()
     missing = sum(lasts[index] + 1 - max(bases[index], position) for index in seen)
-    entries: list[Entry] = []
-    for rows in Cutter(place, position, NO_END, columns=COLUMNS).readable_parts(batches, aborted):
+    records: list[ViewRecord] = []
+    for rows in Cutter(topic_partition, position, NO_END, columns=COLUMNS).readable_parts(batches, aborted):
         if isinstance(rows, UnreadableBatch):
             missing -= rows.last + 1 - rows.first
-            skip(place.partition, rows)
+            skip(topic_partition.partition, rows)
         else:
             missing -= rows.num_rows
-            entries += _entries(rows)
+            records += _rows_of(rows)
     if missing > 0:
-        raise OffsetsGone(place, position, next_offset, next_offset)
-    return News(place.partition, entries, next_offset)
+        raise OffsetsGone(topic_partition, position, next_offset, next_offset)
+    return PartitionRecords(topic_partition.partition, records, next_offset)
 
 
-def _entries(rows: pa.RecordBatch) -> Iterator[Entry]:
+def _rows_of(rows: pa.RecordBatch) -> Iterator[ViewRecord]:
     keys, values, offsets = (rows.column(name).to_pylist() for name in COLUMNS)
-    return map(Entry, offsets, keys, values)
+    return map(ViewRecord, offsets, keys, values)
