@@ -1,4 +1,8 @@
-"""The pytest plugin: `headrace_broker`, a broker of its own for every test that asks for one."""
+"""The pytest plugin: `headrace_broker`, a private broker for every test that requests it.
+
+It is loaded by every pytest run of an environment with Headrace, and must import nothing: kio would import
+Hypothesis, which warns if that happens before its own plugin is loaded.
+"""
 
 from __future__ import annotations
 
