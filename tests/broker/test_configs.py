@@ -57,7 +57,7 @@ def edit(client: WireClient, *changes: tuple[str, int, str | None], **more: Any)
 def test_a_setting_is_described_with_its_source_and_meaning(client: WireClient) -> None:
     (config,) = describe(client, "orders", keys=["retention.ms"]).configs
     assert (config.value, config.config_source, config.read_only) == ("1000", FROM_TOPIC, False)
-    assert config.documentation.startswith("How long records are kept")
+    assert config.documentation.startswith("How long records are retained")
     assert [synonym.value for synonym in config.synonyms] == ["1000"]
 
 

@@ -346,7 +346,7 @@ def test_a_batch_whose_transaction_ended_while_it_waited_is_not_stored(
                 "headrace_overflow_records": "5",
                 "headrace_overflow_timeout_ms": "5",
             },
-            "makes nobody wait",
+            "never delays producers",
         ),
         ({"headrace_overflow": "spill"}, "one of buffer, drop-oldest, drop-newest, block"),
         ({"headrace_overflow": "drop-oldest", "headrace_overflow_records": "0"}, "at least 1"),
