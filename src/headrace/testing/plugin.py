@@ -1,4 +1,4 @@
-"""The pytest plugin: `headrace_broker`, a broker of its own for every test that asks for one."""
+"""The pytest plugin: `headrace_broker`, a private broker for each test that uses the fixture."""
 
 from __future__ import annotations
 
