@@ -45,10 +45,10 @@ LONG: Final = (
 """Tests that take long, without the session: the longest come first."""
 BY_FILE: Final = (
     "tests/broker/test_hostile_bytes.py",
-    "tests/broker/test_hostile_share_batches.py",
+    "tests/broker/shares/test_hostile_batches.py",
     "tests/broker/test_lying_batches.py",
     "tests/broker/test_pauses.py",
-    "tests/broker/test_transaction_crashes.py",
+    "tests/broker/transactions/test_crashes.py",
     "tests/capture/test_debezium.py",
     "tests/capture/test_random_changes.py",
     "tests/cli/test_capture.py",

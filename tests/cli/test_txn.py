@@ -86,7 +86,7 @@ def test_abort_wants_a_confirmation(terminal: Terminal, writer: tuple[str, Produ
     name, producer = writer
     outcome = terminal.run("txn", "abort", name)
     assert outcome.code == 2
-    assert "shut out its writer" in outcome.err
+    assert "fence its producer" in outcome.err
     producer.commit_transaction(DEADLINE_S)
 
 

@@ -92,9 +92,9 @@ def test_views_are_completed_from_the_broker(terminal: Terminal, shelf: ViewWrit
         (["nothing"], 1, "the view 'nothing' does not exist"),
         (["nothing", "--http", "0"], 1, "the view 'nothing' does not exist"),
         ([], 2, "name a view"),
-        (["--http", "0.0.0.0:0"], 2, "say --remote"),
+        (["--http", "0.0.0.0:0"], 2, "add --remote"),
         (["--http", "x"], 2, "is not [HOST:]PORT"),
-        (["--http", "0", "--follow"], 2, "leave the others out"),
+        (["--http", "0", "--follow"], 2, "cannot be combined with"),
         (["{view}", "--since", "x"], 2, "not a token"),
     ],
 )

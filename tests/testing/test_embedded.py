@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.config import InvalidSetting
-from headrace.storage.errors import FolderInUse
+from headrace.storage.errors import DataFolderLocked
 from headrace.testing import EmbeddedBroker, broker
 from tests.broker.processes import wait_until
 from tests.broker.wire_client import METADATA, WireClient, batch_of
@@ -71,7 +71,7 @@ def test_a_folder_of_ones_own_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_start_that_fails_says_why_in_the_callers_thread(tmp_path: Path) -> None:
-    with broker(data=tmp_path), pytest.raises(FolderInUse, match="in use"), broker(data=tmp_path):
+    with broker(data=tmp_path), pytest.raises(DataFolderLocked, match="in use"), broker(data=tmp_path):
         pass
     with pytest.raises(InvalidSetting, match="does not listen on"), broker(host="0.0.0.0"):
         pass

@@ -41,7 +41,7 @@ class CaptureDisplay:
         sys.stdout.flush()
 
     def report(self, table: str, rows: int, total: int) -> None:
-        """Show how many rows of a table were read; when it is all, say so."""
+        """Show the progress of a table's snapshot, and print a line when it is complete."""
         if table != self._table:
             self._close()
             self._table, self._rows = table, 0
@@ -66,7 +66,7 @@ class CaptureDisplay:
 
 @contextmanager
 def stopping_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """A block in which Ctrl-C and SIGTERM ask for a clean end; the second time it ends at once."""
+    """Inside the block, Ctrl-C and SIGTERM call `stop`; a second signal ends the command at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

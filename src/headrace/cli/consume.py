@@ -184,9 +184,9 @@ def _check_group(group: str | None, begin: Position | None, partition: list[int]
     if group is None:
         return
     if partition:
-        raise Misuse("a group shares out the partitions among its members: leave out --partition or --group.")
+        raise Misuse("--partition and --group exclude each other: the group assigns the partitions.")
     if begin is not None and begin.kind in (Kind.OFFSET, Kind.TIME):
         raise Misuse(
-            f"a group goes on from where it was: move it first with `headrace group seek {group} --to …`, "
-            "or leave out --group. (--from start and --from end hold for partitions that it never read.)"
+            f"a group continues at its committed offsets: first run `headrace group seek {group} --to …`, "
+            "or leave out --group. (start and end apply to partitions without a committed offset.)"
         )

@@ -22,7 +22,7 @@ SUFFIX: Final = ".dead"
 
 
 def dead_topic(session: Session, name: str) -> str:
-    """The topic of dead letters that a job's name, or its own, stands for."""
+    """The dead-letter topic for the name of a job or of the topic itself."""
     from headrace.cli.topic_admin import find_partitions, topic_names
 
     known = topic_names(session)
@@ -35,7 +35,7 @@ def dead_topic(session: Session, name: str) -> str:
 def read_letters(
     session: Session, topic: str, *, begin: Mapping[int, int] | None = None
 ) -> Iterator[DeadLetter]:
-    """The letters that are in a topic now; of each partition from `begin` on, if that is given."""
+    """The dead letters of a topic, from the offsets in `begin` if it is given."""
     from headrace.cli.offsets import read_offset_ranges
     from headrace.cli.reader import TopicReader
     from headrace.cli.topic_admin import choose_partitions
@@ -58,7 +58,7 @@ def read_letters(
 
 
 def sent_again(session: Session, topic: str) -> dict[int, int]:
-    """Up to which offset of each partition letters were sent again."""
+    """The offset of each partition before which dead letters were resent."""
     from confluent_kafka import Consumer, TopicPartition
 
     from headrace.cli.topic_admin import choose_partitions
@@ -98,7 +98,7 @@ Name = Annotated[
 
 @commands.command("list")
 def list_(*, as_json: options.Json = False, broker: options.Broker = None) -> None:
-    """List the topics of dead letters, with how many there are and how many wait to be sent again.
+    """List the dead-letter topics, with the number of dead letters and of those not yet resent.
 
     Example: headrace dead list
     """

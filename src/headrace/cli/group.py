@@ -31,7 +31,7 @@ class UnknownGroup(RequestFailed):
 
 
 class ActiveGroup(RequestFailed):
-    """The group has members, and what was asked is possible only without them."""
+    """The group has members, and the request is possible only for an empty group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def delete_group(session: Session, group: str) -> None:
 
 
 def require_idle(session: Session, group: str) -> None:
-    """Fail unless the group is without members: they hold their own offsets, and would overwrite ours."""
+    """Raise `ActiveGroup` unless the group is empty: members would overwrite the change."""
     found = _describe(session, group)
     if _state(found) in (EMPTY, DEAD):
         return
@@ -165,7 +165,7 @@ def require_idle(session: Session, group: str) -> None:
         sorted(f"{member.client_id} at {member.host.lstrip('/')}" for member in found.members)
     )
     raise ActiveGroup(
-        f"group {group!r} is active ({clients or _state(found)}): its members would not notice.\n"
+        f"group {group!r} is active ({clients or _state(found)}): its members would overwrite the change.\n"
         "Stop them, wait until `headrace group describe` says empty, and repeat the command."
     )
 
@@ -228,7 +228,7 @@ commands = typer.Typer(no_args_is_help=True, help="List, describe, seek and dele
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Where a group is with a partition, and where it is to be."""
+    """The committed offset of a partition before and after a seek."""
 
     topic: str
     partition: int
@@ -247,7 +247,7 @@ def list_(as_json: options.Json = False, broker: options.Broker = None) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        note("there are no groups yet: `headrace consume TOPIC --group NAME` makes one")
+        note("there are no groups; `headrace consume TOPIC --group NAME` creates one")
     else:
         print_table(
             ["group", "state", "type"], [(listing.group, listing.state, listing.type) for listing in found]
@@ -256,7 +256,7 @@ def list_(as_json: options.Json = False, broker: options.Broker = None) -> None:
 
 @commands.command()
 def describe(group: options.Group, as_json: options.Json = False, broker: options.Broker = None) -> None:
-    """Show a group's members, its offsets, and how far behind it is.
+    """Show the members, committed offsets and lag of a group.
 
     Example: headrace group describe billing
     """

@@ -132,7 +132,7 @@ def reset(
             f"when it is started next, job {folder.name} begins {_beginning_text(began)}, beside its view"
         )
         return
-    confirm(f"Throw away the state of {folder.name}, and begin anew from {to}?", yes=yes)
+    confirm(f"Discard the state of {folder.name}, and restart it from {to}?", yes=yes)
     beginning = folder.reset(kind=position.kind.value, value=position.value)
     print_line(f"job {folder.name} begins {_beginning_text(beginning)}, when it is started next")
 

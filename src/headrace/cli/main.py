@@ -1,4 +1,4 @@
-"""The entry point. The broker takes a short way in, past everything that only people at a terminal need."""
+"""The entry point. The broker is started without importing the other commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command in `sys.argv`, and leave with its exit code: 0 done, 1 failed, 2 misused."""
+    """Run the command in `sys.argv`, and exit with its code: 0 success, 1 failure, 2 wrong usage."""
     if sys.argv[1:2] == ["broker"]:
         sys.exit(run_broker(sys.argv[2:]))
     else:
@@ -16,10 +16,10 @@ def main() -> None:
 
 
 def run_broker(arguments: list[str]) -> int:
-    """The exit code of a broker that ran in this process until it was told to stop.
+    """Run a broker in this process until it is stopped. Returns its exit code.
 
-    Nothing of typer, rich or librdkafka is imported on this way: the broker is to be ready in a blink, and
-    its process is not to carry them.
+    typer, rich and librdkafka are not imported here, so that the broker starts fast and its process stays
+    small.
     """
     from headrace.broker.__main__ import main as broker_main
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 UNBOUNDED: Final = 100_000
-"""The width of a table that no terminal limits: whoever reads the pipe wants whole names."""
+"""The width of a table that is written to a pipe: names are not truncated there."""
 
 
 def print_json(value: Any, *, default: Callable[[Any], Any] | None = None) -> None:
@@ -51,18 +51,21 @@ def print_line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Say something beside the result, on standard error."""
+    """Print a remark on standard error, where it does not mix with the result."""
     typer.echo(printable(text), err=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on if `--yes` was given or the user agrees; otherwise the command ends, with nothing done."""
+    """Ask the user to confirm, unless `--yes` was given; a refusal ends the command."""
     if yes:
         return
     if not sys.stdin.isatty():
         from headrace.errors import Misuse
 
-        raise Misuse(f"there is nobody here to answer: {question}\nIf yes, repeat the command with --yes.")
+        raise Misuse(
+            f"standard input is not a terminal, so this cannot be confirmed: {question}\n"
+            "To confirm, repeat the command with --yes."
+        )
     # Not typer.confirm: it leaves a space on standard output, where only results belong.
     typer.echo(printable(f"{question} [y/N]: "), nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -130,7 +133,7 @@ EVERY_S: Final = 0.1
 class Progress:
     """Counts records, and shows the count from the second second on, if standard error is a terminal.
 
-    `total` is how much there is to do, in whatever unit `advance` is told of; without it there is no bar.
+    `total` is the amount of work in the unit of `advance`; without it there is no bar.
     """
 
     def __init__(self, verb: str, *, total: int | None, wanted: bool = True) -> None:

@@ -60,11 +60,11 @@ class RecordSender:
 
     @property
     def acknowledged(self) -> int:
-        """How many records the broker has, once `finish` has returned."""
+        """The number of acknowledged records, once `finish` has returned."""
         return self._sent - self._failed
 
     def send(self, line: int, record: InputRecord) -> None:
-        """Hand over the record of a line; this waits while too many are under way."""
+        """Send the record of a line; blocks while too many records are in flight."""
         self._sent += 1
         try:
             while not self._enqueue(line, record):

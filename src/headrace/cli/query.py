@@ -63,13 +63,13 @@ def query(
     shown = rows.slice(0, limit)
     _print(shown, as_json=as_json)
     if rows.num_rows > limit:
-        note(f"These are the first {limit} rows; --limit says how many are printed.")
+        note(f"Only the first {limit} rows are shown; raise --limit to see more.")
     started_s = time.monotonic() - started_at - asked_s
     note(f"{_rows_text(shown.num_rows)} in {asked_s:.1f} s, after {started_s:.1f} s to start Spark")
 
 
 class _Names:
-    """What the names in a query can mean."""
+    """Resolves the names in a query to views and topics."""
 
     def __init__(self, session: Session, schemas: Mapping[str, str]) -> None:
         from headrace.feeds.catalog import read_views

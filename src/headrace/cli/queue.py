@@ -45,7 +45,7 @@ def list_(as_json: options.Json = False, broker: options.Broker = None) -> None:
     if as_json:
         print_json(found)
     elif not found:
-        note('there are no queues yet: `for message in queue("orders", group="mailer")` makes one')
+        note('there are no queues; `for message in queue("orders", group="mailer")` creates one')
     else:
         print_table(
             ["group", "topic", "state", "members", "left", "dead"],

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headrace.client.share_groups import ShareProgress
 
 REDRIVE_GROUP: Final = "headrace-redrive"
-"""The group that remembers how far dead letters have gone back to their queue."""
+"""The consumer group whose offsets say which dead letters were redriven."""
 
 
 class UnknownQueue(RequestFailed):
@@ -94,7 +94,7 @@ class QueueDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One message that was given up."""
+    """A message in the dead-letter topic of a queue."""
 
     offset: int
     key: str | None
@@ -155,7 +155,7 @@ def describe_queue(session: Session, group: str) -> QueueDescription:
 
 
 def read_progress(session: Session, group: str) -> list[ShareProgress]:
-    """How far a group is; one that is not there is an error."""
+    """The progress of a share group; raises `UnknownQueue` if there is none."""
     try:
         return share_progress(session.cluster, group)
     except RequestRefused as refusal:
@@ -173,7 +173,7 @@ def topics_of(progress: list[ShareProgress]) -> list[str]:
 
 
 def choose_topic(session: Session, group: str, topic: str | None) -> str:
-    """The topic that is meant: the one named, or the only one of the group."""
+    """The topic: the one that was named, or the only one of the group."""
     topics = topics_of(read_progress(session, group))
     if topic is None and len(topics) == 1:
         return topics[0]
@@ -181,12 +181,12 @@ def choose_topic(session: Session, group: str, topic: str | None) -> str:
         return topic
     names = ", ".join(topics) or "nothing yet"
     if topic is None:
-        raise Misuse(f"share group {group!r} reads {names}: say with --topic which one is meant.")
+        raise Misuse(f"share group {group!r} reads {names}: choose one with --topic.")
     raise UnknownQueue(f"share group {group!r} does not read {topic!r}; it reads {names}.")
 
 
 def dead_letter_range(session: Session, topic: str, group: str) -> OffsetRange:
-    """The offsets of a queue's dead letters that have not gone back; none when there is no such topic."""
+    """The offsets of dead letters that were not redriven; empty if there is no dead-letter topic."""
     name = dead_letter_topic(topic, group)
     if name not in session.cluster.topics([name]):
         return OffsetRange(start=0, end=0)
@@ -244,14 +244,14 @@ def _text(data: bytes | str | None) -> str | None:
 
 
 DROPPED: Final = NAMES | {DELAY_MS, DELIVER_AT, ONLY_GROUP}
-"""Headers that a letter does not take back: it has waited long enough, and begins anew."""
+"""Headers that a redriven message does not keep, so that it is delivered at once, as a new one."""
 
 
 def redrive(session: Session, topic: str, group: str, count: int | None) -> Iterator[int]:
-    """Move dead letters back, batch by batch; gives how many were moved in each.
+    """Move dead letters back to their queue. Yields the number of moved messages per batch.
 
-    A letter goes to the partition that it came from, and to this group alone: other share groups of the topic
-    pass it over. Then it is deleted from the dead letters.
+    A message goes to its original partition, for this share group only: other groups of the topic skip it.
+    Then it is deleted from the dead-letter topic.
     """
     from confluent_kafka import Producer
 
@@ -279,7 +279,7 @@ def _move(session: Session, producer: Producer, topic: str, group: str, batch: l
             partition=int(origin) if origin else -1,
             headers=[*headers, (ONLY_GROUP, group.encode())],
         )
-    # A consumer that reads nothing: it only stands for the group in whose name the offsets are kept.
+    # It reads nothing: its group metadata is needed to commit offsets in the transaction.
     keeper = Consumer(session.client_config(group_id=REDRIVE_GROUP))
     try:
         reached = TopicPartition(dead_letter_topic(topic, group), 0, _next(batch))

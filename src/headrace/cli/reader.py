@@ -24,9 +24,9 @@ NO_GROUP: Final = "headrace-consume"
 class TopicReader:
     """Records of one topic, in the order of each partition.
 
-    `until` gives, for each partition, the offset before which to stop; without it reading goes on for ever.
-    In a group, a batch counts as read when the next one is asked for, and what was read is committed every
-    second and at the end: a crash may show some records again, and hides none.
+    `until` is the end offset (exclusive) of each partition; without it the reader never ends.
+    In a group, a batch counts as read when the next one is requested. Offsets are committed every second and
+    at the end: at-least-once.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TopicReader:
         self._consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def batches(self, count: int | None = None) -> Iterator[list[Message]]:
-        """Batches of records, at most `count` records in all; the end is reached when `until` is."""
+        """Batches of records, at most `count` records in total, up to `until`."""
         left = count
         while left != 0 and not self._is_finished():
             messages = self._consumer.consume(BATCH if left is None else min(BATCH, left), POLL_S)
@@ -75,7 +75,7 @@ class TopicReader:
                 left = None if left is None else left - len(records)
 
     def close(self) -> None:
-        """Commit what was read, leave the group, and hang up."""
+        """Commit, leave the group, and close the connections."""
         self._consumer.close()
 
     def _records_in(self, messages: list[Message]) -> list[Message]:

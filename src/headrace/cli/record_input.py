@@ -23,7 +23,7 @@ FIELDS: Final = frozenset(
     {"value", "value_base64", "key", "key_base64", "headers", "headers_base64", "partition", "timestamp"}
 )
 IGNORED_FIELDS: Final = frozenset({"topic", "offset"})
-"""What `consume --json` prints and a new record gets anew."""
+"""Fields that `consume --json` prints and the broker assigns to new records."""
 ALL_FIELDS: Final = FIELDS | IGNORED_FIELDS
 
 
@@ -60,7 +60,7 @@ def plain_lines(
 
 
 def json_lines(*, headers: Headers, partition: int) -> Callable[[bytes], InputRecord]:
-    """A reader of lines that are JSON objects; what is given here holds where a line says nothing else."""
+    """A reader of lines that are JSON objects; the arguments are the defaults of a line's fields."""
 
     def read(line: bytes) -> InputRecord:
         fields = _object(line)

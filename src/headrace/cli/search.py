@@ -44,7 +44,7 @@ def search(
         rows = [[round(hit.score, 3), *(_cell(hit.row.get(name)) for name in columns)] for hit in hits]
         print_table(["score", *columns], rows)
     if total > len(hits):
-        note(f"These are the best {len(hits)} of {total} rows; --limit says how many are printed.")
+        note(f"Only the best {len(hits)} of {total} rows are shown; raise --limit to see more.")
 
 
 def _cell(value: object) -> object:

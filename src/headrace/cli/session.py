@@ -46,8 +46,8 @@ PATIENCE_S: Final = 5.0
 LOST: Final = -156
 """What librdkafka says when it has lost its connection and knows no leader (its error for "no entry")."""
 PASSING: Final = frozenset({5, 6, 14, 15, 16, LOST})
-"""Errors that pass by themselves: no leader yet, another leader; a coordinator that loads, is not there yet,
-or has moved; a lost connection."""
+"""Retriable errors: no leader, another leader; a coordinator that is loading, unavailable or has moved;
+a lost connection."""
 
 
 class Session:
@@ -62,7 +62,7 @@ class Session:
     def client_config(self, **more: Any) -> dict[str, Any]:
         """The configuration of a librdkafka client; underscores in names stand for dots."""
         settings = {name.replace("_", "."): value for name, value in more.items()}
-        # librdkafka would write to standard error by itself; what matters comes back to us as an error.
+        # librdkafka would log to standard error; relevant errors are raised.
         silent = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
         return {
             "bootstrap.servers": str(self.address),
@@ -93,7 +93,7 @@ class Session:
     def ask(self, question: Callable[[], Answer], act: str) -> Answer:
         """What `question` returns, or an error that says that the broker did not `act`, and why.
 
-        A refusal that passes by itself, such as that of a coordinator which is still loading, is waited out.
+        Retriable errors, such as that of a coordinator which is still loading, are retried.
         """
         for _ in attempts(min(self.timeout_s, PATIENCE_S)):
             try:
@@ -136,7 +136,7 @@ class Session:
         return RequestFailed(f"the broker did not {act}: {error.str()} ({error.name()})", code=error.code())
 
     def unreachable(self, reason: str) -> BrokerUnreachable:
-        """The error of a broker that does not answer, with the address, its origin, and the ways out."""
+        """The error of a broker that does not answer, with the address, its origin, and what to do."""
         return BrokerUnreachable(
             f"the broker at {self.address} ({self.address.origin}) is not reachable: {reason}.\n"
             "Start one with `headrace broker`, or name another with --broker HOST:PORT or HEADRACE_BROKER."
@@ -145,7 +145,7 @@ class Session:
     def probe(self) -> None:
         """Return when one of the addresses accepts a connection; fail at once when none does.
 
-        librdkafka would go on trying for the whole timeout, and then could not say why.
+        librdkafka would retry for the whole timeout, and would not give the reason.
         """
         reason = ""
         for address in self.address.addresses:
@@ -158,7 +158,7 @@ class Session:
         raise self.unreachable(reason)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._cluster is not None:
             self._cluster.close()
 

@@ -25,7 +25,7 @@ INTERRUPTED: Final = 130
 
 
 class RequestFailed(HeadraceError):
-    """The broker was asked, and it did not do it."""
+    """The broker rejected a request."""
 
     def __init__(self, message: str, *, code: int = 0) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class RequestFailed(HeadraceError):
 
 
 class CommandGroup(TyperGroup):
-    """The commands of `headrace`: errors that we foresaw end in an explanation, never in a traceback."""
+    """The commands of `headrace`: expected errors end in a message, never in a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named on the command line."""
@@ -44,7 +44,7 @@ class CommandGroup(TyperGroup):
 
 @contextlib.contextmanager
 def errors_explained() -> Iterator[None]:
-    """Turn errors that we foresaw into a message and an exit code."""
+    """Turn expected errors into a message and an exit code."""
     try:
         yield
     except HeadraceError as error:
@@ -59,7 +59,7 @@ def errors_explained() -> Iterator[None]:
 
 
 def discard_standard_output() -> None:
-    """Throw away what standard output still holds, because nobody can take it.
+    """Discard what standard output still buffers.
 
     The reader of the pipe has left (`| head`), or the disk is full. Python would flush once more when it
     ends, and complain; this gives it somewhere else to flush to.

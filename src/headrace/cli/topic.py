@@ -180,7 +180,7 @@ def list_(
     if as_json:
         print_json(found)
     elif not found:
-        note("there are no topics yet: `headrace topic create NAME` makes one")
+        note("there are no topics; `headrace topic create NAME` creates one")
     else:
         rows = [(listing.topic, listing.partitions, listing.replicas) for listing in found]
         print_table(["topic", "partitions", "replicas"], rows)

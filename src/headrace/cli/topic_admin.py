@@ -77,7 +77,7 @@ def list_topics(session: Session) -> list[TopicListing]:
 
 
 def find_partitions(session: Session, topic: str) -> list[PartitionReplicas]:
-    """The partitions of a topic. One that does not exist is an error, and does not come to be by asking."""
+    """The partitions of a topic. Raises `UnknownTopic` if it does not exist, and does not create it."""
     # Asking for all topics and not for this one: a broker may create a topic that is asked for by name.
     found = _metadata(session)
     if topic not in found:

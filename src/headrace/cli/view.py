@@ -80,15 +80,17 @@ def changes(
 ) -> None:
     """Print the rows of a view, and with --follow every change to it from then on.
 
-    With --http the changes of this view, or of all, are served under /changes/VIEW to browsers (EventSource)
-    and whoever else speaks HTTP. Nobody is asked for a password: only this machine is served unless --remote
-    is given.
+    With --http, the changes of this view, or of all views, are served at /changes/VIEW to browsers
+    (EventSource) and other HTTP clients. There is no authentication: only clients on this machine are served
+    unless --remote is given.
 
     Example: headrace changes revenue --follow
     """
     if http is not None:
         if follow or since or as_json:
-            raise Misuse("--http serves clients that say themselves from where on: leave the others out.")
+            raise Misuse(
+                "--http cannot be combined with --follow, --since or --json: clients choose their position."
+            )
         _serve(http, view, broker, remote=remote, origins=tuple(origin or ()))
     elif view is None:
         raise Misuse("name a view, such as `headrace changes revenue`; `headrace view list` shows them.")
@@ -136,8 +138,8 @@ def _serve(
     host, port = _read_address(where)
     if not is_loopback(host) and not remote:
         raise Misuse(
-            f"{host} can be reached by other machines, and whoever reaches it reads every view: say --remote "
-            "if that is meant, or leave the host out."
+            f"{host} can be reached by other machines, and there is no authentication: add --remote "
+            "to allow it, or leave out the host."
         )
     with connect(broker) as session:
         _check_view(session, view)

@@ -99,7 +99,7 @@ def descendants(ancestor: int) -> list[int]:
     """The processes that a process has started, those that these have started, and so on."""
     parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # one that has ended meanwhile
+        with suppress(OSError):  # it has ended
             # Behind the name, which may have blanks in it: state, parent, and more.
             parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
     found, latest = list[int](), {ancestor}

@@ -1,7 +1,7 @@
-"""The check of the demo: what was done in the simulator, and what has come of it, side by side.
+"""The checks of the demo: they compare what the simulator did with the results.
 
-It can be asked at any time. While the shop is open some things are under way; in the end all must be there,
-once. What is wrong is wrong at any time: doubled, or not what it should be.
+They can run at any time. While orders come in, some results are missing; at the end each must be there
+exactly once. A duplicate or a wrong row is an error at any time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LAST: Final = "next-day"
 """The order that only lets time pass."""
 WINDOWS: Final = 5
-"""In how many windows a click is: five minutes, every minute."""
+"""Windows per click: five minutes, every minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

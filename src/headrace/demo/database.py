@@ -1,7 +1,6 @@
-"""The database of the demo's shop, in a real PostgreSQL: what is changed in it, and what it says in the end.
+"""The database of the demo's shop in PostgreSQL.
 
-A database that is killed is waited for, and what was under way is done again; it is written so that twice is
-once.
+A killed database is waited for, and the interrupted statement is repeated; all statements are idempotent.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Order:
 
 
 class ShopDatabase:
-    """One connection to the database of the shop, made anew when it is lost."""
+    """A connection to the database of the shop, which is reopened when it is lost."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -124,7 +123,7 @@ class ShopDatabase:
         return self._until_done(fetch)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
     def _until_done(self, act: Callable[[], T]) -> T:
@@ -140,6 +139,6 @@ class ShopDatabase:
 
 
 def address_of(customer: int) -> str:
-    """The address of a customer's mails; one of them has moved away and told nobody."""
+    """The e-mail address of a customer; that of one customer does not exist."""
     name = CUSTOMERS[customer - 1]
     return f"{REFUSED if name == UNREACHABLE else name.lower()}@shop.example"

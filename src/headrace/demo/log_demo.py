@@ -54,7 +54,7 @@ class OrderProducer(threading.Thread):
         )
 
     def run(self) -> None:
-        """Order until the shop closes, then wait for every acknowledgement."""
+        """Produce orders until `close`, then wait for all acknowledgments."""
         begin = time.monotonic()
         number = 0
         while not self._closing.is_set():
@@ -77,7 +77,7 @@ class OrderProducer(threading.Thread):
             self.refused += 1
 
     def close(self) -> None:
-        """Take no more orders; returns when the last one is acknowledged."""
+        """Stop producing; returns when the last order is acknowledged."""
         self._closing.set()
         self.join()
 

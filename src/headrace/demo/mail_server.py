@@ -76,7 +76,7 @@ class _Session(socketserver.StreamRequestHandler):
     def _answer(self, command: str) -> None:
         verb = command.partition(" ")[0]
         if verb == "DATA":
-            self._say("354 go on")
+            self._say("354 start mail input")
             self.server.mailbox.keep(self._read_mail())
             self._say("250 kept")
         elif verb == "RCPT" and f"<{REFUSED.upper()}" in command:

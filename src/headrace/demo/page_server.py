@@ -1,4 +1,4 @@
-"""The state of the whole as the page is told it: one document, made whenever it is asked for."""
+"""The web page of the demo: its files, its state as server-sent events, and the change feeds of its views."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class ShopDisplay(DemoDisplay):
 
 
 def check_table(results: Sequence[CheckResult]) -> RenderableType:
-    """The check as a table: what is there of what has to be, and what is wrong, which is nothing."""
+    """The checks as a table: expected, found and wrong results."""
     picture = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     picture.add_column("check", no_wrap=True)
     for heading in ("happened", "came out", "wrong"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddedBroker:
-    """A broker that runs beside the caller; any Kafka client in any process can use it at `bootstrap`."""
+    """A broker in a thread of this process; Kafka clients of any process can connect to `bootstrap`."""
 
     def __init__(self, config: BrokerConfig) -> None:
         # Here and not above: every pytest run of a project that has Headrace installed loads this module.
@@ -75,7 +75,7 @@ class EmbeddedBroker:
 
 @contextmanager
 def broker(**settings: Any) -> Iterator[EmbeddedBroker]:
-    """A private broker in a temporary folder on a free port, gone when the block ends.
+    """A private broker in a temporary folder on a free port, removed when the block ends.
 
     `settings` are those of `headrace.broker.config.BrokerConfig`, for example `default_partitions=3`.
     """

@@ -39,17 +39,17 @@ TOPIC_STEPS: Final = ("begun", "computed", "written", "marked", "committed")
 """The steps of a micro-batch of a job that writes to topics only."""
 STEPS: Final = ("begun", "collected", "delivered", *TOPIC_STEPS[1:])
 """The steps of a micro-batch after which a job can be made to crash. The rows are `collected` and then
-`delivered` where they go to targets besides topics."""
+`delivered` if the job writes to sinks other than topics."""
 TURN_MS: Final = 200
 DELIVERY_S: Final = 30.0
 
 Part = Mapping[str, "Sequence[Any]"]
 """Rows by topic. A row is a dict, written as JSON; bytes, text or None are written as they are; a pair is a
-key and such a row, and a third part beside them is the time of the record."""
+key and such a row, and an optional third element is the timestamp of the record."""
 
 
 class Crash(Fenced):
-    """A crash on purpose. The fenced leave their transaction as it is, and so does a process that dies."""
+    """A deliberate crash. Like a fenced or killed process, it leaves its transaction open."""
 
 
 class Rows(list[dict[str, Any]]):
@@ -88,20 +88,20 @@ def run(
     one thing: a time more than a day (`max_ahead`) after that of its record, which is now unless the row
     names another, is a dead letter. After the last batch Spark closes what the watermark lets it close.
 
-    `crash=("written", 1)` ends the job hard after that step of that batch, starts it again, and goes on: the
+    `crash=("written", 1)` crashes the job after that step of that batch and restarts it: the
     rows have to be the same. Without `spark` the session of this process is used, or made.
     """
     _check_crash(crash)
     parts = _split(inputs, batches) if isinstance(inputs, Mapping) else list(inputs)
     with ExitStack() as stack:
-        bench = _Bench(stack, job, crash, spark)
+        test_run = _TestRun(stack, job, crash, spark)
         for part in parts:
-            bench.write(part)
-            bench.process()
-        return bench.results()
+            test_run.write(part)
+            test_run.process()
+        return test_run.results()
 
 
-class _Bench:
+class _TestRun:
     """A broker, a session and a folder for one run of a job."""
 
     def __init__(
@@ -133,7 +133,7 @@ class _Bench:
         from confluent_kafka import Producer
 
         topics = {*part, *(topic.name for topic in self._job.into.topics)}
-        # The first time, the job's function is called to find out what it reads besides.
+        # The first time, the job's function is called to find the other topics that it reads.
         self._provide(topics if self._provided else topics | {*self._newest.inputs()})
         producer = Producer({"bootstrap.servers": self._workplace.bootstrap})
         for topic, rows in part.items():
@@ -155,7 +155,7 @@ class _Bench:
         self._provided |= fresh
 
     def process(self) -> None:
-        """Run the job over what is there; over a crash, if one is due."""
+        """Run the job over the available records, with the crash if one is due."""
         job_run = self._run()
         try:
             self._finish(job_run)
@@ -248,7 +248,7 @@ def _check_crash(crash: tuple[str, int] | None) -> None:
 
 
 def _split(inputs: Part, batches: int) -> list[Part]:
-    """The inputs in so many parts; each topic's rows stay in order.
+    """The inputs in `batches` parts; the order within each topic is kept.
 
     >>> _split({"t": [1, 2, 3]}, 2)
     [{'t': [1]}, {'t': [2, 3]}]

@@ -167,11 +167,11 @@ class PostgresServer:
         while subprocess.run(ready, check=False, **_as_unprivileged()).returncode:
             if not self.is_running or time.monotonic() > deadline:
                 log = (self._data.parent / "postgres.log").read_text(errors="replace")
-                raise ServerDidNotStart(f"PostgreSQL did not start; its last words: {log[-1000:]}")
+                raise ServerDidNotStart(f"PostgreSQL did not start; the end of its log: {log[-1000:]}")
             time.sleep(0.02)
 
     def _end(self, number: signal.Signals) -> None:
-        """Send PostgreSQL the signal for a way to end: by itself, for `pg_ctl` may not reach the folder."""
+        """Stop PostgreSQL with a signal; `pg_ctl` may have no access to the folder."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait()
@@ -218,14 +218,14 @@ def _children(parent: int) -> list[int]:
     """The processes that a process has started, each of which PostgreSQL gives a group of its own."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # one that has ended meanwhile
+        with suppress(OSError):  # it has ended
             if int(_status(file)[1]) == parent:
                 found.append(int(file.parent.name))
     return found
 
 
 def _kill_all(processes: list[int]) -> None:
-    """Return when they have ended: a server does not start beside those that hold its shared memory."""
+    """Return when they have ended: a server does not start while they hold its shared memory."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

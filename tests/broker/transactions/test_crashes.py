@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.client.cluster import Cluster
 from headrace.client.errors import Fenced
 from headrace.client.partition import TopicPartition as Place
-from headrace.events.log_writer import Writer
+from headrace.events.log_writer import LogWriter
 from headrace.protocol.records import NewRecord
 from tests.broker.processes import BrokerProcess
 from tests.broker.transactions.crashing_broker import COMMAND
@@ -171,10 +171,10 @@ def test_a_takeover_fences_plain_batches_at_whatever_step_the_broker_crashes(
 ) -> None:
     places = [Place(name, partition) for partition in range(2)]
     with Cluster.of(kafka.address) as first, Cluster.of(kafka.address) as second:
-        old = Writer.open(first, name, places)
+        old = LogWriter.open(first, name, places)
         old.write({places[0]: [NewRecord(None, b"old", 0)]})
-        opened: list[Writer] = []
-        kafka.dies_at(step, lambda: opened.append(Writer.open(second, name, places)))
+        opened: list[LogWriter] = []
+        kafka.dies_at(step, lambda: opened.append(LogWriter.open(second, name, places)))
         for place in places:
             with pytest.raises(Fenced):
                 old.write({place: [NewRecord(None, b"fenced", 0)]})
@@ -186,10 +186,10 @@ def test_the_list_of_steps_of_a_takeover_is_complete(kafka: CrashingBroker, name
     """A broker that should crash one step after the last does not crash."""
     with Cluster.of(kafka.address) as cluster:
         places = [Place(name, partition) for partition in range(2)]
-        Writer.open(cluster, name, places)
+        LogWriter.open(cluster, name, places)
         at = Path(os.environ["CRASH_AT"])
         at.write_text("100")
-        Writer.open(cluster, name, places)
+        LogWriter.open(cluster, name, places)
         left = int(at.read_text())
         at.unlink()
         assert 100 - left == len(TAKEOVER)
