@@ -30,7 +30,8 @@ class Worker:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.append(line.split())
+            if line.endswith("\n"):  # a process that is killed may leave a part of a line
+                self.lines.append(line.split())
 
     def kill(self) -> None:
         self.process.kill()
