@@ -30,7 +30,7 @@ class Worker:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.endswith("\n"):  # a worker that is killed may leave a torn line
+            if line.endswith("\n"):  # a process that is killed may leave a part of a line
                 self.lines.append(line.split())
 
     def kill(self) -> None:

@@ -1,17 +1,22 @@
 """Failures of workers: back-off, exceptions, missing topics."""
 
+import gc
 import logging
+import socket
 import time
 from datetime import timedelta
 from itertools import islice
+from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka import Consumer
 
 from headrace import queue
-from headrace.client.errors import UnknownTopic
+from headrace.client.errors import RequestRefused, UnknownTopic
 from headrace.errors import Misuse
 from headrace.queues import Message
+from tests.broker.processes import wait_until
 from tests.queues.conftest import NewQueue, Send
 
 IDLE_S = 0.7
@@ -174,3 +179,31 @@ def test_invalid_arguments_are_rejected() -> None:
         queue("t", group="g", on_error="ignore")  # type: ignore[arg-type]  # rejected
     with pytest.raises(Misuse, match="backoff_s"):
         queue("t", group="g", backoff_s=-1)
+
+
+@pytest.mark.parametrize("refused", [{"settings": {"share.no.such.setting": "1"}}, {"group": "readers"}])
+def test_a_queue_that_is_refused_leaves_no_connection_open(
+    address: str, new_queue: NewQueue, refused: dict[str, Any]
+) -> None:
+    topic = new_queue()
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "readers"})
+    consumer.subscribe([topic])
+    wait_until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the consumer group")
+    with pytest.raises(RequestRefused):
+        list(queue(topic, broker=address, **{"group": "workers"} | refused))
+    assert open_connections(address) == []
+    consumer.close()
+
+
+def open_connections(address: str) -> list[socket.socket]:
+    """The open sockets of Python clients of a broker."""
+    sockets = [each for each in gc.get_objects() if isinstance(each, socket.socket) and each.fileno() >= 0]
+    port = int(address.rpartition(":")[2])
+    return [each for each in sockets if each.family is socket.AF_INET and port_of_peer(each) == port]
+
+
+def port_of_peer(connection: socket.socket) -> int | None:
+    try:
+        return int(connection.getpeername()[1])
+    except OSError:  # a socket that listens
+        return None

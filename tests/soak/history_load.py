@@ -181,7 +181,10 @@ class Reader(Client):
             record_polls(self.history, self.name, consumer.consume(500, 0.1))
             if self.random.random() < 0.01:
                 positions = consumer.position([TopicPartition(EVENTS, n) for n in range(PARTITIONS)])
-                self._seek(consumer, [max(0, position.offset - 100) for position in positions])
+                if all(
+                    position.offset >= 0 for position in positions
+                ):  # negative: nothing polled since the seek
+                    self._seek(consumer, [max(0, position.offset - 100) for position in positions])
         consumer.close()
 
     def _seek(self, consumer: Consumer, offsets: list[int]) -> None:

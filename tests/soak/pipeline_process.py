@@ -7,6 +7,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from tests.broker.processes import wait_until
+
+START_SECONDS = 600.0
+"""How long Spark may take to start all jobs, also on a busy machine."""
+
 
 class PipelineProcess:
     """`headrace run` in a folder, again and again; all its lives write into one log."""
@@ -15,12 +20,24 @@ class PipelineProcess:
         self._folder = folder
         self._environment = {**os.environ, **environment}
         self._log = folder / "run.log"
+        self._started_at = 0
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "pipeline.py").write_text(pipeline)
 
     def start(self) -> None:
-        """A new life."""
+        """Start `headrace run`."""
+        self._log.touch()
+        self._started_at = self._log.stat().st_size
         self._process = self._begin("run", "pipeline.py")
+
+    def wait_until_running(self, *jobs: str) -> None:
+        """Return when all these jobs have started since the last `start`."""
+
+        def are_running() -> bool:
+            log = self._log.read_bytes()[self._started_at :].decode(errors="replace")
+            return all(f"job {job} runs" in log for job in jobs)
+
+        wait_until(are_running, f"the jobs {', '.join(jobs)}", START_SECONDS)
 
     def ensure_running(self) -> None:
         """Start it again if it has ended: `headrace run` gives up when it finds no broker at its start."""

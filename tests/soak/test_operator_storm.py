@@ -28,6 +28,7 @@ CITIES: Final = 5
 KILLS: Final = 7
 REBUILT_AT: Final = 3
 TABLES: Final = ("users", "cities")
+JOBS: Final = ("slid", "visits", "answered", "named", "homes")
 BEGINNING: Final = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=2)
 """Some hours ago: what is older than a week is taken away by retention."""
 BEFORE: Final = BEGINNING - timedelta(days=1)
@@ -148,7 +149,8 @@ def test_operators_with_state_give_each_row_once_though_their_jobs_are_killed(
         pipeline = PipelineProcess(tmp_path, PIPELINE, HEADRACE_BROKER=kafka.address)
         pipeline.start()
         for number in range(KILLS):
-            time.sleep(chance.uniform(14, 30))
+            pipeline.wait_until_running(*JOBS)
+            time.sleep(chance.uniform(0, 20))
             pipeline.kill()
             if number == REBUILT_AT:
                 pipeline.command("job", "reset", "homes", "--to", "start", "--beside", "--yes")

@@ -70,7 +70,8 @@ def test_every_row_arrives_once_though_job_and_database_are_killed(
         writer.start()
         pipeline.start()
         for _ in range(KILLS):
-            time.sleep(chance.uniform(12, 25))
+            pipeline.wait_until_running("copied", "summed")
+            time.sleep(chance.uniform(0, 15))
             if chance.random() < 0.5:
                 pipeline.kill()
                 pipeline.start()

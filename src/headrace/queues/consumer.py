@@ -54,8 +54,12 @@ class ShareConsumer:
     def __init__(self, queue: Queue, bootstrap: str) -> None:
         self._queue = queue
         self._cluster = Cluster.of(bootstrap)
-        self._prepare()
-        self._membership = ShareGroupMembership(bootstrap, queue.group, queue.topics)
+        try:
+            self._prepare()
+            self._membership = ShareGroupMembership(bootstrap, queue.group, queue.topics)
+        except BaseException:
+            self._cluster.close()
+            raise
         self._sessions: dict[Address, BrokerShareSession] = {}
         self._topics: dict[UUID, TopicLeaders] = {}
         self._is_stale = True

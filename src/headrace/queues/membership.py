@@ -47,12 +47,16 @@ class ShareGroupMembership:
         self._epoch = JOIN_EPOCH
         self._interval_s = 5.0
         self._stop = threading.Event()
-        persist(
-            self._heartbeat,
-            within_s=JOIN_TIMEOUT_S,
-            passing=PASSING,
-            between=lambda _: self._cluster.refresh(),
-        )
+        try:
+            persist(
+                self._heartbeat,
+                within_s=JOIN_TIMEOUT_S,
+                passing=PASSING,
+                between=lambda _: self._cluster.refresh(),
+            )
+        except BaseException:
+            self._cluster.close()
+            raise
         self._thread = threading.Thread(target=self._run, name=f"queue-{group}", daemon=True)
         self._thread.start()
 
