@@ -26,5 +26,5 @@ def test_the_e_mail_of_a_batch_is_sent_once_though_the_job_dies_before_its_check
     (letter,) = rows.dead
     assert (letter["target"], letter["reason"]) == (
         "email {customer}",
-        "'nobody' is no address of a mailbox",
+        "'nobody' is not an e-mail address",
     )

@@ -290,7 +290,7 @@ def build(spark: SparkSession, job: Job) -> Rows:
     [
         ({"as_of": "now"}, "as_of='now'"),
         ({"how": "full"}, "a stream joins a table as left or inner"),
-        ({"wait": "soon"}, "wait is 'soon'"),
+        ({"delay": "soon"}, "delay is 'soon'"),
     ],
 )
 def test_options_that_are_not_known_are_refused(
@@ -319,7 +319,7 @@ def test_what_cannot_be_joined_is_explained(app: App, spark: SparkSession) -> No
         job = app.job(into=app.topic("out"), name=f"job{number}")(attempt)
         with pytest.raises(Misuse, match=reason):
             build(spark, job)
-    with pytest.raises(Misuse, match="keep of the table of 'users' is 'for ever'"):
+    with pytest.raises(Misuse, match="history_retention of the table of 'users' is 'for ever'"):
         app.table("users", "id long", key="id", history_retention="for ever")
 
 

@@ -25,14 +25,8 @@ from kio.static.primitive import i8
 
 from headrace.client.address import Address, read_addresses
 from headrace.client.connection import Connection
-from headrace.client.errors import (
-    IN_PLACE,
-    MOVED,
-    PASSING,
-    BrokerUnreachable,
-    RequestRefused,
-    UnknownPartition,
-)
+from headrace.client.error_codes import COORDINATOR_RETRIABLE, LEADER_CHANGED, RETRIABLE_IN_PLACE
+from headrace.client.errors import BrokerUnreachable, RequestRefused, UnknownPartition
 from headrace.client.partition import TopicPartition
 from headrace.client.retry import LONGEST_PAUSE_S, Result, attempts, persist
 
@@ -125,13 +119,13 @@ class Cluster:
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
         """The topics of these names, or all of them; one that does not exist is absent."""
         wanted = None if names is None else tuple(names)
-        response = self.persist(partial(self._describe, wanted), MOVED)
+        response = self.persist(partial(self._describe, wanted), LEADER_CHANGED)
         found = (_describe(topic) for topic in response.topics if topic.error_code is ErrorCode.none)
         return {topic.name: topic for topic in sorted(found, key=lambda topic: topic.name)}
 
     def leader(self, partition: TopicPartition) -> Connection:
         """A connection to the broker that leads `partition`; waits while it has no leader that answers."""
-        return self.persist(lambda: self.connection(self.leader_address(partition)), MOVED)
+        return self.persist(lambda: self.connection(self.leader_address(partition)), LEADER_CHANGED)
 
     def leader_address(self, partition: TopicPartition) -> Address:
         """Where the leader of `partition` is found; a partition that has none now is refused."""
@@ -160,7 +154,7 @@ class Cluster:
         """
 
         def look_again(fault: HeadraceError) -> None:
-            if not (isinstance(fault, RequestRefused) and fault.code in IN_PLACE):
+            if not (isinstance(fault, RequestRefused) and fault.code in RETRIABLE_IN_PLACE):
                 self.refresh()
 
         return persist(
@@ -249,7 +243,7 @@ class Cluster:
                 self._coordinators[kind, key] = self._find_coordinator(kind, key)
             return self.connection(self._coordinators[kind, key])
 
-        return self.persist(connect, PASSING)
+        return self.persist(connect, COORDINATOR_RETRIABLE)
 
     def _find_coordinator(self, kind: i8, key: str) -> Address:
         response = self.any().ask(FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.errors import MOVED, BrokerUnreachable, OffsetsGone, ReadStalled, RequestRefused
+from headrace.client.error_codes import LEADER_CHANGED
+from headrace.client.errors import BrokerUnreachable, OffsetsGone, ReadStalled, RequestRefused
 from headrace.client.fetch_messages import API_KEY, VERSION, Answer, measure_batches, pack_fetch, read_answer
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.retry import attempts
@@ -149,7 +150,7 @@ class PartitionReader:
         """Return when asking again may help; raise when it cannot."""
         if code is ErrorCode.offset_out_of_range:
             self._check_range(position)
-        elif code not in MOVED:
+        elif code not in LEADER_CHANGED:
             raise RequestRefused(f"read {self._partition} from offset {position}", code)
         self._cluster.refresh()
 

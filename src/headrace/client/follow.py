@@ -17,7 +17,8 @@ from kio.schema.fetch.v12.request import FetchPartition, FetchTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from headrace.client.errors import MOVED, OffsetsGone, RequestRefused
+from headrace.client.error_codes import LEADER_CHANGED
+from headrace.client.errors import OffsetsGone, RequestRefused
 from headrace.client.fetch_messages import measure_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition, by_topic
@@ -55,7 +56,7 @@ def fetch_batches(
 
     Leaders that move are waited for. `OffsetsGone` is raised for an offset that its partition does not hold.
     """
-    return cluster.persist(lambda: list(_fetch(cluster, positions, max_wait_ms)), MOVED)
+    return cluster.persist(lambda: list(_fetch(cluster, positions, max_wait_ms)), LEADER_CHANGED)
 
 
 def _fetch(

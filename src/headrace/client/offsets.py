@@ -15,7 +15,8 @@ from kio.schema.offset_fetch.v7.request import OffsetFetchRequestTopic
 from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from headrace.client.errors import MOVED, PASSING, RequestRefused
+from headrace.client.error_codes import COORDINATOR_RETRIABLE, LEADER_CHANGED
+from headrace.client.errors import RequestRefused
 from headrace.client.partition import TopicPartition, by_topic
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def list_offsets(
         for address, part in _by_leader(cluster, missing).items():
             found.update(_ask(cluster, address, part, read_committed=read_committed))
 
-    cluster.persist(ask_all, MOVED)
+    cluster.persist(ask_all, LEADER_CHANGED)
     return {partition: found[partition] for partition in wanted}
 
 
@@ -83,7 +84,7 @@ def _topic(name: str, times: list[tuple[int, int]]) -> ListOffsetsTopic:
     return ListOffsetsTopic(name=TopicName(name), partitions=tuple(partitions))
 
 
-UNDECIDED: Final = PASSING | {ErrorCode.unstable_offset_commit}
+UNDECIDED: Final = COORDINATOR_RETRIABLE | {ErrorCode.unstable_offset_commit}
 """A transaction that is about to end holds offsets of the group."""
 NO_OFFSET: Final = -1
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.errors import FENCED, UNWRITTEN, BrokerUnreachable, Fenced, RequestRefused
+from headrace.client.error_codes import FENCED, PRODUCE_RETRIABLE
+from headrace.client.errors import BrokerUnreachable, Fenced, RequestRefused
 from headrace.client.produce_messages import (
     ADDING_VERSION,
     API_KEY,
@@ -80,7 +81,7 @@ class BatchProducer:
         acks: int = -1,
         in_flight: int = 5,
         adding: bool = False,
-        passing: Collection[ErrorCode] = UNWRITTEN,
+        passing: Collection[ErrorCode] = PRODUCE_RETRIABLE,
     ) -> None:
         if acks not in (-1, 1):
             raise UnansweredWrites(
@@ -153,7 +154,7 @@ class BatchProducer:
             for partition, sending in sendings.items():
                 by_leader.setdefault(self._cluster.leader_address(partition), {})[partition] = sending
         except (BrokerUnreachable, RequestRefused) as fault:
-            if isinstance(fault, RequestRefused) and fault.code not in UNWRITTEN:
+            if isinstance(fault, RequestRefused) and fault.code not in PRODUCE_RETRIABLE:
                 raise
             self._fail(list(sendings.values()), fault)
             return

@@ -27,7 +27,8 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32
 
 from headrace.client.address import Address
-from headrace.client.errors import PASSING, RequestRefused
+from headrace.client.error_codes import COORDINATOR_RETRIABLE
+from headrace.client.errors import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -148,7 +149,7 @@ def describe_share_group(cluster: Cluster, group: str) -> DescribedGroup:
             raise RequestRefused(act, found.error_code, found.error_message)
         return found
 
-    return cluster.persist(ask, PASSING)
+    return cluster.persist(ask, COORDINATOR_RETRIABLE)
 
 
 def share_progress(cluster: Cluster, group: str) -> list[ShareProgress]:
@@ -170,7 +171,7 @@ def share_progress(cluster: Cluster, group: str) -> list[ShareProgress]:
             for part in topic.partitions
         ]
 
-    return cluster.persist(ask, PASSING)
+    return cluster.persist(ask, COORDINATOR_RETRIABLE)
 
 
 def group_settings(cluster: Cluster, group: str) -> dict[str, str]:

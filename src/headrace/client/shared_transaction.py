@@ -41,7 +41,8 @@ from kio.schema.txn_offset_commit.v3.request import (
 from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
-from headrace.client.errors import FENCED, MOVED, PASSING, Fenced, RequestRefused
+from headrace.client.error_codes import COORDINATOR_RETRIABLE, FENCED, LEADER_CHANGED
+from headrace.client.errors import Fenced, RequestRefused
 from headrace.client.partition import TopicPartition, by_topic
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def new_identity(cluster: Cluster) -> ProducerIdentity:
     def ask() -> ProducerIdentity:
         return init_producer(cluster.any(), None, NOBODY, timeout_ms=60_000)
 
-    return cluster.persist(ask, PASSING)
+    return cluster.persist(ask, COORDINATOR_RETRIABLE)
 
 
 def init_producer(
@@ -282,7 +283,9 @@ class SharedTransaction:
         )
 
     def _persist(self, act: Callable[[], Result]) -> Result:
-        return self._cluster.persist(act, PASSING | MOVED, longest_pause_s=LONGEST_PAUSE_S)
+        return self._cluster.persist(
+            act, COORDINATOR_RETRIABLE | LEADER_CHANGED, longest_pause_s=LONGEST_PAUSE_S
+        )
 
 
 def _positions(items: list[tuple[int, int]], metadata: str) -> tuple[TxnOffsetCommitRequestPartition, ...]:

@@ -19,7 +19,8 @@ from kio.schema.list_transactions.v0 import ListTransactionsRequest, ListTransac
 from kio.schema.types import TransactionalId
 from kio.static.primitive import i32Timedelta
 
-from headrace.client.errors import PASSING, RequestRefused
+from headrace.client.error_codes import COORDINATOR_RETRIABLE
+from headrace.client.errors import RequestRefused
 from headrace.client.retry import attempts
 from headrace.client.transaction_state import NOT_STARTED, DescribeTransactionsResponse, TransactionState
 from headrace.errors import HeadraceError
@@ -102,7 +103,7 @@ def _fence(coordinator: Connection, transaction: Transaction, within_s: float) -
     # The coordinator first aborts, and until then answers that a transaction is in the way.
     for _ in attempts(within_s):
         response = coordinator.ask(request, InitProducerIdResponse)
-        if response.error_code not in PASSING:
+        if response.error_code not in COORDINATOR_RETRIABLE:
             break
     if response.error_code is not ErrorCode.none:
         raise RequestRefused(f"abort {transaction.transactional_id!r}", response.error_code)
@@ -112,7 +113,7 @@ def _listed_by(connection: Connection) -> tuple[TransactionalId, ...]:
     request = ListTransactionsRequest(state_filters=(), producer_id_filters=())
     for _ in attempts(10.0):
         response = connection.ask(request, ListTransactionsResponse)
-        if response.error_code not in PASSING:
+        if response.error_code not in COORDINATOR_RETRIABLE:
             break
     if response.error_code is not ErrorCode.none:
         raise RequestRefused("list transactions", response.error_code)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.errors import UNWRITTEN
+from headrace.client.error_codes import PRODUCE_RETRIABLE
 from headrace.client.produce import BatchProducer
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.protocol.batch import SEQUENCE_LIMIT, TRANSACTIONAL
@@ -39,7 +39,7 @@ TRANSACTION_MS: Final = 15_000
 BATCH_BYTES: Final = 500_000
 BATCH_RECORDS: Final = 5_000
 PLAIN_WITHIN_S: Final = 3_600.0
-RETRIABLE: Final = UNWRITTEN | {ErrorCode.invalid_txn_state}
+RETRIABLE: Final = PRODUCE_RETRIABLE | {ErrorCode.invalid_txn_state}
 """After a transaction Apache Kafka accepts no plain batch until its markers are written."""
 LAST_PLAIN_EPOCH: Final = 32_000
 """The last epoch is 32,767; each successor uses two or three."""

@@ -17,7 +17,8 @@ from kio.schema.metadata.v12 import MetadataRequest, MetadataResponse
 from kio.schema.metadata.v12.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from headrace.client.errors import MOVED, OffsetsGone, RequestRefused, UnknownPartition
+from headrace.client.error_codes import LEADER_CHANGED
+from headrace.client.errors import OffsetsGone, RequestRefused, UnknownPartition
 from headrace.client.fetch import PartitionReader
 from headrace.client.follow import NO_END, fetch_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
@@ -80,7 +81,7 @@ class ViewLog:
 
     def topic_id(self) -> str:
         """The id of the topic; empty if the cluster has no topic ids."""
-        return self._cluster.persist(self._request_topic_id, MOVED)
+        return self._cluster.persist(self._request_topic_id, LEADER_CHANGED)
 
     def partitions(self) -> int:
         """The number of partitions."""

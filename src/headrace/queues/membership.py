@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import PASSING, BrokerUnreachable, RequestRefused
+from headrace.client.error_codes import COORDINATOR_RETRIABLE
+from headrace.client.errors import BrokerUnreachable, RequestRefused
 from headrace.client.retry import persist
 from headrace.client.share_groups import send_share_heartbeat
 
@@ -51,7 +52,7 @@ class ShareGroupMembership:
             persist(
                 self._heartbeat,
                 within_s=JOIN_TIMEOUT_S,
-                passing=PASSING,
+                passing=COORDINATOR_RETRIABLE,
                 between=lambda _: self._cluster.refresh(),
             )
         except BaseException:
@@ -82,7 +83,7 @@ class ShareGroupMembership:
                 self._cluster.refresh()
                 pause_s = RETRY_S
             except RequestRefused as refusal:
-                if refusal.code not in PASSING:
+                if refusal.code not in COORDINATOR_RETRIABLE:
                     self.fault = refusal
                     return
                 self._cluster.refresh()
