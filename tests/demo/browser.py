@@ -58,12 +58,12 @@ class Browser:
 
     def open(self, url: str) -> None:
         """Go to a page."""
-        self._ask("PageThread.navigate", url=url)
+        self._ask("Page.navigate", url=url)
 
     def open_when_there(self, url: str, *, within_s: float) -> None:
         """Go to a page whose server may not have started yet."""
         deadline = time.monotonic() + within_s
-        while "errorText" in self._ask("PageThread.navigate", url=url):
+        while "errorText" in self._ask("Page.navigate", url=url):
             assert time.monotonic() < deadline, f"{url} is not there after {within_s} s"
             time.sleep(0.2)
         self.wait("document.readyState === 'complete'")
@@ -84,7 +84,7 @@ class Browser:
 
     def picture(self) -> bytes:
         """The page as it is seen, as PNG."""
-        return base64.b64decode(self._ask("PageThread.captureScreenshot", format="png")["data"])
+        return base64.b64decode(self._ask("Page.captureScreenshot", format="png")["data"])
 
     def close(self) -> None:
         """End it."""
