@@ -1,1 +1,1 @@
-"""Benchmarks: Headrace beside the systems it is compared with, on the machine at hand."""
+"""Benchmarks of Headrace, compared with other systems on the same machine."""

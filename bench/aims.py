@@ -1,4 +1,4 @@
-"""Aims: figures that a benchmark must reach, judged against its readings."""
+"""Performance targets, evaluated against the readings of a run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """One row that `system` must bring to a limit, either absolute or as a ratio to `against`.
+    """A target for one row: `system` must reach a limit, absolute or as a ratio to `against`.
 
     Exactly one of `at_least` and `at_most` is set.
     """
@@ -33,7 +33,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How an aim fared: the figure that was compared, or None when it was not measured."""
+    """The result for a target: the measured figure, or None if it was not measured."""
 
     aim: Aim
     figure: float | None
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def judge(aim: Aim, readings: Readings) -> Verdict:
-    """The verdict on one aim."""
+    """Evaluate one target."""
     figure = _median(readings, aim, aim.system)
     if aim.against is not None and figure is not None:
         base = _median(readings, aim, aim.against)

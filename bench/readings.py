@@ -1,4 +1,4 @@
-"""What was measured: readings, each with its rounds, and the collection that reports ask."""
+"""Readings: the measured values of each round, and the collection for reports."""
 
 import math
 import statistics
@@ -41,7 +41,7 @@ class Readings:
         self._values: dict[tuple[str, str, str, str], list[float]] = {}
 
     def add(self, *, measure: str, cell: str, unit: str, system: str, value: float) -> None:
-        """Take one more round of a reading."""
+        """Add one round of a reading."""
         self._values.setdefault((measure, cell, unit, system), []).append(value)
 
     def find(self, measure: str, cell: str, unit: str, system: str) -> Reading | None:
@@ -59,7 +59,7 @@ class Readings:
             yield measure, [(cell, unit) for named, cell, unit in rows if named == measure]
 
     def with_others(self, others: Iterable[Mapping[str, Any]]) -> "Readings":
-        """These, and those of `others`, as `as_json` gives them, that are not among them."""
+        """These readings, and those of `others` (from `as_json`) that were not measured again."""
         both = Readings()
         for other in others:
             key = (other["measure"], other["cell"], other["unit"], other["system"])
@@ -84,7 +84,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def round_to(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
-    """The value with so many significant digits: more would claim what was not measured."""
+    """The value with this number of significant digits."""
     if not value:
         return 0.0
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))

@@ -1,4 +1,4 @@
-"""Topics of a run: made and deleted."""
+"""Creates and deletes the topics of a run."""
 
 import uuid
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def new_topic(
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
-    """Make room."""
+    """Delete a topic."""
     admin = _admin(bootstrap)
     admin.delete_topics([name])[name].result(TIMEOUT_SECONDS)
 

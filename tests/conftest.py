@@ -16,10 +16,13 @@ from xdist.remote import Producer
 from headrace.testing.postgres import PostgresServer
 from tests.scheduling import SparkTogether, uses_session
 from tests.soak.summary import summary_lines
+from tests.warm_start import warm_start
 from tools.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tools.secured_kafka import SecuredKafka
 
 # The suite tries the same examples each time, so that a red run can be seen again. Others are looked for with
 # --hypothesis-profile=random, as `make soak` does. None has to be fast: how long an example takes says more
@@ -59,6 +62,8 @@ def _calm_java() -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTogether:
+    _calm_java()
+    warm_start()  # meanwhile the workers collect the tests
     return SparkTogether(config, log)
 
 
@@ -96,12 +101,44 @@ def apache_kafka() -> Iterator[str]:
         yield kafka.bootstrap
 
 
+@pytest.fixture(scope="session")
+def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SecuredKafka"]:
+    """An Apache Kafka with secured listeners that serves the whole session."""
+    from tools.secured_kafka import SecuredKafka
+
+    with SecuredKafka(tmp_path_factory.mktemp("secured")) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def secured_bootstrap(secured_kafka: "SecuredKafka", monkeypatch: pytest.MonkeyPatch) -> str:
+    """Its address with TLS and SCRAM, whose profile the clients of this test find."""
+    monkeypatch.setenv("HEADRACE_PROJECT", str(secured_kafka.folder))
+    return secured_kafka.bootstrap_of("scram512")
+
+
 @pytest.fixture(params=["headrace", pytest.param("apache", marks=pytest.mark.cluster)])
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """The address of the broker of this test."""
     if request.param == "apache":
         return str(request.getfixturevalue("apache_kafka"))
     return str(request.getfixturevalue("headrace_broker").bootstrap)
+
+
+@pytest.fixture(
+    params=[
+        "headrace",
+        pytest.param("apache", marks=pytest.mark.cluster),
+        pytest.param("secured", marks=pytest.mark.cluster),
+    ]
+)
+def any_bootstrap(request: pytest.FixtureRequest) -> str:
+    """The address of the broker of this test, with its security profile: for Headrace's own clients."""
+    if request.param == "headrace":
+        return str(request.getfixturevalue("headrace_broker").bootstrap)
+    return str(
+        request.getfixturevalue({"apache": "apache_kafka", "secured": "secured_bootstrap"}[request.param])
+    )
 
 
 @pytest.fixture

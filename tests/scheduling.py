@@ -28,11 +28,20 @@ SPARK: Final = (
     "tests/streams/",
     "tests/testing/test_jobs.py",
 )
+LONG_WITH_SESSION: Final = (
+    "tests/streams/test_failed_rows.py",
+    "tests/streams/test_time.py",
+    "tests/streams/test_tumbling.py",
+    "tests/streams/test_unusable_rows.py",
+    "tests/streams/test_stream_join.py",
+)
+"""Files that take long, with the session: the longest come first."""
 LONG: Final = (
     "tests/spark/test_crash_matrix.py",
     "tests/docs/test_documentation.py::test_the_commands_of_a_page_print_what_it_shows",
     "tests/broker/test_pauses.py",
     "tests/cli/test_run.py",
+    "tests/typing/",
     "tests/capture/test_debezium.py",
     "tests/spark/test_java.py",
     "tests/broker/test_durability.py",
@@ -56,6 +65,7 @@ BY_FILE: Final = (
     "tests/feeds/",
     "tests/sinks/test_redis.py",
     "tests/storage/test_kafka_tools.py",
+    "tests/typing/",
 )
 """Files whose tests share a server or data, so that one worker runs them all."""
 
@@ -98,8 +108,8 @@ def uses_session(nodeid: str) -> bool:
     return nodeid.startswith(SPARK) and not nodeid.startswith(LONG)
 
 
-def _rank(scope: str) -> int:
-    """Files of the session come first, then what takes long, then the rest, as they are."""
-    if uses_session(scope):
-        return -1
-    return next((rank for rank, prefix in enumerate(LONG) if scope.startswith(prefix)), len(LONG))
+def _rank(scope: str) -> tuple[bool, int]:
+    """Files of the session come first, then the rest; among each, what takes long, the longest first."""
+    has_session = uses_session(scope)
+    long = LONG_WITH_SESSION if has_session else LONG
+    return not has_session, next((i for i, prefix in enumerate(long) if scope.startswith(prefix)), len(long))

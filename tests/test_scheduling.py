@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduling import BY_FILE, LONG, SPARK
+from tests.scheduling import BY_FILE, LONG, LONG_WITH_SESSION, SPARK
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("prefix", [*SPARK, *LONG, *BY_FILE])
+@pytest.mark.parametrize("prefix", [*SPARK, *LONG_WITH_SESSION, *LONG, *BY_FILE])
 def test_a_listed_file_exists(prefix: str) -> None:
     assert (ROOT / prefix.partition("::")[0]).exists()

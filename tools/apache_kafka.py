@@ -53,7 +53,6 @@ SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     # A test that waits three seconds for each new group tests nothing more.
     "group.initial.rebalance.delay.ms": "0",
 }
@@ -168,8 +167,16 @@ class ApacheKafka(Server):
         port: int | None = None,
         quorum: Quorum | None = None,
         node: int = 1,
+        listeners: Mapping[str, str] | None = None,
+        listener_ports: Mapping[str, int] | None = None,
+        storage_options: Sequence[str] = (),
     ) -> None:
-        """Prepare a node; `properties` are added to its server.properties, and win over ours."""
+        """Prepare a node; `properties` are added to its server.properties, and win over ours.
+
+        `listeners` are more listeners, with the security protocol of each; they listen on free ports, unless
+        `listener_ports` names others. `storage_options` are arguments
+        for the formatting of the storage, such as `--add-scram`.
+        """
         self._java = _find_program(
             "java", "install a Java 17 or later (Debian: apt install openjdk-17-jre-headless)"
         )
@@ -177,9 +184,14 @@ class ApacheKafka(Server):
         self._heap = heap
         self._folder = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
-        with _free_ports(2) as (free_port, controller_port):
+        self._protocols = dict(listeners or {})
+        self._storage_options = tuple(storage_options)
+        with _free_ports(2 + len(self._protocols)) as (free_port, controller_port, *others):
             self.port = port or free_port
             self._quorum = quorum or Quorum.of([controller_port])
+            ports = dict(zip(self._protocols, others, strict=True)) | dict(listener_ports or {})
+            self.listeners = {name: f"127.0.0.1:{other}" for name, other in ports.items()}
+            """The addresses of the other listeners."""
         self._write_settings(self._quorum.controllers[node - 1], properties or {})
         self._formatted = False
 
@@ -272,11 +284,14 @@ class ApacheKafka(Server):
         return self._process
 
     def _write_settings(self, controller: Controller, properties: Mapping[str, str]) -> None:
-        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller.address}"
+        addresses = {"PLAINTEXT": self.bootstrap, "CONTROLLER": controller.address, **self.listeners}
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self._protocols}
+        listeners = ",".join(f"{name}://{address}" for name, address in addresses.items())
         own = {
             "node.id": str(controller.node),
             "listeners": listeners,
             "advertised.listeners": listeners,
+            "listener.security.protocol.map": ",".join(f"{name}:{way}" for name, way in protocols.items()),
             "log.dirs": str(self._folder / "data"),
         }
         settings = {**SETTINGS, **self._quorum.settings(), **own, **properties}
@@ -291,6 +306,7 @@ class ApacheKafka(Server):
             f"--cluster-id={self._quorum.cluster}",
             "-c",
             str(self._settings),
+            *self._storage_options,
         )
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.__main__ import _parser
 from headrace.broker.shares.settings import GROUP_OPTIONS
+from headrace.client.security import OPTIONS as SECURITY_OPTIONS
 from headrace.settings import SETTINGS, Setting
 from headrace.storage.config import OPTIONS
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from headrace.storage.options import Option
+    from headrace.client.security import SecurityOption
+    from headrace.storage.config import Option
 
 PAGE = Path(__file__).parents[1] / "docs/reference/configuration.md"
 
@@ -24,11 +26,12 @@ INTRODUCTION = """\
 
 <!-- Generated from the code by `make reference`: change the code, not this page. -->
 
-Headrace is configured in four places:
+Headrace is configured in five places:
 
 | what | where | applies to |
 |---|---|---|
 | [environment variables and `headrace.toml`](#environment-variables-and-headracetoml) | the shell, the project | jobs, captures, commands |
+| [security profiles](#security-profiles) | `headrace.toml`, the shell | connections to Kafka |
 | [broker options](#broker-options) | the command line of `headrace broker` | one broker |
 | [topic settings](#topic-settings) | `headrace topic create` and `alter`, with `--config` | one topic |
 | [group settings](#group-settings) | `queue(…, settings=…)`, any Kafka admin client | one group |
@@ -43,6 +46,14 @@ PROJECT = """\
 An argument takes precedence over the environment, and the environment over `headrace.toml`. The file is the one next to
 the pipeline file, or in the closest folder above it. Commands that take no pipeline file start the search from
 `HEADRACE_PROJECT`, or from the current folder. A relative `state` folder is relative to the file's folder.
+"""
+
+SECURITY = """\
+## Security profiles
+
+The section `[security.NAME]` of `headrace.toml` describes how clients connect to a secured Kafka cluster, and `security` under
+`[broker]`, `HEADRACE_SECURITY_PROFILE` or `NAME://HOST:PORT` chooses it: [Secured Kafka clusters](../secured-clusters.md). A
+variable of the environment overrides the option in the profile.
 """
 
 BROKER = """\
@@ -76,7 +87,8 @@ def page() -> str:
     """The whole page."""
     own, used, unused = _sorted_out(OPTIONS.values())
     own_of_groups, groups, unserved = _sorted_out(GROUP_OPTIONS.values())
-    parts = [INTRODUCTION, PROJECT, _project_table(), BROKER, _broker_table(), TOPICS, _option_table(used)]
+    parts = [INTRODUCTION, PROJECT, _project_table(), SECURITY, _security_table(), BROKER, _broker_table()]
+    parts += [TOPICS, _option_table(used)]
     parts += [OWN, _option_table(own), UNUSED, _option_table(unused)]
     parts += [GROUPS, _option_table([*groups, *own_of_groups]), UNSERVED, _option_table(unserved)]
     return "\n".join(parts)
@@ -107,6 +119,16 @@ def _project_row(setting: Setting) -> tuple[str, ...]:
     return (_code(setting.variable), key, _code(setting.option), setting.doc, setting.default)
 
 
+def _security_table() -> str:
+    head = "| option | environment | values | default | meaning |"
+    return _table(head, map(_security_row, SECURITY_OPTIONS.values()))
+
+
+def _security_row(option: SecurityOption) -> tuple[str, ...]:
+    values = ", ".join(map(_code, option.choices)) or ("file" if option.is_path else "text")
+    return (_code(option.name), _code(option.variable), values, option.default, option.doc)
+
+
 def _broker_table() -> str:
     actions = [action for action in _parser()._actions if action.dest != "help"]
     return _table("| option | values | default | meaning |", map(_broker_row, actions))
@@ -114,7 +136,7 @@ def _broker_table() -> str:
 
 def _broker_row(action: argparse.Action) -> tuple[str, ...]:
     values = ", ".join(map(_code, action.choices or ())) or _code(str(action.metavar or ""))
-    default = "" if action.nargs == 0 else _code(str(action.default))
+    default = "" if action.nargs == 0 or action.default is None else _code(str(action.default))
     return (_code(action.option_strings[-1]), values, default, _sentence(action.help or ""))
 
 

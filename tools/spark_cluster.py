@@ -169,8 +169,8 @@ class SparkCluster(Server):
         try:
             with urlopen(f"http://{HOST}:{self._page}/json/", timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
-        except (URLError, ConnectionError, TimeoutError):
-            return {}  # the master is starting, or has gone
+        except (URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
+            return {}  # the master has gone, or is starting: its page is empty for a moment
         return state
 
 

@@ -1,1 +1,1 @@
-"""The broker beside Apache Kafka, NATS JetStream and Redis Streams: `python -m bench.broker`."""
+"""The broker compared with Apache Kafka, NATS JetStream and Redis Streams: `python -m bench.broker`."""

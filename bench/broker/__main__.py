@@ -15,7 +15,7 @@ from bench.broker.measures.startup import measure_startup
 from bench.broker.measures.throughput import measure_throughput
 from bench.broker.plan import FULL, QUICK, Plan
 from bench.broker.report import print_report, write_report
-from bench.broker.stage import LoadBroke, Stage, set_up
+from bench.broker.stage import ClientFailed, Stage, set_up
 from bench.broker.systems import SYSTEMS, System
 from bench.broker.systems.system import Flush
 from bench.broker.warm_up import warm_up
@@ -46,7 +46,7 @@ RESULTS = Path("bench/results/broker.json")
 
 
 def main() -> None:
-    """Run the benchmark that the command line asks for."""
+    """Run the selected benchmarks."""
     options = _parse(sys.argv[1:])
     plan = QUICK if options.quick else FULL
     systems = [SYSTEMS[name] for name in options.systems]
@@ -56,7 +56,7 @@ def main() -> None:
     failure = None
     try:
         _measure(systems, set(options.only), plan, readings, progress)
-    except (ServerFailed, LoadBroke, ApacheKafkaUnavailable) as failed:
+    except (ServerFailed, ClientFailed, ApacheKafkaUnavailable) as failed:
         failure = f"The run ended early, and the tables show what was measured before that: {failed}"
     print_report(readings, systems)
     target = options.json or (None if options.quick or failure else RESULTS)

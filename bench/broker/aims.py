@@ -1,4 +1,4 @@
-"""What the broker aims at, as data: the one place to change an aim."""
+"""The performance targets of the broker."""
 
 from bench.aims import Aim
 from bench.broker.measures.latency import MEASURE as LATENCY

@@ -1,8 +1,8 @@
 """`python -m bench.broker.compaction`: a topic of many updates, compacted while it is written and read.
 
-Three clients at once: one writes 10 M updates over 1 M keys as fast as it can, one reads them from the start,
-and one measures the latency of another topic. All that is read is checked: offsets rise, and each key ends
-with its latest value. Then the topic is left alone until compaction has nothing more to do, and read again.
+Three clients run at once: one writes 10 M updates of 1 M keys as fast as possible, one reads them from the
+start, and one measures the latency of another topic. All records read are checked: offsets increase, and each
+key ends with its latest value. When compaction is complete, the topic is read again.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.broker.load.job import Outcome
 from bench.broker.plan import FULL
-from bench.broker.stage import Entry, LoadBroke, Stage, set_up
+from bench.broker.stage import ClientFailed, Entry, Stage, set_up
 from bench.broker.systems import SYSTEMS
 from bench.broker.systems.system import Flush
 from bench.machine import machine_facts
@@ -32,14 +32,14 @@ from bench.tables import make_progress, number
 TOPIC = "updates"
 SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(64 * 2**20), "min.cleanable.dirty.ratio": "0.3"}
 RECORD_BYTES = 100
-QUIET_SECONDS = 20  # compaction that has removed nothing for so long has nothing more to do
+QUIET_SECONDS = 20  # compaction is complete if it has removed nothing for this long
 SETTLE_SECONDS = 300
 LATENCY_SECONDS = 20.0
 RESULTS = Path("bench/results/compaction.json")
 
 
 def main() -> None:
-    """Run it, print what was seen, and write it as JSON."""
+    """Run the benchmark, print the results, and write them as JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.broker.compaction", description=__doc__)
     parser.add_argument("--updates", type=int, default=10_000_000)
     parser.add_argument("--keys", type=int, default=1_000_000)
@@ -51,7 +51,7 @@ def main() -> None:
             [SYSTEMS["headrace"]], Flush.OS, plan=FULL, readings=Readings(), progress=progress
         ) as stage:
             seen = measure_compaction(stage, options.updates, options.keys)
-    except (ServerFailed, LoadBroke) as failed:
+    except (ServerFailed, ClientFailed) as failed:
         sys.exit(str(failed))
     for name, figure in seen.items():
         print(f"{name:<44} {number(figure):>14}")
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure_compaction(stage: Stage, updates: int, keys: int) -> dict[str, float]:
-    """What was seen, each figure with its unit in its name."""
+    """The results, each with its unit in the name."""
     entry = stage.entries[0]
     entry.node.start()
     _make_topic(entry)
@@ -75,19 +75,19 @@ def measure_compaction(stage: Stage, updates: int, keys: int) -> dict[str, float
         seen["read when compacted, records"] = stage.load(entry, "consume", **load).records
     seen["broker's memory at most, MB"] = max(peak)
     if seen["read when compacted, records"] == updates:
-        raise LoadBroke("Compaction removed nothing: look for its errors in the broker's log.")
+        raise ClientFailed("Compaction removed nothing: look for its errors in the broker's log.")
     return {name: round_to(figure, 7) for name, figure in seen.items()}
 
 
 def _write_and_read(stage: Stage, entry: Entry, load: dict[str, Any]) -> dict[str, float]:
-    """Writer, reader and latency at the same time, until compaction has nothing more to do."""
+    """Run writer, reader and latency client until compaction is complete."""
     stage.progress.log(f"writing {load['records']:,} updates over {load['keys']:,} keys, and reading them")
     with ThreadPoolExecutor(2) as pool:
-        beside = pool.submit(_latency, stage, entry)
+        latency = pool.submit(_latency, stage, entry)
         reader = pool.submit(stage.load, entry, "consume", **load)
         written = stage.load(entry, "produce", **load)
         log_bytes, settled = _log_bytes(stage), _settle(stage)
-        read, latencies = reader.result(), beside.result().latencies_ms
+        read, latencies = reader.result(), latency.result().latencies_ms
     return {
         "written, records/s": written.records_per_second,
         "read beside it, records/s": read.records_per_second,
@@ -100,7 +100,7 @@ def _write_and_read(stage: Stage, entry: Entry, load: dict[str, Any]) -> dict[st
 
 
 def _settle(stage: Stage) -> dict[str, float]:
-    """Wait until the log has not shrunk for a while."""
+    """Wait until the log has not shrunk for `QUIET_SECONDS`."""
     stage.progress.log("waiting until compaction has nothing more to do")
     started = shrunk = time.monotonic()
     smallest = _log_bytes(stage)
@@ -134,7 +134,7 @@ def _log_bytes(stage: Stage) -> int:
 
 @contextmanager
 def _peak_memory(entry: Entry) -> Iterator[list[float]]:
-    """The broker's memory, its compaction process included, asked ten times a second."""
+    """The peak memory of the broker and its compaction process, sampled ten times a second."""
     seen: list[float] = []
     done = Event()
 

@@ -19,8 +19,8 @@ from bench.readings import Readings, round_to
 LOAD_SECONDS = 300
 
 
-class LoadBroke(Exception):
-    """A client program ended with an error; the message holds what it wrote."""
+class ClientFailed(Exception):
+    """A client program failed; the message contains its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class Stage:
     folder: Path
 
     def turns(self, rounds: int) -> Iterator[tuple[int, Entry]]:
-        """The systems in turn, round by round, so that a slow minute of the machine hits all alike.
+        """The systems in turn, round by round, so that a slow minute of the machine affects all of them.
 
-        Round 0 is the warm-up. Each round begins with another system.
+        Round 0 is the warm-up. Each round starts with another system.
         """
         for number in range(rounds + 1):
             shift = number % len(self.entries) if self.entries else 0
@@ -53,11 +53,11 @@ class Stage:
                 yield number, entry
 
     def speaking_kafka(self) -> "Stage":
-        """The same stage with those systems only that take the same client."""
+        """The same stage with only the systems that use the Kafka client."""
         return self._with([entry for entry in self.entries if entry.system.speaks_kafka])
 
     def with_partitions(self, partitions: int) -> "Stage":
-        """The same stage with those systems only that can split a topic so."""
+        """The same stage with only the systems that support this number of partitions."""
         return self._with([entry for entry in self.entries if partitions == 1 or entry.system.has_partitions])
 
     def _with(self, entries: Sequence[Entry]) -> "Stage":
@@ -71,26 +71,30 @@ class Stage:
         )
 
     def cell(self, *words: str) -> str:
-        """The name of a row: the words, and the flush mode."""
+        """The name of a row, with the flush mode."""
         return ", ".join([*words, self.flush.value])
 
     def read(self, entry: Entry, measure: str, cell: str, values: Mapping[str, float]) -> None:
-        """Note one round of a row: `values` by their units."""
+        """Add one round of a row: `values` by unit."""
         for unit, value in values.items():
             self.readings.add(measure=measure, cell=cell, unit=unit, system=entry.system.name, value=value)
         said = ", ".join(f"{round_to(value):,g} {unit}" for unit, value in values.items())
         self.progress.log(f"{measure} · {cell} · {entry.system.title}: {said}")
 
     def load(self, entry: Entry, act: str, *, client: str | None = None, **details: object) -> Outcome:
-        """Run one client program against a system, and return what it did."""
+        """Run one client program against a system; returns its outcome."""
         job = Job(act=act, address=entry.node.address, broker_pid=entry.node.pid, **details)  # type: ignore[arg-type]
         command = [sys.executable, "-m", "bench.broker.load", client or entry.system.client, job.to_json()]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=True)
         except subprocess.TimeoutExpired:
-            raise LoadBroke(f"{act} on {entry.system.title} did not end in {LOAD_SECONDS} s: {job}") from None
+            raise ClientFailed(
+                f"{act} on {entry.system.title} did not end in {LOAD_SECONDS} s: {job}"
+            ) from None
         except subprocess.CalledProcessError as failed:
-            raise LoadBroke(f"{act} on {entry.system.title} failed: {job}\n{failed.stderr[-3000:]}") from None
+            raise ClientFailed(
+                f"{act} on {entry.system.title} failed: {job}\n{failed.stderr[-3000:]}"
+            ) from None
         return Outcome.from_json(done.stdout.splitlines()[-1])
 
 
@@ -103,7 +107,7 @@ def new_topic() -> str:
 def set_up(
     systems: Sequence[System], flush: Flush, *, plan: Plan, readings: Readings, progress: Console
 ) -> Iterator[Stage]:
-    """The systems set up in temporary folders, not started yet; all is removed in the end."""
+    """The systems, set up in temporary folders and not started yet; everything is removed at the end."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
         entries = []

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from bench.broker.plan import FULL, QUICK
-from bench.broker.stage import Entry, LoadBroke, Stage, new_topic, set_up
+from bench.broker.stage import ClientFailed, Entry, Stage, new_topic, set_up
 from bench.broker.systems import SYSTEMS
 from bench.broker.systems.system import Flush
 from bench.machine import machine_facts
@@ -59,7 +59,7 @@ def main() -> None:
                     figures = measure_kind(stage, stage.entries[0], kind)
                     for name, figure in figures.items() if turn else ():
                         seen[kind].setdefault(name, []).append(figure)
-    except (ServerFailed, LoadBroke) as failed:
+    except (ServerFailed, ClientFailed) as failed:
         sys.exit(str(failed))
     medians = {
         kind: {name: round_to(median(figures)) for name, figures in rows.items()}

@@ -1,4 +1,4 @@
-"""Load that nobody measures, so that what is measured is warm."""
+"""Warm-up load, which is not measured."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from bench.broker.stage import Stage, new_topic
 
 
 def warm_up(stage: Stage) -> None:
-    """Put each kind of load on the Kafka brokers for a while: Java compiles only what has run often.
+    """Run each kind of load on the Kafka brokers for a while: Java compiles only code that has run often.
 
-    The others are compiled beforehand: the short first round of each row is enough for them.
+    The other systems are compiled in advance: the short first round of each row is enough for them.
     """
     seconds = stage.plan.stage_warm_up_seconds
     for entry in stage.speaking_kafka().entries:

@@ -1,1 +1,1 @@
-"""Commands a second of the event store, beside the library `eventsourcing` on SQLite and PostgreSQL."""
+"""Throughput of the event store, compared with the library `eventsourcing` on SQLite and PostgreSQL."""

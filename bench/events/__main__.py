@@ -25,7 +25,7 @@ RATE = "commands/s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """So many callers on so many aggregates."""
+    """A number of callers on a number of aggregates."""
 
     name: str
     cell: str
@@ -48,7 +48,7 @@ AIMS = (
 
 
 def main() -> None:
-    """Run the benchmark that the command line asks for."""
+    """Run the selected benchmarks."""
     options = _parse(sys.argv[1:])
     machine, progress, readings = machine_facts(), make_progress(), Readings()
     warn_when_busy(progress, machine)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _write(options: argparse.Namespace, machine: Facts, readings: Readings) -> None:
-    """Write facts, readings and verdicts as JSON; what was not measured stays as it was there."""
+    """Write facts, readings and verdicts as JSON; results that were not measured again are kept."""
     target = options.json or (None if options.quick else RESULTS)
     if target is None:
         return

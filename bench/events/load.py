@@ -1,6 +1,6 @@
-"""The load that every system is given: callers that execute one command after the other.
+"""The load of every system: callers that execute one command after the other.
 
-This module is imported in the peers' environments too: it needs nothing but Python.
+This module is imported in the environments of other systems too: it needs only Python.
 """
 
 import math
@@ -16,7 +16,7 @@ Execute = Callable[[str, str, int], None]
 
 
 def measure(execute: Execute, task: Mapping[str, Any]) -> dict[str, float]:
-    """Commands a second, and the times that they took, of so many callers on so many aggregates."""
+    """Commands per second and their durations, for a number of callers and aggregates."""
     callers, share = task["callers"], task["commands"] // task["callers"]
     times: list[list[float]] = [[] for _ in range(callers)]
     begin = threading.Barrier(callers + 1)

@@ -51,7 +51,7 @@ def run_rebuild(task: dict[str, Any]) -> dict[str, float]:
     limits = Limits(snapshot_events=1_000_000)
     with EventStore(task["run"], broker=task["broker"], partitions=4, limits=limits) as store:
         for number in range(task["events"] // AT_ONCE):
-            store.execute(Cart, f"c{number % 1000}", "add_many", count=AT_ONCE, timeout_s=120)
+            store.execute(Cart, f"c{number % 1000}", "add_many", count=AT_ONCE, timeout="120 seconds")
         spark = local_session("rebuild")
         chosen = {"rate": None, "chosen": ["product", "quantity"]}
         rates = {

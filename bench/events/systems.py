@@ -1,4 +1,4 @@
-"""The systems of the comparison, each started with what it stores to."""
+"""The systems of the comparison, each started with its storage."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A program to run, and what each of its tasks is told besides."""
+    """A program to run, and additional arguments of its tasks."""
 
     name: str
     command: tuple[str, ...]
@@ -33,7 +33,7 @@ class System:
 
 @contextmanager
 def started(name: str, folder: Path) -> Iterator[System]:
-    """A system that is ready; what it stores to is stopped when the block ends."""
+    """A system that is ready; its storage is stopped when the block ends."""
     if name in ("headrace", "flushed"):
         flush = ("--flush", "always") if name == "flushed" else ()
         with BrokerProcess(folder / name, *flush) as broker:

@@ -14,7 +14,7 @@ from bench.outputs.stage import SCHEMA, TOPIC, Moment, Stage
 from headrace import App, postgres, redis
 from headrace.sinks.sink import Sink
 from headrace.streams.job_run import JobRun
-from headrace.streams.workplace import Workplace
+from headrace.streams.run_context import RunContext
 
 COLUMNS = ("product", "revenue", "orders", "at")
 TABLE = "product text PRIMARY KEY, revenue double precision, orders bigint, at timestamptz"
@@ -40,11 +40,11 @@ def _job(stage: Stage, sink: Sink) -> list[Moment]:
         if name == "committed":
             ends.append(Moment.now())
 
-    workplace = Workplace(
+    run_context = RunContext(
         spark=stage.spark, bootstrap=stage.bootstrap, cluster=stage.cluster, state=stage.new_folder()
     )
-    workplace.folder(job).reset(kind="stream")  # the log has markers of the job from the previous run
-    run = JobRun(job, workplace, once=True, steps=step)
+    run_context.folder(job).reset(kind="stream")  # the log has markers of the job from the previous run
+    run = JobRun(job, run_context, once=True, steps=step)
     run.start()
     while run.is_active():
         time.sleep(0.05)

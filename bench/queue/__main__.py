@@ -33,7 +33,7 @@ THROUGHPUT, LATENCY = "acknowledged one by one", "from sending to acknowledged, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A system under one client: a column of the tables."""
+    """A system with one client: a column of the tables."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ class Row:
 
 
 def rows(systems: list[System]) -> list[Row]:
-    """The columns: for Headrace, our own client beside librdkafka."""
+    """The columns; Headrace has two, with its own client and with librdkafka."""
     found = [Row(name=s.name, title=s.title, system=s, client=s.client) for s in systems]
     own = [
         Row(name="own", title="Headrace, queue(…)", system=s, client="headrace")
@@ -63,8 +63,8 @@ AIMS = tuple(
 )
 
 
-class LoadBroke(Exception):
-    """A client program ended with an error; the message holds what it wrote."""
+class ClientFailed(Exception):
+    """A client program failed; the message contains its output."""
 
 
 def load(row: Row, node: Node, job: Job) -> Outcome:
@@ -72,7 +72,7 @@ def load(row: Row, node: Node, job: Job) -> Outcome:
     command = [sys.executable, "-m", "bench.queue.clients", row.client, job.to_json()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=False)
     if done.returncode:
-        raise LoadBroke(f"{row.title} ({node.address}): {done.stderr[-2000:]}")
+        raise ClientFailed(f"{row.title} ({node.address}): {done.stderr[-2000:]}")
     return Outcome.from_json(done.stdout.splitlines()[-1])
 
 
@@ -109,14 +109,14 @@ def measure(row: Row, node: Node, plan: Plan, readings: Readings, progress: Cons
 def note(
     readings: Readings, progress: Console, row: Row, name: str, consumers: int, unit: str, value: float
 ) -> None:
-    """Keep one reading, and say it."""
+    """Add one reading, and print it."""
     cell = f"{consumers} consumers"
     readings.add(measure=name, cell=cell, unit=unit, system=row.name, value=value)
     progress.log(f"{name} · {cell} · {row.title}: {round_to(value):,g} {unit}")
 
 
 def run(systems: list[System], plan: Plan, readings: Readings, progress: Console) -> str | None:
-    """Measure each system by itself; gives why the run ended early, if it did."""
+    """Measure each system separately; returns why the run ended early, if it did."""
     for system in systems:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-bench-")))
@@ -126,13 +126,13 @@ def run(systems: list[System], plan: Plan, readings: Readings, progress: Console
             for row in rows([system]):
                 try:
                     measure(row, node, plan, readings, progress)
-                except (LoadBroke, subprocess.TimeoutExpired) as fault:
+                except (ClientFailed, subprocess.TimeoutExpired) as fault:
                     return f"The run ended early, and the tables show what was measured before that: {fault}"
     return None
 
 
 def main() -> None:
-    """Run the benchmark that the command line asks for."""
+    """Run the selected benchmarks."""
     parser = argparse.ArgumentParser(prog="python -m bench.queue", description=__doc__)
     parser.add_argument("--systems", type=names_of(SYSTEMS), default=list(SYSTEMS), help=",".join(SYSTEMS))
     parser.add_argument("--quick", action="store_true", help="short rounds: shows that it runs, not how fast")

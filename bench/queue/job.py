@@ -1,4 +1,4 @@
-"""What a client program is told, and what it answers: one line of JSON each."""
+"""The job of a client program and its outcome, as one line of JSON each."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One load: `drain` works a full queue off, `latency` follows a slow producer."""
+    """One load: `drain` empties a full queue, `latency` follows a slow producer."""
 
     act: str
     address: str
@@ -29,7 +29,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How long the messages took altogether, or each of them in milliseconds."""
+    """The total duration, or the latency of each message in milliseconds."""
 
     seconds: float = 0.0
     latencies_ms: tuple[float, ...] = ()

@@ -1,4 +1,4 @@
-"""RabbitMQ, as Debian's package installs it, in a folder of its own."""
+"""RabbitMQ of Debian's package, in its own folder."""
 
 import importlib.util
 import re
@@ -17,12 +17,12 @@ SERVER = "rabbitmq-server"
 
 
 def _program(name: str) -> str | None:
-    beside = DEBIAN / name
-    return str(beside) if beside.exists() else shutil.which(name)
+    installed = DEBIAN / name
+    return str(installed) if installed.exists() else shutil.which(name)
 
 
 def missing() -> str | None:
-    """Why RabbitMQ cannot be compared with here; None when it can."""
+    """Why RabbitMQ is not available for the comparison; None if it is."""
     if _program(SERVER) is None:
         return "rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)"
     if importlib.util.find_spec("pika") is None:
@@ -31,7 +31,7 @@ def missing() -> str | None:
 
 
 class RabbitNode(ServerNode):
-    """A RabbitMQ, with the register of names that every Erlang node starts and leaves behind."""
+    """A RabbitMQ node, with the Erlang port mapper that every node starts and leaves running."""
 
     def __init__(self, address: str, server: Server, environment: Mapping[str, str]) -> None:
         super().__init__(address, server)

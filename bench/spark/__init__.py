@@ -1,1 +1,1 @@
-"""Spark on the log: Headrace's source and sinks beside Spark's own Kafka connector."""
+"""Headrace's Spark source and sinks compared with Spark's own Kafka connector."""

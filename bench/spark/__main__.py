@@ -38,7 +38,7 @@ RESULTS = Path("bench/results/spark.json")
 
 
 def main() -> None:
-    """Run the benchmark that the command line asks for."""
+    """Run the selected benchmarks."""
     options = _parse(sys.argv[1:])
     plan = QUICK if options.quick else FULL
     machine, readings = machine_facts(), Readings()

@@ -1,4 +1,4 @@
-"""What Spark on the log aims at, as data: the one place to change an aim."""
+"""The performance targets of the Spark source and sinks."""
 
 from bench.aims import Aim
 from bench.spark.measures import latency, reading, writing

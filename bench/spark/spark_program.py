@@ -1,4 +1,4 @@
-"""A running program of one system, and what is asked of it."""
+"""A running program of one system."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ class SparkProgram:
         self._hear()
 
     def ask(self, act: str, **details: object) -> dict[str, Any]:
-        """The outcome of one act."""
+        """The outcome of one action."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"act": act, **details}) + "\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""What a measure works with: a broker, the programs of the systems, and where readings go."""
+"""The environment of a measurement: a broker, the programs of the systems, and the readings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The two ways from Spark to Kafka, each with the environment that its program runs in."""
+"""The two ways to access Kafka from Spark, each with its environment."""
 
 import os
 import sys

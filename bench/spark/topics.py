@@ -1,4 +1,4 @@
-"""The topics of a run: filled once, read by all."""
+"""The topics of a run: filled once, read by all systems."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ FEED_SECONDS = 0.01
 
 
 def filled_topic(bootstrap: str, *, records: int, record_bytes: int) -> str:
-    """A topic with so many JSON records of that size."""
+    """A topic with this many JSON records of this size."""
     topic = new_topic(bootstrap)
     producer = Producer(
         {
@@ -55,7 +55,7 @@ def json_record(at_ms: int, number: int, record_bytes: int) -> bytes:
 
 @contextmanager
 def trickle(bootstrap: str, topic: str, *, per_second: int) -> Iterator[None]:
-    """A few records at a time into a topic, as long as the block lasts; their event time is now."""
+    """Write a few records at a time to a topic while the block runs; their event time is now."""
     ended = threading.Event()
     feeder = threading.Thread(target=_feed, args=(bootstrap, topic, per_second, ended), name="trickle")
     feeder.start()

@@ -1,1 +1,1 @@
-"""Windows, joins and views, from JSON in the log to rows in the log, beside other systems of Python's."""
+"""Windows, joins and views, from JSON in the log to rows in the log, compared with other Python systems."""

@@ -29,7 +29,7 @@ RESULTS = Path("bench/results/streams.json")
 
 
 def main() -> None:
-    """Run the benchmark that the command line asks for."""
+    """Run the selected benchmarks."""
     options = _parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # and so are the programs
     machine, progress = machine_facts(), make_progress()

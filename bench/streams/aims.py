@@ -1,4 +1,4 @@
-"""What windows, joins and views aim at, as data: the one place to change an aim."""
+"""The performance targets of windows, joins and views."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ PEERS = ("flink", "pathway", "bytewax", "quix")
 
 
 def aims() -> Iterator[Aim]:
-    """All of them: the absolute ones, and those beside each peer that can express a work."""
+    """All targets: absolute ones, and ratios to each system that supports a work."""
     for work in WORKS:
         if work.name in RATES:
             yield Aim(measure=work.measure, cell=work.cell, unit=BATCHES, at_least=RATES[work.name])

@@ -1,6 +1,7 @@
-"""Records that are in the log already, behind an open transaction: they are there for readers all at once.
+"""Records in the log behind an open transaction, which all become visible at once.
 
-So what is measured begins at one moment, while nobody is busy writing. Every system reads committed records.
+So a measurement begins at a defined time, without a producer that uses the CPU. Every system reads committed
+records only.
 """
 
 import uuid
@@ -23,7 +24,7 @@ SETTINGS = {
 
 
 class Writer:
-    """A writer of records that appear at once."""
+    """A writer whose records are visible immediately."""
 
     def __init__(self, bootstrap: str, **more: Any) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, **SETTINGS, **more})
@@ -42,13 +43,13 @@ class Writer:
             self._producer.poll(0.01)
 
     def settle(self) -> None:
-        """Return when the broker has all that was written."""
+        """Return when the broker has all records."""
         if self._producer.flush(TIMEOUT_SECONDS):
             raise RuntimeError("the broker did not take all records in time")
 
 
 class Gate(Writer):
-    """A writer of records that appear when it is opened."""
+    """A writer whose records become visible when it is opened."""
 
     def __init__(self, bootstrap: str) -> None:
         name = f"bench-{uuid.uuid4().hex[:12]}"
@@ -57,10 +58,10 @@ class Gate(Writer):
         self._producer.begin_transaction()
 
     def open(self) -> None:
-        """Let readers see all that was written; what is written from now on is behind the gate again."""
+        """Commit what was written; later records are invisible until the next `open`."""
         self._producer.commit_transaction(TIMEOUT_SECONDS)
         self._producer.begin_transaction()
 
     def close(self) -> None:
-        """End, and leave what is behind the gate unseen."""
+        """End without committing the remaining records."""
         self._producer.abort_transaction(TIMEOUT_SECONDS)

@@ -1,8 +1,8 @@
-"""The records of a work, and how many rows it must give: made by numbers, so that both can be computed.
+"""The records of a work and its expected number of rows; both are computed from the event number.
 
-Event n happens n / rate seconds after the beginning, and its key follows from n. After each part of the
-events come a few that are an hour ahead, one for each key: they move time on, so that every window before
-them closes, whether a system keeps time for all, for each partition or for each key.
+Event n happens n / rate seconds after the start, and its key follows from n. After each part of the events,
+one event per key is an hour ahead: these advance the watermark, so that every window before them closes,
+whether a system tracks time globally, per partition or per key.
 """
 
 from collections.abc import Iterator
@@ -64,14 +64,14 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What is written at once: events by the role of their topic, and those that move time on."""
+    """Events that are written together, by the role of their topic, and those that advance the watermark."""
 
     events: dict[str, Events]
     closing: dict[str, Events]
 
     @property
     def count(self) -> int:
-        """How many events it has, without those that move time on."""
+        """The number of events, without those that advance the watermark."""
         return sum(map(len, self.events.values()))
 
 
@@ -106,11 +106,11 @@ class Inputs:
             yield [_table_row(one, BEGIN_MS + 30 * DAY_MS) for one in last]
 
     def rows_of_first(self) -> int:
-        """How many rows there are at least when the first part has been processed."""
+        """The minimum number of rows after the first part."""
         return self._rows([self.first.events])
 
     def rows_of_all(self) -> tuple[int, int]:
-        """The fewest and the most rows there are in the end: the last events that move time on may count."""
+        """The minimum and maximum number of rows at the end: the last watermark events may count."""
         parts = [self.first.events, self.first.closing, self.then.events]
         return self._rows(parts), self._rows([*parts, self.then.closing])
 

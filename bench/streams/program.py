@@ -1,4 +1,4 @@
-"""`python -m bench.streams.program TASK`: Headrace at work, as an application with one job."""
+"""`python -m bench.streams.program TASK`: Headrace as an application with one job."""
 
 import json
 import signal
@@ -26,9 +26,9 @@ from headrace.streams.job import Job
 from headrace.streams.job_run import JobRun
 from headrace.streams.report import rows_of
 from headrace.streams.rows import Operators, Rows
+from headrace.streams.run_context import RunContext
 from headrace.streams.stream import Stream
 from headrace.streams.table_view import TableView
-from headrace.streams.workplace import Workplace
 
 EVENT = "id long, amount double, at timestamp"
 MORE = {"spark.driver.memory": "4g"}
@@ -36,17 +36,17 @@ TURN_SECONDS = 0.2
 
 
 def main() -> None:
-    """Work until SIGTERM comes."""
+    """Run until SIGTERM."""
     task = json.loads(sys.argv[1])
     stopped = threading.Event()
     spark = local_session("bench", cores=task["cores"], more=MORE)
-    spark.streams.addListener(Teller())
+    spark.streams.addListener(BatchReporter())
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as state,
         Cluster.of(task["bootstrap"]) as cluster,
     ):
-        place = Workplace(spark=spark, bootstrap=task["bootstrap"], cluster=cluster, state=Path(state))
+        place = RunContext(spark=spark, bootstrap=task["bootstrap"], cluster=cluster, state=Path(state))
         job = job_of(task)
         place.folder(job).reset(kind="stream")  # the log may know the job from a trial before
         _work(JobRun(job, place), stopped, spark)
@@ -94,7 +94,7 @@ def job_of(task: dict[str, Any]) -> Job:
 
 
 def view_of(people: Any, departments: Any) -> TableView:
-    """Everybody with their department."""
+    """Every person with their department."""
     view: TableView = people.join(departments, on={"dept": "id"}, how="left")
     return view
 
@@ -124,30 +124,30 @@ def _native(events: Stream, work: dict[str, Any]) -> DataFrame:
     )
 
 
-class Teller(StreamingQueryListener):
-    """Tells of each micro-batch on standard output."""
+class BatchReporter(StreamingQueryListener):
+    """Prints each micro-batch to standard output."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name
-        """Nothing yet."""
+        """Do nothing."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing to tell."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Tell why, if it failed."""
+        """Print the reason, if the query failed."""
         if event.exception:
             print(event.exception, flush=True)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Tell how many rows it had, and how long it took."""
+        """Print the number of rows and the duration."""
         progress = event.progress
-        told = {
+        printed = {
             "batch": progress.batchId,
             "rows": rows_of(json.loads(progress.json)),
             "ms": progress.durationMs.get("triggerExecution", 0),
             "at_s": time.time(),
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(printed), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ BASE = "headrace"
 
 
 def print_report(stage: Stage, systems: Sequence[System]) -> None:
-    """Print the tables, with ratios to Headrace, and what is to be said of their rows."""
+    """Print the tables, with ratios to Headrace, and the notes on rows."""
     console = make_console()
     print_readings(console, stage.readings, {system.name: system.title for system in systems}, BASE)
     for note in stage.notes:
@@ -26,7 +26,7 @@ def print_report(stage: Stage, systems: Sequence[System]) -> None:
 
 
 def write_report(file: Path, machine: Facts, stage: Stage, systems: Sequence[System]) -> None:
-    """Write facts, readings, notes and verdicts as JSON; what was not measured stays as it was there."""
+    """Write facts, readings, notes and verdicts as JSON; results that were not measured again are kept."""
     before: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     readings = stage.readings.with_others(before.get("readings", ()))
     versions = {system.name: dict(system.versions) for system in systems}
@@ -43,5 +43,5 @@ def write_report(file: Path, machine: Facts, stage: Stage, systems: Sequence[Sys
 
 
 def _still_true(notes: Sequence[dict[str, str]], stage: Stage) -> list[dict[str, str]]:
-    """The notes of rows that were not tried again."""
+    """The notes of rows that were not measured again."""
     return [note for note in notes if (note["system"], note["cell"]) not in stage.tried]

@@ -1,4 +1,4 @@
-"""The topic that results go to: how much is in it, since when, and what in the end."""
+"""The topic of results: its size over time, and its contents at the end."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The program of one system, as a process of its own that is told its work and writes into a topic."""
+"""The program of one system: a process that gets a task and writes to a topic."""
 
 import json
 import os
@@ -26,7 +26,7 @@ BATCH = '{"batch": '
 
 
 class Running:
-    """A program that works until it is stopped; what it writes to its outputs is kept."""
+    """A program that runs until it is stopped; its output is stored."""
 
     def __init__(self, system: System, task: dict[str, Any]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True)
@@ -51,8 +51,8 @@ class Running:
         """Whether it still runs."""
         return self._process.poll() is None
 
-    def come_to_rest(self, deadline_s: float) -> None:
-        """Return when it computes nothing more, or when time is up: a table may still be loading."""
+    def wait_until_idle(self, deadline_s: float) -> None:
+        """Return when it uses no more CPU, or when the time is up: a table may still be loading."""
         deadline = time.monotonic() + deadline_s
         before = self._cpu_seconds()
         while time.monotonic() < deadline:
@@ -69,7 +69,7 @@ class Running:
             return 0.0
 
     def stop(self) -> None:
-        """Ask it to end, and then end all that it has started."""
+        """Ask it to stop, and then kill all its processes."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -81,13 +81,13 @@ class Running:
         self._folder.cleanup()
 
     def batches(self) -> list[dict[str, Any]]:
-        """The micro-batches that it told of, if it did: `batch`, `rows`, `ms` and `at_s`."""
+        """The micro-batches that it printed: `batch`, `rows`, `ms` and `at_s`."""
         return [json.loads(line) for line in self._lines() if line.startswith(BATCH)]
 
     def complaints(self) -> str:
-        """The last lines that it wrote, without stacks."""
-        told = [line for line in self._lines() if not line.startswith((BATCH, *STEPS))]
-        return "\n".join(told[-COMPLAINTS:])
+        """The last lines of its output, without stack traces."""
+        printed = [line for line in self._lines() if not line.startswith((BATCH, *STEPS))]
+        return "\n".join(printed[-COMPLAINTS:])
 
     def _lines(self) -> list[str]:
         self._output.seek(0)

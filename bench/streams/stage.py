@@ -1,4 +1,4 @@
-"""What trials work with: a broker, the plan, and where readings and notes go."""
+"""The environment of trials: a broker, the plan, and the readings and notes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ FOREVER = {"retention.ms": "-1"}
 
 
 class Note(NamedTuple):
-    """What is to be said of a row beside its figure: rows that are missing, a program that failed."""
+    """A note on a row in addition to its figure: missing rows, or a program that failed."""
 
     system: str
     cell: str
@@ -44,7 +44,7 @@ class Stage:
         return {role: new_topic(self.bootstrap, config=FOREVER) for role in roles}
 
     def delete_topics(self, topics: Mapping[str, str]) -> None:
-        """Make room."""
+        """Delete topics."""
         for name in topics.values():
             delete_topic(self.bootstrap, name)
 
@@ -53,13 +53,13 @@ class Stage:
         return Results(self.cluster, self.bootstrap, topic, partitions)
 
     def read(self, system: str, work: Work, values: Mapping[str, float]) -> None:
-        """Note the figures of a row: `values` by their units."""
+        """Add the figures of a row: `values` by unit."""
         for unit, value in values.items():
             self.readings.add(measure=work.measure, cell=work.cell, unit=unit, system=system, value=value)
         said = ", ".join(f"{round_to(value):,g} {unit}" for unit, value in values.items())
         self.progress.log(f"{work.measure} · {work.cell} · {system}: {said}")
 
     def note(self, system: str, work: Work, text: str) -> None:
-        """Say something about a row."""
+        """Add a note on a row."""
         self.notes.append(Note(system, work.cell, text))
         self.progress.log(f"{work.measure} · {work.cell} · {system}: {text}")

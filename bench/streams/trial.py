@@ -1,7 +1,7 @@
-"""One trial: a program of one system is given events, and is watched until all results are there.
+"""One trial: the program of a system processes events, until all results are written.
 
-The topic holds a first part, which warms the program up. When its results are there, a second part is written
-behind a gate, which is opened; what counts is the time from there to the last result.
+The topic contains a first part, which is the warm-up. After its results, a second part is written behind a
+gate, which is then opened; the measured time is from there to the last result.
 """
 
 import time
@@ -46,7 +46,7 @@ def try_events(stage: Stage, system: System, work: Work) -> None:
 
 
 def task_of(stage: Stage, work: Work, topics: dict[str, str]) -> dict[str, Any]:
-    """What a program is told."""
+    """The task of a program."""
     plain = {"work": work.as_json(), "bootstrap": stage.bootstrap, "cores": stage.cores}
     return {**plain, "max_records": stage.plan.max_records, **topics}
 
@@ -93,7 +93,7 @@ def _measure(stage: Stage, system: System, work: Work, trial: Trial) -> None:
     _write(trial.gate, inputs.then, trial.topics)
     rows, _ = inputs.rows_of_all()  # before the gate opens: it takes a core for seconds
     settle()
-    program.come_to_rest(stage.plan.rest_s)
+    program.wait_until_idle(stage.plan.rest_s)
     opened_s = time.time()
     trial.gate.open()
     last, _ = wait(rows)
@@ -118,7 +118,7 @@ def _measure(stage: Stage, system: System, work: Work, trial: Trial) -> None:
 def waiting(
     stage: Stage, results: Results, program: Running, *, quiet_s: float
 ) -> Callable[[int], tuple[Seen, bool]]:
-    """What waits for so many rows of a program."""
+    """A function that waits for a number of rows of a program."""
     return partial(
         results.wait,
         quiet_s=quiet_s,
@@ -129,17 +129,17 @@ def waiting(
 
 
 def _in_batches(program: Running, opened_s: float) -> dict[str, float]:
-    """The rate within the micro-batches that were full, where a program tells of them."""
-    told = [one for one in program.batches() if one["at_s"] - one["ms"] / 1000 >= opened_s and one["rows"]]
-    largest = max((one["rows"] for one in told), default=0)
-    full = [one for one in told if one["rows"] >= FULL_BATCH * largest]
+    """The rate within full micro-batches, if the program prints them."""
+    printed = [one for one in program.batches() if one["at_s"] - one["ms"] / 1000 >= opened_s and one["rows"]]
+    largest = max((one["rows"] for one in printed), default=0)
+    full = [one for one in printed if one["rows"] >= FULL_BATCH * largest]
     if not full:
         return {}
     return {BATCHES: 1000 * sum(one["rows"] for one in full) / sum(one["ms"] for one in full)}
 
 
 def _problems(stage: Stage, work: Work, trial: Trial, contents: Contents) -> list[str]:
-    """What is wrong with the rows that were written: who loses some does not do the work."""
+    """What is wrong with the written rows: a system that loses rows does not do the work."""
     problems = []
     fewest, most = trial.inputs.rows_of_all()
     if not work.late_share and not fewest <= contents.rows <= most:
@@ -149,7 +149,7 @@ def _problems(stage: Stage, work: Work, trial: Trial, contents: Contents) -> lis
         missing = _missing(stage, trial, contents)
         if not bounds[0] - bounds[1] <= missing <= 0:
             problems.append(f"the windows hold {bounds[0] - missing:,} events instead of {bounds[0]:,}")
-    # Where a table is read beside the events, the first of them find it empty.
+    # If a table is read together with the events, the first events find it empty.
     first = trial.inputs.first
     unmatched = contents.unmatched - first.count - sum(map(len, first.closing.values()))
     if unmatched > 0:

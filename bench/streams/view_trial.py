@@ -1,4 +1,4 @@
-"""A view over two tables: how long a thousand changes take until all of its rows are there."""
+"""A view over two tables: the time from a thousand changes until all view rows are written."""
 
 import time
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def _measure(
     wait = waiting(stage, results, program, quiet_s=2 * QUIET_SECONDS)
     seen, is_done = wait(people)
     if is_done:
-        program.come_to_rest(stage.plan.rest_s)
+        program.wait_until_idle(stage.plan.rest_s)
     departments = people // IN_EACH
     moves, renames = min(MOVES, departments // 2), min(RENAMES, departments // 4)
     for number in range(stage.plan.view_rounds):
@@ -75,7 +75,7 @@ def _measure(
 
 
 def person(one: int, dept: int, people: int) -> Message:
-    """Somebody in a department, of which there are a hundredth as many."""
+    """A person in a department; there is one department per hundred people."""
     value = f'{{"id":{one},"name":"name of {one}","dept":{dept % (people // IN_EACH)}}}'
     return {"key": str(one), "value": value, "timestamp": BEGIN_MS}
 
@@ -90,10 +90,10 @@ def department(one: int, version: int) -> Message:
 
 
 def moved(number: int, moves: int, people: int) -> Iterator[Message]:
-    """The first so many people change to the next department."""
+    """The first people, who move to the next department."""
     return (person(one, one + number + 1, people) for one in range(moves))
 
 
 def renamed(number: int, renames: int, people: int) -> Iterator[Message]:
-    """The last departments get a new title: nobody who moves is in them."""
+    """The last departments with a new title: no person who moves is in them."""
     return (department(people // IN_EACH - 1 - one, number + 1) for one in range(renames))

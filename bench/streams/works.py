@@ -1,4 +1,4 @@
-"""What is computed, and over which input: each a row of the tables."""
+"""The works: what is computed, and from which input. Each is a row of the tables."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +10,7 @@ WINDOWS, JOINS, LATE, GROWTH = "windows", "joins", "late events", "how cost grow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One row: what a system is asked to compute."""
+    """One row of the tables: what a system computes."""
 
     name: str
     """What `--only` calls it."""
@@ -35,7 +35,7 @@ class Work:
     """Whether Headrace is measured alone: others cannot do it, or did it under another name."""
 
     def as_json(self) -> dict[str, Any]:
-        """The work as the programs are told of it."""
+        """The work as it is passed to programs."""
         return asdict(self)
 
 

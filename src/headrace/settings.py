@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.client.address import BadAddress, read_addresses
+from headrace.client.address import BadAddress
+from headrace.client.bootstrap import PLAINTEXT, Bootstrap, check_profile_name, with_profile
 from headrace.errors import Misuse
+from headrace.password import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 FILE: Final = "headrace.toml"
 STATE: Final = ".headrace"
 LOCAL: Final = "local[*]"
+DEFAULT_BROKER: Final = "127.0.0.1:9092"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,15 @@ BROKER_ADDRESS: Final = Setting(
     section="broker",
     key="address",
     example="127.0.0.1:9092",
+)
+SECURITY_PROFILE: Final = Setting(
+    doc="Security profile for connections to the brokers, a section `[security.NAME]`; `PLAINTEXT` for none.",
+    default="PLAINTEXT",
+    option="--broker NAME://HOST:PORT",
+    variable="HEADRACE_SECURITY_PROFILE",
+    section="broker",
+    key="security",
+    example="production",
 )
 SPARK_MASTER: Final = Setting(
     doc="Spark's master URL.",
@@ -89,6 +101,10 @@ CHECKPOINTS: Final = Setting(
     key="checkpoints",
     example="/mnt/streams",
 )
+SECURITY_PROTOCOL: Final = "HEADRACE_SECURITY_PROTOCOL"
+"""The one variable without which the environment does not describe a security profile."""
+ENVIRONMENT: Final = "environment"
+"""The name of the profile that only variables of the environment describe."""
 PROJECT: Final = Setting(
     doc="Folder in which the search for `headrace.toml` begins.",
     default="the folder of the pipeline file, otherwise the current folder",
@@ -99,6 +115,14 @@ CAPTURE_SALT: Final = Setting(
     default="empty",
     option="--salt-file",
     variable="HEADRACE_SALT",
+)
+
+
+NEW_PASSWORD: Final = Setting(
+    doc="Password for `headrace broker init` and `headrace user create`.",
+    default="asked for in the terminal",
+    option="--password-file",
+    variable=VARIABLE,
 )
 
 
@@ -145,6 +169,7 @@ SERVICES: Final = {
 
 SETTINGS: Final = (
     BROKER_ADDRESS,
+    SECURITY_PROFILE,
     SPARK_MASTER,
     SPARK_SETTINGS,
     STATE_FOLDER,
@@ -152,6 +177,7 @@ SETTINGS: Final = (
     PROJECT,
     *SERVICES.values(),
     CAPTURE_SALT,
+    NEW_PASSWORD,
 )
 """Every setting that is read from the environment or from `headrace.toml`."""
 
@@ -166,26 +192,28 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """The addresses of a broker or of a cluster, and who said so."""
+    """The addresses of a broker or of a cluster, their security profile, and who said so."""
 
     addresses: tuple[Address, ...]
     origin: str
+    profile: str = PLAINTEXT
 
     def __str__(self) -> str:
-        return ",".join(map(str, self.addresses))
+        return str(Bootstrap(addresses=self.addresses, profile=self.profile))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the environment and the file say, to which arguments are put first."""
 
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
+    """It may hold secrets, and so may the file: they are not printed."""
     folder: Path
     """The current folder."""
     project: Path
     """The folder where the file is looked for first."""
     file: Path | None = None
-    content: Mapping[str, Any] = field(default_factory=dict)
+    content: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def read(
@@ -211,7 +239,28 @@ class Settings:
     def broker(self, argument: str | None = None) -> BrokerAddress | None:
         """The address that was named, if one was."""
         said = self._find(BROKER_ADDRESS, argument)
-        return None if said is None else read_broker_address(said)
+        return None if said is None else self._secured(said)
+
+    def broker_or_default(self, argument: str | None = None) -> BrokerAddress:
+        """The address that was named, or else that of a broker on this machine."""
+        return self.broker(argument) or self._secured(Said(DEFAULT_BROKER, "the default"))
+
+    def security_profile(self) -> str:
+        """The profile for addresses that name none themselves."""
+        said = self._find(SECURITY_PROFILE, None)
+        if said is None:
+            return ENVIRONMENT if self.environment.get(SECURITY_PROTOCOL) else PLAINTEXT
+        try:
+            return check_profile_name(said.text)
+        except BadAddress as fault:
+            raise Misuse(f"{fault} (it came {said.origin})") from fault
+
+    def security_profiles(self) -> Mapping[str, Mapping[str, Any]]:
+        """The sections `[security.NAME]`, by their names."""
+        profiles = self._section("security")
+        if any(not isinstance(profile, dict) for profile in profiles.values()):
+            raise Misuse(f"{self.file}: a security profile is a section: write [security.production].")
+        return profiles
 
     def master(self, argument: str | None = None) -> str:
         """The master that Spark is to use."""
@@ -261,6 +310,12 @@ class Settings:
             raise self._not_text(setting)
         return Said(value, f"from {self.file}")
 
+    def _secured(self, said: Said) -> BrokerAddress:
+        """The addresses in a text, with the profile that it names, or else that of the settings."""
+        if "://" not in said.text:
+            said = Said(with_profile(self.security_profile(), said.text), said.origin)
+        return read_broker_address(said)
+
     def _section(self, name: str) -> Mapping[str, Any]:
         section = self.content.get(name, {})
         if not isinstance(section, dict):
@@ -295,9 +350,10 @@ def project_folder(folder: Path) -> Iterator[None]:
 def read_broker_address(said: Said) -> BrokerAddress:
     """The addresses in a text; what is none is refused with its origin."""
     try:
-        return BrokerAddress(addresses=read_addresses(said.text), origin=said.origin)
+        found = Bootstrap.of(said.text)
     except BadAddress as fault:
         raise Misuse(f"{fault} (it came {said.origin})") from fault
+    return BrokerAddress(addresses=found.addresses, origin=said.origin, profile=found.profile)
 
 
 def nearest_file(folder: Path) -> Path | None:

@@ -18,6 +18,9 @@ from tests.behaviour.clients.java import Driver, missing
 from tests.behaviour.names import NewName, NewTopic
 from tests.behaviour.reading import wait_until
 
+SECURED = ("test_groups", "test_reading", "test_round_trip", "test_topics", "test_transactions")
+"""The behaviours that are also shown on an Apache Kafka with TLS and SCRAM, by librdkafka."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(capability): only with clients that can do this")
@@ -37,15 +40,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     libraries = [name for name in ADAPTERS if _is_wanted(name, metafunc)]
     each = metafunc.definition.get_closest_marker("each")
-    if each is None:
-        metafunc.parametrize("library", libraries)
-    else:
+    names: tuple[str, ...] = ("library",)
+    rows: list[tuple[str, ...]] = [(name,) for name in libraries]
+    if each is not None:
         ((argument, options),) = each.kwargs.items()
-        pairs = [
+        names = ("library", argument)
+        rows = [
             (name, option) for name in libraries for option in options if option not in ADAPTERS[name].CANNOT
         ]
-        metafunc.parametrize(("library", argument), pairs)
-    metafunc.parametrize("broker_kind", ["headrace", pytest.param("apache", marks=pytest.mark.cluster)])
+    cases = [
+        pytest.param(*row, kind, marks=() if kind == "headrace" else pytest.mark.cluster)
+        for row in rows
+        for kind in _broker_kinds(row[0], metafunc)
+    ]
+    metafunc.parametrize((*names, "broker_kind"), cases)
+
+
+def _broker_kinds(library: str, metafunc: pytest.Metafunc) -> list[str]:
+    is_secured = library == "confluent" and metafunc.module.__name__.rpartition(".")[2] in SECURED
+    return ["headrace", "apache", *(["secured"] if is_secured else [])]
 
 
 def _is_wanted(library: str, metafunc: pytest.Metafunc) -> bool:
@@ -76,9 +89,8 @@ def java_driver() -> Iterator[Driver]:
 @pytest.fixture
 def broker(broker_kind: str, request: pytest.FixtureRequest) -> str:
     """The address of the broker of this test."""
-    return str(
-        request.getfixturevalue({"headrace": "headrace_process", "apache": "apache_kafka"}[broker_kind])
-    )
+    fixtures = {"headrace": "headrace_process", "apache": "apache_kafka", "secured": "secured_bootstrap"}
+    return str(request.getfixturevalue(fixtures[broker_kind]))
 
 
 @pytest.fixture

@@ -38,10 +38,10 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Return when the condition holds; `what` names it for the failure."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
 
 
-class Crowd:
+class ConsumerPool:
     """Several consumers, polled in turns by one thread; each one's messages are kept apart."""
 
     def __init__(self, *consumers: Consumer) -> None:

@@ -13,15 +13,15 @@ from tests.behaviour.clients.contract import (
     TopicPartition,
 )
 from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import Crowd, wait_until
+from tests.behaviour.reading import ConsumerPool, wait_until
 
 
 def stable_member(client: Client, group: str, topic: str, **options: str) -> Consumer:
     consumer = client.consumer(ConsumerOptions(group=group, **options))
     consumer.subscribe(topic)
-    crowd = Crowd(consumer)
-    crowd.settle(topic, client.partitions(topic))
-    crowd.poll_until(lambda: client.group(group).state == "stable", "a stable group")
+    pool = ConsumerPool(consumer)
+    pool.settle(topic, client.partitions(topic))
+    pool.poll_until(lambda: client.group(group).state == "stable", "a stable group")
     return consumer
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.behaviour import member as member_process
 from tests.behaviour.clients.contract import Client, Consumer, ConsumerOptions, Message, TopicPartition
 from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import Crowd, read, values
+from tests.behaviour.reading import ConsumerPool, read, values
 
 
 def member(client: Client, group: str, topic: str, **options: str) -> Consumer:
@@ -30,12 +30,12 @@ def test_two_members_share_the_partitions_whatever_the_assignor(
     client: Client, new_topic: NewTopic, new_name: NewName, assignor: str
 ) -> None:
     topic, group = new_topic(partitions=4), new_name("group")
-    crowd = Crowd(*(member(client, group, topic, assignor=assignor) for _ in range(2)))
-    crowd.settle(topic, 4)
-    assert [len(consumer.assignment()) for consumer in crowd.consumers] == [2, 2]
+    pool = ConsumerPool(*(member(client, group, topic, assignor=assignor) for _ in range(2)))
+    pool.settle(topic, 4)
+    assert [len(consumer.assignment()) for consumer in pool.consumers] == [2, 2]
     client.producer().send(topic, [Message(value=b"%d" % n, partition=n % 4) for n in range(40)])
-    crowd.read(40)
-    assert sorted(values(crowd.received[0] + crowd.received[1])) == sorted(b"%d" % n for n in range(40))
+    pool.read(40)
+    assert sorted(values(pool.received[0] + pool.received[1])) == sorted(b"%d" % n for n in range(40))
 
 
 @pytest.mark.each(assignor=["range", "cooperative-sticky"])
@@ -44,9 +44,9 @@ def test_a_new_member_takes_its_share(
 ) -> None:
     topic, group = new_topic(partitions=2), new_name("group")
     first = member(client, group, topic, assignor=assignor)
-    alone = Crowd(first)
+    alone = ConsumerPool(first)
     alone.settle(topic, 2)
-    both = Crowd(first, member(client, group, topic, assignor=assignor))
+    both = ConsumerPool(first, member(client, group, topic, assignor=assignor))
     both.settle(topic, 2)
     assert [len(consumer.assignment()) for consumer in both.consumers] == [1, 1]
 
@@ -55,19 +55,19 @@ def test_a_member_beyond_the_number_of_partitions_stays_idle(
     client: Client, new_topic: NewTopic, new_name: NewName
 ) -> None:
     topic, group = new_topic(), new_name("group")
-    crowd = Crowd(member(client, group, topic), member(client, group, topic))
+    pool = ConsumerPool(member(client, group, topic), member(client, group, topic))
 
     def has_settled() -> bool:
         if group not in client.groups():
-            return False  # nobody has joined yet
+            return False  # no member has joined yet
         described = client.group(group)
-        shares = sorted(len(consumer.assignment()) for consumer in crowd.consumers)
+        shares = sorted(len(consumer.assignment()) for consumer in pool.consumers)
         return (described.state, len(described.members), shares) == ("stable", 2, [0, 1])
 
-    crowd.poll_until(has_settled, "one member with the partition, and one without")
+    pool.poll_until(has_settled, "one member with the partition, and one without")
     client.producer().send(topic, [Message(value=b"%d" % n) for n in range(5)])
-    crowd.read(5)
-    assert sorted(map(len, crowd.received)) == [0, 5]
+    pool.read(5)
+    assert sorted(map(len, pool.received)) == [0, 5]
 
 
 def test_the_partitions_of_a_member_that_leaves_move_to_the_others(
@@ -75,9 +75,9 @@ def test_the_partitions_of_a_member_that_leaves_move_to_the_others(
 ) -> None:
     topic, group = new_topic(partitions=2), new_name("group")
     first, second = member(client, group, topic), member(client, group, topic)
-    Crowd(first, second).settle(topic, 2)
+    ConsumerPool(first, second).settle(topic, 2)
     first.close()
-    rest = Crowd(second)
+    rest = ConsumerPool(second)
     rest.settle(topic, 2)
     client.producer().send(topic, [Message(value=b"%d" % n, partition=n) for n in range(2)])
     rest.read(2)
@@ -104,7 +104,7 @@ def test_the_partitions_of_a_member_that_dies_move_when_its_session_has_ended(
     topic, group = new_topic(partitions=2), new_name("group")
     with doomed_member(library, broker, group, topic):
         assert client.group(group).members[0].partitions == everything(topic, 2)
-    survivor = Crowd(member(client, group, topic))
+    survivor = ConsumerPool(member(client, group, topic))
     survivor.settle(topic, 2)
     client.producer().send(topic, [Message(value=b"%d" % n, partition=n) for n in range(2)])
     survivor.read(2)
@@ -116,12 +116,12 @@ def test_a_static_member_that_bounces_causes_no_rebalance(
 ) -> None:
     topic, group = new_topic(partitions=2), new_name("group")
     bouncing, staying = (member(client, group, topic, instance_id=name) for name in ("bouncing", "staying"))
-    Crowd(bouncing, staying).settle(topic, 2)
+    ConsumerPool(bouncing, staying).settle(topic, 2)
     before = (bouncing.assignment(), staying.assignments)
     bouncing.close()
     returned = member(client, group, topic, instance_id="bouncing")
-    # The other member is not polled: were there a rebalance, this one would wait for it in vain.
-    Crowd(returned).poll_until(lambda: bool(returned.assignment()), "the returned member's partitions")
+    # The other member does not poll: in a rebalance, this one would wait for it forever.
+    ConsumerPool(returned).poll_until(lambda: bool(returned.assignment()), "the returned member's partitions")
     assert returned.assignment() == before[0]
     client.producer().send(topic, [Message(value=b"%d" % n, partition=n) for n in range(2)])
     read(staying, 1)

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.behaviour.clients.contract import Client, Consumer, ConsumerOptions, Message, Refused
 from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import Crowd, read
+from tests.behaviour.reading import ConsumerPool, read
 
 HOUR_MS = 3_600_000
 
@@ -59,7 +59,7 @@ def test_a_member_whose_assignor_the_group_does_not_know_is_refused(
     topic, group = new_topic(), new_name("group")
     first = client.consumer(ConsumerOptions(group=group, assignor="range"))
     first.subscribe(topic)
-    Crowd(first).settle(topic, 1)
+    ConsumerPool(first).settle(topic, 1)
     stranger = client.consumer(ConsumerOptions(group=group, assignor="roundrobin"))
     stranger.subscribe(topic)
     assert refusal_of_reading(stranger) is ErrorCode.inconsistent_group_protocol
@@ -72,7 +72,7 @@ def test_a_static_member_is_fenced_by_another_of_its_name(
     topic, group = new_topic(), new_name("group")
     first, second = (client.consumer(ConsumerOptions(group=group, instance_id="twin")) for _ in range(2))
     first.subscribe(topic)
-    Crowd(first).settle(topic, 1)
+    ConsumerPool(first).settle(topic, 1)
     second.subscribe(topic)
-    Crowd(second).settle(topic, 1)
+    ConsumerPool(second).settle(topic, 1)
     assert refusal_of_reading(first) is ErrorCode.fenced_instance_id

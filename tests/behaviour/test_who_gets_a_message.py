@@ -9,7 +9,7 @@ from tests.behaviour.clients.contract import (
     TopicPartition,
 )
 from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import Crowd, read, values
+from tests.behaviour.reading import ConsumerPool, read, values
 
 
 def member(client: Client, group: str, topic: str) -> Consumer:
@@ -33,19 +33,21 @@ def are_in_order(received: list[Received]) -> bool:
 
 def test_fan_out(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
     topic = new_topic()
-    crowd = Crowd(member(client, new_name("group-a"), topic), member(client, new_name("group-b"), topic))
+    pool = ConsumerPool(
+        member(client, new_name("group-a"), topic), member(client, new_name("group-b"), topic)
+    )
     client.producer().send(topic, [Message(value=value) for value in (b"1", b"2", b"3")])
-    crowd.read(6)
-    assert [values(received) for received in crowd.received] == [[b"1", b"2", b"3"], [b"1", b"2", b"3"]]
+    pool.read(6)
+    assert [values(received) for received in pool.received] == [[b"1", b"2", b"3"], [b"1", b"2", b"3"]]
 
 
 def test_load_balancing(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
     topic, group = new_topic(partitions=2), new_name("group")
-    crowd = Crowd(member(client, group, topic), member(client, group, topic))
-    crowd.settle(topic, 2)
+    pool = ConsumerPool(member(client, group, topic), member(client, group, topic))
+    pool.settle(topic, 2)
     sent = send_numbered(client, topic, 40, 2)
-    crowd.read(40)
-    a, b = crowd.received
+    pool.read(40)
+    a, b = pool.received
     assert sorted(values(a + b)) == sorted(sent)
     assert (len(a), len(b)) == (20, 20)
     assert are_in_order(a)
@@ -54,9 +56,9 @@ def test_load_balancing(client: Client, new_topic: NewTopic, new_name: NewName) 
 
 def test_both_at_once(client: Client, new_topic: NewTopic, new_name: NewName) -> None:
     topic, x, y = new_topic(partitions=2), new_name("group-x"), new_name("group-y")
-    pair = Crowd(member(client, x, topic), member(client, x, topic))
+    pair = ConsumerPool(member(client, x, topic), member(client, x, topic))
     pair.settle(topic, 2)
-    everything = Crowd(*pair.consumers, member(client, y, topic))
+    everything = ConsumerPool(*pair.consumers, member(client, y, topic))
     sent = send_numbered(client, topic, 40, 2)
     everything.read(80)
     a, b, c = everything.received

@@ -1,4 +1,4 @@
-"""Readings of a run beside those of the runs before it."""
+"""Readings of a run together with those of earlier runs."""
 
 from bench.readings import Readings
 

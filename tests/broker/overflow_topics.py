@@ -39,7 +39,7 @@ def configs(bootstrap: str, topic: str) -> dict[str, str]:
 
 
 def status(bootstrap: str, topic: str) -> dict[str, Any]:
-    """How full partition 0 is, and what became of records."""
+    """The backlog and the counts of partition 0."""
     return dict(json.loads(configs(bootstrap, topic)["headrace.overflow.status"])[0])
 
 
@@ -49,7 +49,7 @@ def wait_for_status(bootstrap: str, topic: str, name: str, value: object) -> Non
 
 
 class Sender:
-    """A producer that remembers what became of each record, in the order in which it heard of them."""
+    """A producer that stores the result of each record, in the order of the responses."""
 
     def __init__(self, bootstrap: str, topic: str, **settings: Any) -> None:
         fast = {
@@ -87,7 +87,7 @@ class Sender:
         assert self.producer.flush(100) == 0
 
     def wait_for(self, count: int) -> None:
-        """Return when so many records were answered."""
+        """Return when this many records have a result."""
         wait_until(lambda: self._poll() >= count, f"{count} answers, and there are {self._poll()}")
 
     def _poll(self) -> int:

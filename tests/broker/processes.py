@@ -16,7 +16,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
     """Return when the condition holds; `what` names it for the failure."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(TURN_SECONDS)
 
 

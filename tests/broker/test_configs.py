@@ -74,7 +74,10 @@ def test_the_brokers_settings_are_shown_and_cannot_be_changed(client: WireClient
     change = {"name": "num.partitions", "config_operation": SET, "value": "9"}
     resource = {"resource_type": BROKER, "resource_name": "1", "configs": [change]}
     (refused,) = client.ask(EDIT, 1, resources=[resource], validate_only=False).responses
-    assert (refused.error_code, "arguments" in refused.error_message) == (ErrorCode.invalid_request, True)
+    assert (refused.error_code, "command line options" in refused.error_message) == (
+        ErrorCode.invalid_request,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("kind", "name"), [(BROKER, "7"), (BROKER_LOGGER, "1"), (99, "x")])

@@ -1,4 +1,4 @@
-"""Connections that are idle, slow, pipelined or gone: each harms nobody but itself."""
+"""Connections that are idle, slow, pipelined or closed: each affects only itself."""
 
 import asyncio
 import select

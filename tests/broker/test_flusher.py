@@ -11,7 +11,7 @@ import pytest
 
 from headrace.broker.config import Flush
 from headrace.broker.flusher import Flusher
-from headrace.broker.partition import Partition
+from headrace.broker.topics import Partition
 from headrace.storage.config import TopicConfig
 from headrace.storage.errors import DiskError
 from headrace.storage.folder import DataFolder
@@ -145,7 +145,7 @@ async def test_a_failed_sync_is_said_to_all_who_wait_and_stops_the_broker(bench:
     await bench.settle()
     bench.disk.run_next(fault=OSError(errno.EIO, "Input/output error"))
     for task in waiting:
-        with pytest.raises(DiskError, match="failed to sync"):
+        with pytest.raises(DiskError, match="syncing to disk failed"):
             await task
     assert [type(fault) for fault in bench.faults] == [OSError]
 

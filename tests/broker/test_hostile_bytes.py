@@ -1,4 +1,4 @@
-"""Bytes that no client sends: the broker answers or hangs up, holds no more memory, and serves the others.
+"""Invalid bytes: the broker responds or closes the connection, uses no more memory, and serves other clients.
 
 Taken as cases: allocation before a length is believed (CVE-2022-34917), and what the readers of other brokers
 were caught by: counts, tags and varints that lie.
@@ -75,7 +75,7 @@ def test_every_well_formed_request_is_answered(
     types = scalars([-1, 0, 1, 50], [b"", b"no batch", BATCH])
     request = data.draw(requests(api_key, version, types))
     if api_key == PRODUCE and request.acks == 0:
-        return  # nobody is to be answered
+        return  # no response is expected
     with WireClient(kafka.address) as stranger:
         stranger.send_bytes(frame(pack_request(api_key, version, request, 77)))
         assert read_response(api_key, version, stranger.receive_frame())[0] == 77
@@ -154,7 +154,7 @@ def test_others_produce_and_consume_in_order_while_the_noise_goes_on(
                     stranger.send_bytes(chance.randbytes(chance.randint(1, 5000)))
                     stranger.send_bytes(mutate(request, "int32", chance.randrange(2**32)))
                 except ConnectionError:
-                    continue  # hung up in the middle: what we are here for
+                    continue  # disconnected within a request: the case under test
 
     threads = [threading.Thread(target=rage) for _ in range(2)]
     for thread in threads:
@@ -173,7 +173,7 @@ def test_others_produce_and_consume_in_order_while_the_noise_goes_on(
 def build_produce() -> object:
     from kio.index import load_request_schema
 
-    from headrace.protocol.messages import build
+    from tests.protocol.entities import build
 
     partition = {"index": 0, "records": BATCH}
     topics = [{"name": "orders", "partition_data": [partition]}]

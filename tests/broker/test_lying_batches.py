@@ -132,7 +132,7 @@ def test_a_compacted_topic_names_the_records_without_a_key(client: WireClient, c
 
 
 def test_batches_for_a_compacted_topic_are_stored_in_the_order_in_which_they_came(client: WireClient) -> None:
-    """A large batch is checked off the loop: what comes behind it, compressed or not, waits for it."""
+    """A large batch is validated in a thread: later batches, compressed or not, wait for it."""
     client.create_topic("ordered", cleanup_policy="compact")
     many = bytes(encode_batch([NewRecord(b"k", b"v", TIMESTAMP)] * 50_000, codec=ZSTD))
     one = batch_of(b"v", key=b"k")

@@ -185,8 +185,8 @@ def refusal(action: Any, *arguments: Any, **settings: str | None) -> str:
 
 def test_where_records_are_kept_cannot_be_changed(bootstrap: str) -> None:
     create(bootstrap, "live", **IN_MEMORY)
-    assert "stays memory" in refusal(alter, bootstrap, "live", headrace_storage="disk")
-    assert "stays memory" in refusal(alter, bootstrap, "live", headrace_storage=None)
+    assert "is memory and cannot be changed" in refusal(alter, bootstrap, "live", headrace_storage="disk")
+    assert "is memory and cannot be changed" in refusal(alter, bootstrap, "live", headrace_storage=None)
     assert configs(bootstrap, "live")["headrace.storage"] == "memory"
 
 

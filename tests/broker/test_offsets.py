@@ -6,9 +6,9 @@ import pytest
 
 from headrace.broker.groups import GroupSettings
 from headrace.broker.groups.records import CommittedOffset
-from headrace.broker.offsets import Offsets
+from headrace.broker.offsets import CommittedOffsets
 from headrace.broker.state_log import MemoryStateLog, Producer
-from headrace.protocol.steps import run_steps
+from headrace.protocol.wire import run_steps
 from headrace.storage.errors import DiskError
 from tests.broker.virtual_clock import VirtualClock
 
@@ -26,22 +26,22 @@ def log() -> MemoryStateLog:
 
 
 @pytest.fixture
-def offsets(log) -> Offsets:
-    return Offsets(log, VirtualClock(), GroupSettings())
+def offsets(log) -> CommittedOffsets:
+    return CommittedOffsets(log, VirtualClock(), GroupSettings())
 
 
-def reloaded(log: MemoryStateLog) -> Offsets:
-    offsets = Offsets(log, VirtualClock(), GroupSettings())
+def reloaded(log: MemoryStateLog) -> CommittedOffsets:
+    offsets = CommittedOffsets(log, VirtualClock(), GroupSettings())
     offsets.load()
     return offsets
 
 
-def committed(offsets: Offsets, partition: int = 0) -> int | None:
+def committed(offsets: CommittedOffsets, partition: int = 0) -> int | None:
     found = offsets.get("g", "t", partition)
     return None if found is None else found.offset
 
 
-def end(log: MemoryStateLog, offsets: Offsets, producer: Producer, *, is_commit: bool) -> None:
+def end(log: MemoryStateLog, offsets: CommittedOffsets, producer: Producer, *, is_commit: bool) -> None:
     log.mark(producer, committed=is_commit)
     offsets.complete(producer.producer_id, committed=is_commit)
 
@@ -82,7 +82,7 @@ def test_a_deleted_topic_takes_its_offsets_along(offsets, log):
     offsets.commit("g", {("t", 0): at(1), ("u", 0): at(2)})
     offsets.commit("h", {("t", 3): at(1)})
     offsets.add_pending(PRODUCER, "h", {("t", 4): at(1)})
-    run_steps(offsets.forget_topic_steps("t"))
+    run_steps(offsets.delete_topic_steps("t"))
     for place in (offsets, reloaded(log)):
         assert place.of_group("g") == {("u", 0): at(2)}
         assert place.of_group("h") == {}

@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.broker.groups import GroupSettings
 from headrace.broker.groups.records import CommittedOffset
-from headrace.broker.offsets import Offsets
+from headrace.broker.offsets import CommittedOffsets
 from headrace.broker.state_log import MemoryStateLog, Producer
-from headrace.protocol.steps import run_steps
+from headrace.protocol.wire import run_steps
 from tests.broker.virtual_clock import VirtualClock
 
 GROUPS = ("g", "h")
@@ -24,12 +24,12 @@ entries = st.dictionaries(
 
 
 class OffsetsModel(RuleBasedStateMachine):
-    """The model keeps every write in order; what counts is read off it anew after each step."""
+    """The model keeps every write in order; the expected state is computed from it after each step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.log = MemoryStateLog()
-        self.offsets = Offsets(self.log, VirtualClock(), GroupSettings())
+        self.offsets = CommittedOffsets(self.log, VirtualClock(), GroupSettings())
         self.writes: list[tuple[str, tuple[str, int], CommittedOffset, list[bool | None]]] = []
         self.open: dict[int, list[bool | None]] = {}
 
@@ -59,12 +59,12 @@ class OffsetsModel(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(["t", "u"]))
     def delete_a_topic(self, topic: str) -> None:
-        run_steps(self.offsets.forget_topic_steps(topic))
+        run_steps(self.offsets.delete_topic_steps(topic))
         self.writes = [write for write in self.writes if write[1][0] != topic]
 
     @rule()
     def restart(self) -> None:
-        self.offsets = Offsets(self.log, VirtualClock(), GroupSettings())
+        self.offsets = CommittedOffsets(self.log, VirtualClock(), GroupSettings())
         self.offsets.load()
 
     @invariant()

@@ -31,7 +31,7 @@ def client(headrace_broker: EmbeddedBroker) -> Iterator[WireClient]:
 
 @pytest.fixture
 def other(headrace_broker: EmbeddedBroker) -> Iterator[WireClient]:
-    """A second connection, for what goes on while the first one waits."""
+    """A second connection, for requests while the first one waits."""
     with WireClient(headrace_broker.bootstrap) as other:
         yield other
 
@@ -322,7 +322,7 @@ def test_a_batch_whose_transaction_ended_while_it_waited_is_not_stored(
     ("settings", "reason"),
     [
         ({"headrace_overflow": "block", "headrace_overflow_records": "5"}, "headrace.overflow.groups"),
-        ({"headrace_overflow": "drop-oldest"}, "needs a bound"),
+        ({"headrace_overflow": "drop-oldest"}, "needs a limit"),
         ({"headrace_overflow_records": "5"}, "while headrace.overflow is buffer"),
         (
             {

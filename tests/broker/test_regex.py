@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.regex import InvalidExpression, Regex
-from headrace.protocol.steps import run_steps
+from headrace.protocol.wire import run_steps
 
 ATOMS = ["a", "b", ".", "[ab]", "[^a]", "[0-9x]", "(a|b)", "(a|ab)", "(?:b|)", r"\d", r"\w", r"\S"]
 REPEATS = ["", "", "*", "+", "?", "{2}", "{1,3}", "*?"]

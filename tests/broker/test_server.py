@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.broker import Broker
 from headrace.broker.config import BrokerConfig, InvalidSetting
-from headrace.broker.server import Server
+from headrace.broker.listeners import Listener
+from headrace.broker.server import BoundListener, Server
 from headrace.errors import HeadraceError
 from headrace.testing import broker
 from tests.broker.processes import BrokerProcess, wait_until
@@ -30,8 +31,8 @@ def run_to_its_end(folder: Path, listen: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "kafka.example.com"])
-def test_only_loopback_is_listened_on_until_there_are_users_and_passwords(host: str) -> None:
-    with pytest.raises(InvalidSetting, match=r"no users and passwords yet.*use 127\.0\.0\.1"):
+def test_only_loopback_is_listened_on_without_authentication(host: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"without authentication.*use SASL_SSL.*listen on 127\.0\.0\.1"):
         BrokerConfig(host=host)
 
 
@@ -154,7 +155,9 @@ async def test_a_connection_that_cannot_be_taken_in_is_taken_in_later(tmp_path: 
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     listener.setblocking(False)
-    server = Server(kafka, listener)
+    address = Listener(host="127.0.0.1", port=0)
+    endpoint = address.endpoint(listener.getsockname()[1])
+    server = Server(kafka, [BoundListener(listener=address, socket=listener, endpoint=endpoint)])
     assert await asyncio.to_thread(can_ask, f"127.0.0.1:{listener.getsockname()[1]}")
     assert listener.faults == 0
     await server.close()

@@ -178,7 +178,7 @@ def test_a_producer_that_is_told_to_try_again_stores_each_record_once_and_in_ord
 
 
 def wait_for_more_timeouts(bootstrap: str) -> None:
-    """Return when the producer was told to try again."""
+    """Return when the producer has got a retriable error."""
     before = status(bootstrap, "orders")["timed_out_records"]
     wait_until(lambda: status(bootstrap, "orders")["timed_out_records"] > before, "a time-out")
 

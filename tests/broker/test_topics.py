@@ -110,7 +110,7 @@ def test_partitions_can_be_added_and_not_taken_away(bench: Bench) -> None:
     bench.topics.add_partitions("orders", 3)
     assert bench.ends("orders") == [0, 0, 0]
     for partitions in (3, 1):
-        with pytest.raises(InvalidPartitions, match="not taken away"):
+        with pytest.raises(InvalidPartitions, match="can only be added"):
             bench.topics.add_partitions("orders", partitions)
 
 
@@ -150,10 +150,10 @@ def test_a_topic_that_was_recorded_before_the_crash_is_made_after_it(bench: Benc
 
 def test_a_deleted_topic_is_gone_for_good_and_its_waiters_are_told(bench: Bench) -> None:
     topic = bench.topics.create("orders", 1, {})
-    told: list[str] = []
-    topic.partitions[0].waiters.add(lambda: told.append("orders"))
+    notified: list[str] = []
+    topic.partitions[0].waiters.add(lambda: notified.append("orders"))
     bench.topics.delete("orders")
-    assert told == ["orders"]
+    assert notified == ["orders"]
     bench.restart()
     assert bench.topics.get("orders") is bench.topics.by_id(topic.id) is None
 

@@ -1,4 +1,4 @@
-"""A clock that moves only when a test says so."""
+"""A clock that a test advances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class VirtualTimer:
-    """A call that a virtual clock will make."""
+    """A scheduled call of a virtual clock."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
@@ -30,7 +30,7 @@ class VirtualTimer:
 
 
 class VirtualClock:
-    """Time from a fixed moment on, which makes the calls that fall due while it is advanced, in order."""
+    """A clock that makes the scheduled calls, in order, while it is advanced."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -47,7 +47,7 @@ class VirtualClock:
         return timer
 
     def advance(self, ms: int) -> None:
-        """Let `ms` pass; calls that the calls ask for are made too, when they fall into this time."""
+        """Advance by `ms`; calls that are scheduled in the meantime are made too, if they are due."""
         end_ms = self._now_ms + ms
         while self._timers and self._timers[0][0] <= end_ms:
             at_ms, _, timer = heapq.heappop(self._timers)
@@ -57,5 +57,5 @@ class VirtualClock:
 
     @property
     def pending(self) -> int:
-        """How many calls are still to come."""
+        """The number of scheduled calls."""
         return sum(timer.is_pending for _, _, timer in self._timers)

@@ -12,8 +12,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from headrace.protocol.messages import API_VERSIONS, build
 from headrace.protocol.records import NewRecord, encode_batch
+from headrace.protocol.requests import API_VERSIONS
+from tests.protocol.entities import build
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
@@ -85,7 +86,7 @@ class WireClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.socket.close()
 
     # ---------------------------------------------------------------- requests
@@ -162,7 +163,7 @@ class WireClient:
         return answer.topics[0]
 
     def produce(self, topic: str, batch: bytes | None, partition: int = 0, **more: Any) -> Any:
-        """What became of one batch."""
+        """The result of one batch."""
         self.send_produce(topic, batch, partition, **more)
         return self.receive().responses[0].partition_responses[0]
 

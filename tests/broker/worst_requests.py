@@ -25,9 +25,12 @@ UNKNOWN_TOPIC = UUID(int=9)
 TIMESTAMP = 1_700_000_000_000
 MEMBER = "m" * 22
 LARGE_BATCH_BYTES = 9 * 2**20
+HUGE_BATCH_BYTES = 64 * 2**20
 COMMITTED_GROUPS = 5
 """Groups that have committed offsets for every partition of `wide`."""
 HELD_RECORDS = 2_000
+MANY_HELD_RECORDS = 10_000
+"""Records that a member of the group `porters` may hold."""
 
 _numbers = itertools.count()
 
@@ -85,7 +88,7 @@ Case = tuple[int, Fields | Callable[[WireClient], Fields]]
 def prepare(client: WireClient) -> None:
     """Bring a broker into the state that the cases need."""
     client.create_topic("wide", partitions=WIDE)
-    client.create_topic("orders", max_message_bytes=str(2 * LARGE_BATCH_BYTES), retention_ms="-1")
+    client.create_topic("orders", max_message_bytes=str(2 * HUGE_BATCH_BYTES), retention_ms="-1")
     client.create_topic("bounded", partitions=WIDE, headrace_overflow="block", **BOUND)
     client.create_topic("jobs", retention_ms="-1")
     client.produce("orders", lying_batch(20_000))
@@ -101,6 +104,8 @@ def prepare(client: WireClient) -> None:
     client.ask(33, 2, resources=[resource("recent", recent, kind=32)], validate_only=False)
     settings = ("share.auto.offset.reset", "earliest")
     client.ask(33, 2, resources=[resource("workers", settings, kind=32)], validate_only=False)
+    locks = ("share.partition.max.record.locks", str(MANY_HELD_RECORDS))
+    client.ask(33, 2, resources=[resource("porters", settings, locks, kind=32)], validate_only=False)
 
 
 BOUND = {"headrace_overflow_records": "1000", "headrace_overflow_groups": "committed-0"}
@@ -164,7 +169,7 @@ def produce(batches: dict[int, bytes], topic: str = "wide") -> dict[str, Any]:
 
 
 def subscription(count: int, name: bytes = b"") -> bytes:
-    """What a consumer sends that subscribes to so many topics."""
+    """The metadata of a consumer that subscribes to this many topics."""
     return struct.pack(">hi", 0, count) + (struct.pack(">h", len(name)) + name) * count
 
 
@@ -183,8 +188,8 @@ def join(group: str, protocols: list[dict[str, Any]], member_id: str = "") -> di
 def join_group(client: WireClient, group: str, metadata: bytes) -> Any:
     """The answer to a member that has joined a group alone."""
     protocols = [{"name": "range", "metadata": metadata}]
-    told = client.ask(11, 5, **join(group, protocols))
-    return client.ask(11, 5, **join(group, protocols, told.member_id))
+    assigned = client.ask(11, 5, **join(group, protocols))
+    return client.ask(11, 5, **join(group, protocols, assigned.member_id))
 
 
 def joins(protocols: list[dict[str, Any]]) -> Callable[[WireClient], dict[str, Any]]:
@@ -192,8 +197,8 @@ def joins(protocols: list[dict[str, Any]]) -> Callable[[WireClient], dict[str, A
 
     def fields(client: WireClient) -> dict[str, Any]:
         group = f"joined-{next(_numbers)}"
-        told = client.ask(11, 5, **join(group, protocols))
-        return join(group, protocols, told.member_id)
+        assigned = client.ask(11, 5, **join(group, protocols))
+        return join(group, protocols, assigned.member_id)
 
     return fields
 
@@ -278,23 +283,29 @@ def wide_session(epoch: int) -> Callable[[WireClient], dict[str, Any]]:
     return fields
 
 
-def acknowledges(kind: int, *, every: int = 2) -> Callable[[WireClient], dict[str, Any]]:
+def acknowledges(
+    kind: int, *, every: int = 2, group: str = "workers", count: int = 1
+) -> Callable[[WireClient], dict[str, Any]]:
     """What a member says of the records that it holds, in as many ranges as a request may have."""
 
     def fields(client: WireClient) -> dict[str, Any]:
-        client.ask(76, 1, **heartbeat("workers", "jobs"))
+        client.ask(76, 1, **heartbeat(group, "jobs"))
         topic = topic_id(client, "jobs")
-        answer = client.ask(78, 1, **share_fetch("workers", 0, share_partitions(topic, [0])))
-        acquired = answer.responses[0].partitions[0].acquired_records
-        held = [offset for run in acquired for offset in range(run.first_offset, run.last_offset + 1)]
+        held: list[int] = []
+        epoch = 0
+        while len(held) < count:
+            answer = client.ask(78, 1, **share_fetch(group, epoch, share_partitions(topic, [0])))
+            runs = [run for each in answer.responses for run in each.partitions[0].acquired_records]
+            held += [offset for run in runs for offset in range(run.first_offset, run.last_offset + 1)]
+            epoch += 1
         ranges = [
             {"first_offset": offset, "last_offset": offset, "acknowledge_types": (kind,)}
-            for offset in held[::every]
+            for offset in sorted(held)[::every]
         ]
         return {
-            "group_id": "workers",
+            "group_id": group,
             "member_id": MEMBER,
-            "share_session_epoch": 1,
+            "share_session_epoch": epoch,
             **share_partitions(topic, [0], ranges),
         }
 
@@ -359,9 +370,9 @@ def listed_transactions(pattern: str) -> dict[str, Any]:
     }
 
 
-def large_batch(checksum: int = 0) -> bytes:
+def large_batch(checksum: int = 0, size: int = LARGE_BATCH_BYTES) -> bytes:
     """A batch of one record as large as topics may allow; its checksum is wrong by `checksum`."""
-    batch = bytearray(batch_of(bytes(LARGE_BATCH_BYTES)))
+    batch = bytearray(batch_of(bytes(size)))
     batch[17] ^= checksum
     return bytes(batch)
 
@@ -396,11 +407,41 @@ def aborted_transaction(client: WireClient) -> dict[str, Any]:
     return {"markers": [marker]}
 
 
+def acl(name: str) -> dict[str, Any]:
+    return {
+        "resource_type": 2,
+        "resource_name": name,
+        "resource_pattern_type": 3,
+        "principal": "User:alice",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+
+
+def acl_filter() -> dict[str, Any]:
+    return {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+
+
+def credential(name: str) -> dict[str, Any]:
+    more = {"iterations": 4096, "salt": bytes(16), "salted_password": bytes(32)}
+    return {"name": name, "mechanism": 1, **more}
+
+
 WORST: dict[int, list[Case]] = {
     0: [
         (12, transactional_writes),
         (9, produce({0: large_batch()}, "orders")),
         (9, produce({0: large_batch(checksum=1)}, "orders")),
+        (9, lambda _: produce({0: large_batch(size=HUGE_BATCH_BYTES)}, "orders")),
         (9, produce({0: lying_count()}, "orders")),
         (
             9,
@@ -576,6 +617,7 @@ WORST: dict[int, list[Case]] = {
         (5, {"groups": NAMES, "include_authorized_operations": True}),
     ],
     16: [(4, {"states_filter": NAMES})],
+    17: [(1, {"mechanism": LONG_NAME})],
     18: [(3, {"client_software_name": LONG_NAME, "client_software_version": LONG_NAME})],
     19: [
         (5, topics_to_create([create(f"bad name {name}") for name in NAMES], validate_only=True)),
@@ -717,6 +759,9 @@ WORST: dict[int, list[Case]] = {
             },
         ),
     ],
+    29: [(3, acl_filter())],
+    30: [(3, {"creations": [acl(name) for name in NAMES]})],
+    31: [(3, {"filters": [acl_filter()] * ITEMS})],
     32: [
         (
             4,
@@ -761,6 +806,7 @@ WORST: dict[int, list[Case]] = {
         (2, {"resources": [resource(name) for name in NAMES], "validate_only": False}),
     ],
     35: [(2, {"topics": None}), (2, {"topics": [{"topic": "wide", "partitions": range(ITEMS)}]})],
+    36: [(2, {"auth_bytes": bytes(2**20)})],
     42: [(2, deleted_groups), (2, {"groups_names": NAMES})],
     44: [
         (
@@ -779,6 +825,11 @@ WORST: dict[int, list[Case]] = {
             0,
             {"group_id": "g", "topics": partitions_of("wide")},
         )
+    ],
+    50: [(0, {"users": [{"name": name} for name in NAMES]}), (0, {"users": None})],
+    51: [
+        (0, {"deletions": [{"name": name, "mechanism": 1} for name in NAMES], "upsertions": []}),
+        (0, {"deletions": [], "upsertions": [credential(name) for name in NAMES]}),
     ],
     60: [(0, {"include_cluster_authorized_operations": True})],
     61: [(0, {"topics": [{"name": "wide", "partition_indexes": range(ITEMS)}]})],
@@ -887,6 +938,7 @@ WORST: dict[int, list[Case]] = {
     ],
     79: [
         *((1, acknowledges(kind, every=every)) for kind in (1, 2, 3) for every in (1, 2)),
+        (1, acknowledges(2, every=1, group="porters", count=MANY_HELD_RECORDS)),
         (1, acknowledges_everywhere),
         (
             1,

@@ -26,7 +26,7 @@ class Database:
         self.name = name
         self.bootstrap = bootstrap
         self.connection = psycopg.connect(url, autocommit=True)
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def run(self, *statements: str) -> None:
         """Each statement as a transaction of its own."""
@@ -47,15 +47,15 @@ class Database:
     def capture(self, *tables: str, **more: Any) -> int:
         """Capture all that is committed now; how many records that made."""
         capture = Capture(
-            self.settings(*tables, once=True, **more), self.bootstrap, on_message=self.told.append
+            self.settings(*tables, once=True, **more), self.bootstrap, on_message=self.messages.append
         )
         capture.run()
         return capture.records
 
     @contextlib.contextmanager
     def capturing(self, *tables: str, **more: Any) -> Iterator[Capture]:
-        """A block beside which a capture runs, from the moment in which it follows."""
-        capture = Capture(self.settings(*tables, **more), self.bootstrap, on_message=self.told.append)
+        """Runs a capture during the block, which starts when the capture is streaming."""
+        capture = Capture(self.settings(*tables, **more), self.bootstrap, on_message=self.messages.append)
         faults: list[BaseException] = []
 
         def run() -> None:
@@ -65,11 +65,11 @@ class Database:
                 faults.append(fault)
 
         thread = threading.Thread(target=run)
-        told = len(self.told)
+        count = len(self.messages)
         thread.start()
         try:
             wait_until(
-                lambda: faults or any("streaming" in text for text in self.told[told:]),
+                lambda: faults or any("streaming" in text for text in self.messages[count:]),
                 "the capture to stream",
             )
             yield capture
@@ -141,7 +141,7 @@ def _until(consumer: Consumer, end: int) -> Iterator[Any]:
     """The messages of a partition up to `end`, or somewhat farther: others may be writing."""
     while True:
         message = consumer.poll(10)
-        assert message is not None, "waited in vain for records"
+        assert message is not None, "timed out waiting for records"
         if message.error():
             return
         yield message

@@ -114,7 +114,7 @@ class Storm:
             if self._capture is None or self._capture.poll() is not None:
                 self.kill_capture()
                 self.start_capture()
-            assert time.monotonic() < deadline, "waited in vain for the last change"
+            assert time.monotonic() < deadline, "timed out waiting for the last change"
             time.sleep(0.1)
 
     def records(self, table: str) -> list[tuple[str | None, Any]]:

@@ -179,7 +179,7 @@ def captured() -> Iterator[Captured]:
 
 @contextmanager
 def _debezium(url: str, folder: Path) -> Iterator[Path]:
-    """A block beside which Debezium's connector runs; the file that its events are written to."""
+    """Runs Debezium's connector during the block; returns the file with its events."""
     events = folder / "debezium.events"
     events.touch()
     command = [sys.executable, "-m", "tests.capture.debezium", str(events)]

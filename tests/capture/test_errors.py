@@ -99,7 +99,7 @@ def test_a_lost_slot_stops_the_capture_until_it_is_dropped(database: Database) -
 
 def test_an_unreachable_database_is_reported_at_once(database: Database) -> None:
     lost = Database.__new__(Database)
-    lost.url, lost.bootstrap, lost.told = "postgres://nobody@127.0.0.1:1/shop", database.bootstrap, []
+    lost.url, lost.bootstrap, lost.messages = "postgres://nobody@127.0.0.1:1/shop", database.bootstrap, []
     with pytest.raises(DatabaseUnavailable, match="does not respond"):
         lost.capture("t")
 
@@ -110,7 +110,7 @@ def test_retained_wal_is_warned_of_and_the_slot_is_dropped_at_the_limit(database
     with psycopg.connect(database.url, autocommit=True) as busy:
         busy.execute("CREATE TABLE noise AS SELECT repeat('x', 1000) AS a FROM generate_series(1, 3000)")
     database.capture("t", warn_bytes=1 << 20)
-    assert any("MiB of WAL" in text for text in database.told)
+    assert any("MiB of WAL" in text for text in database.messages)
     with psycopg.connect(database.url, autocommit=True) as busy:
         busy.execute("INSERT INTO noise SELECT a FROM noise")
     with pytest.raises(WalLimitExceeded, match="and was dropped"):

@@ -97,7 +97,7 @@ def test_a_message_that_its_topic_refuses_stops_the_capture_until_the_topic_is_a
     command = rf"headrace topic alter TOPIC --config {name}={setting}`.*slot is kept: start the capture again"
     with pytest.raises(CaptureError, match=rf"store a batch in orders/0.*{command}"):
         database.capture(outbox="outbox")
-    assert not any("Retrying" in text for text in database.told)
+    assert not any("Retrying" in text for text in database.messages)
     entry = ConfigEntry(name, setting, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "orders", incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result()

@@ -1,4 +1,4 @@
-"""Captures that are stopped, dropped, and begun anew; captures in processes of their own."""
+"""Captures that are stopped, dropped and restarted; captures in separate processes."""
 
 import json
 import os
@@ -69,12 +69,12 @@ def test_the_name_of_the_slot_is_not_read_from_the_topic(database: Database) -> 
 
 def test_a_capture_is_stopped_remotely_and_continues_after_a_start(database: Database) -> None:
     database.run(TABLE)
-    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.told.append)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.messages.append)
     process.start()
-    wait_until(lambda: process.is_active() and "streaming" in str(database.told), "the capture to follow")
+    wait_until(lambda: process.is_active() and "streaming" in str(database.messages), "the capture to follow")
     assert stop_capture(database.bootstrap, find_capture(database.bootstrap, "shop"), database.url)
     wait_until(lambda: not process.is_active(), "its end")
-    assert "was requested to stop" in database.told[-1]
+    assert "was requested to stop" in database.messages[-1]
     database.run("INSERT INTO t VALUES (1)")
     assert database.capture("t") == 1
     assert not stop_capture(database.bootstrap, find_capture(database.bootstrap, "shop"), database.url)
@@ -93,9 +93,9 @@ def test_a_new_snapshot_corrects_existing_topics(database: Database) -> None:
 
 def test_a_process_stops_cleanly_at_the_end_of_its_input(database: Database) -> None:
     database.run(TABLE)
-    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.told.append)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.messages.append)
     process.start()
-    wait_until(lambda: process.is_active() and "streaming" in str(database.told), "the capture to follow")
+    wait_until(lambda: process.is_active() and "streaming" in str(database.messages), "the capture to follow")
     assert process.is_settled()
     database.run("INSERT INTO t VALUES (1)")
     wait_until(lambda: list(database.table(TOPIC)) == ["1"], "the change")
@@ -120,7 +120,7 @@ def test_the_topics_of_all_tables_exist_before_the_first_snapshot(database: Data
 
 def test_a_process_reports_its_error_and_whether_a_retry_may_help(database: Database) -> None:
     process = CaptureProcess(
-        database.settings("nothing"), database.bootstrap, on_message=database.told.append
+        database.settings("nothing"), database.bootstrap, on_message=database.messages.append
     )
     process.start()
     with pytest.raises(CaptureFailed, match=r"no table public\.nothing"):
@@ -129,9 +129,9 @@ def test_a_process_reports_its_error_and_whether_a_retry_may_help(database: Data
 
 def test_a_killed_capture_releases_its_slot(database: Database) -> None:
     database.run(TABLE)
-    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.told.append)
+    process = CaptureProcess(database.settings("t"), database.bootstrap, on_message=database.messages.append)
     process.start()
-    wait_until(lambda: process.is_active() and "streaming" in str(database.told), "the capture to follow")
+    wait_until(lambda: process.is_active() and "streaming" in str(database.messages), "the capture to follow")
     os.kill(process.pid, signal.SIGKILL)
     database.run("INSERT INTO t VALUES (1)")
     assert database.capture("t") == 1

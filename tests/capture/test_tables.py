@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace import App, Rows
-from headrace.streams.runner import Order, Runner
+from headrace.streams.runner import Runner, RunOptions
 from headrace.streams.table_view import TableView
 from headrace.tables.row_values import RowReader
 from tests.capture.database import Database, read_topic
@@ -66,7 +66,7 @@ def test_jobs_over_captured_tables_stay_consistent_with_the_database(
 ) -> None:
     def run() -> None:
         recorder = Recorder()
-        order = Order(app=staff_app(database.url), once=True, broker=database.bootstrap, state=tmp_path)
+        order = RunOptions(app=staff_app(database.url), once=True, broker=database.bootstrap, state=tmp_path)
         assert Runner(order, recorder).run() == 0, recorder.news
 
     database.run(

@@ -1,4 +1,4 @@
-"""What a user at a terminal does: run a command to its end, or start one and go on."""
+"""Runs commands as a user at a terminal does: to their end, or in the background."""
 
 import json
 import os
@@ -86,5 +86,5 @@ def wait_until(condition: Callable[[], object], what: str, *, deadline_s: float 
     """Return when the condition holds; `what` names it for the failure."""
     deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}"
         time.sleep(TURN_S)

@@ -1,4 +1,4 @@
-"""Commands that destroy something ask whoever sits at the terminal."""
+"""Destructive commands ask for confirmation at the terminal."""
 
 import os
 import pty

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.cli.terminal import Terminal
+from tests.sinks.receiver import Receiver
 
 PIPELINE = """
 from headrace import App, sqlite
@@ -25,13 +26,15 @@ def write(terminal: Terminal, topic: str, value: bytes, headers: dict[str, bytes
     assert producer.flush(100) == 0
 
 
-def refused(terminal: Terminal, topic: str, product: str, amount: int | None) -> None:
+def refused(
+    terminal: Terminal, topic: str, product: str, amount: int | None, *, target: str = "sqlite sales"
+) -> None:
     row = pa.table({"product": [product], "amount": pa.array([amount], pa.int32())})
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, row.schema) as writer:
         writer.write_table(row)
     row_bytes = out.getvalue().to_pybytes()
-    headers = {"reason": "too big", "target": "sqlite sales", "batch": "4", "row": row_bytes}
+    headers = {"reason": "too big", "target": target, "batch": "4", "row": row_bytes}
     write(terminal, topic, product.encode(), headers)
 
 
@@ -102,6 +105,25 @@ def test_rows_that_a_target_refused_are_given_to_it_again(
     assert (letter["offset"], letter["origin"]) == (3, "sqlite sales, batch 4")
     assert letter["reason"] == "NOT NULL constraint failed: sales.amount"
     database.close()
+
+
+def test_the_journal_of_letters_that_are_sent_again_is_next_to_the_checkpoints(
+    terminal: Terminal, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, state = tmp_path / "checkpoints", tmp_path / "state"
+    monkeypatch.setenv("HEADRACE_CHECKPOINTS", str(checkpoints))
+    refused(terminal, dead, "tea", 3, target="webhook alerts")
+    with Receiver() as receiver:
+        pipeline = tmp_path / "pipeline.py"
+        output = f'webhook({receiver.url!r}, name="alerts")'
+        text = PIPELINE.replace('sqlite("sales", key="product", file={file!r})', output)
+        pipeline.write_text(text.replace("App, sqlite", "App, webhook").format(job=topic))
+        done = terminal.do("dead", "redrive", topic, str(pipeline), "--yes", "--state", str(state))
+        assert done.lines == ["webhook alerts: 1 sent again"]
+        assert receiver.rows("product") == ["tea"]
+    journals = [path for path in checkpoints.rglob("*") if path.is_file() and "redrive" in str(path)]
+    assert journals
+    assert not [path for path in state.rglob("*") if path.is_file() and "redrive" in str(path)]
 
 
 def test_a_job_without_letters_is_explained(terminal: Terminal, new_name: Callable[[], str]) -> None:

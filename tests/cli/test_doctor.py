@@ -70,3 +70,11 @@ def test_versions_are_compared(
 def test_too_little_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.spark.machine.usable_memory_bytes", lambda: 1 << 30)
     assert doctor.memory().severity is Severity.WARNING
+
+
+def test_a_security_profile_that_is_not_there_is_a_problem(headrace_broker: object, tmp_path: Path) -> None:
+    address = headrace_broker.bootstrap  # type: ignore[attr-defined]
+    settings = Settings.read(environment={"HEADRACE_SECURITY_PROFILE": "production"}, folder=tmp_path)
+    finding = doctor.reach_broker(settings, address)
+    assert finding.severity is Severity.PROBLEM
+    assert "there is no security profile 'production'" in finding.advice

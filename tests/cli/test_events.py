@@ -69,7 +69,7 @@ def test_a_diff_says_what_each_event_changed(terminal: Terminal, of: str) -> Non
         (("log", "nothing.Cart"), "the store 'nothing' has no events of Cart"),
         (("show", "shop.Cat", "c", *PROGRAM), "defines no aggregate class Cat"),
         (("show", "shop.Cart", "c", "--program", "missing.py"), "missing.py is not a Python file"),
-        (("as-of", "shop.Cart", "c", "noon", *PROGRAM), "'noon' is not a place"),
+        (("as-of", "shop.Cart", "c", "noon", *PROGRAM), "'noon' is not a position"),
         (("as-of", "shop.Cart", "c", "7", *PROGRAM), "'7' is no time"),
     ],
 )

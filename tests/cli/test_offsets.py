@@ -40,7 +40,7 @@ def test_every_iso_time_is_read_to_the_millisecond(time: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "begin", "-5", "5m", "-5y", "-", "1.5", "²", "2026-13-01", "--5m"])
 def test_anything_else_is_no_place(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a place in a topic"):
+    with pytest.raises(ValueError, match="is not a position in a topic"):
         read_position(text)
 
 

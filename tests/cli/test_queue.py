@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -6,7 +7,7 @@ from headrace import queue
 from headrace.testing.embedded import EmbeddedBroker
 from tests.cli.terminal import Terminal
 
-IDLE_S = 0.7
+IDLE = timedelta(seconds=0.7)
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def group(terminal: Terminal, topic: str, new_name: Callable[[], str]) -> str:
     """A share group that has accepted three of five messages and rejected the other two."""
     name = new_name()
     terminal.do("produce", topic, stdin="".join(f"{number}\n" for number in range(5)))
-    for message in queue(topic, group=name, broker=terminal.bootstrap, idle_s=IDLE_S):
+    for message in queue(topic, group=name, broker=terminal.bootstrap, idle_timeout=IDLE):
         if message.offset in (1, 3):
             message.reject()
     return name
@@ -63,9 +64,9 @@ def test_dead_letters_go_back_once(terminal: Terminal, topic: str, group: str) -
         f"1 dead letters went back to {topic}, 0 are left"
     ]
     assert terminal.do("queue", "dead", group, "--json").json == []
-    again = queue(topic, group=group, broker=terminal.bootstrap, idle_s=IDLE_S)
+    again = queue(topic, group=group, broker=terminal.bootstrap, idle_timeout=IDLE)
     assert [message.value for message in again] == [b"1", b"3"]
-    others = queue(topic, group=f"{group}-other", broker=terminal.bootstrap, idle_s=IDLE_S)
+    others = queue(topic, group=f"{group}-other", broker=terminal.bootstrap, idle_timeout=IDLE)
     assert len(list(others)) == 5
 
 

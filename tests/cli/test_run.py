@@ -115,3 +115,10 @@ def test_what_stands_in_the_way_is_said_before_spark_starts(
     assert outcome.returncode == code
     assert outcome.stderr.startswith("error: ")
     assert message in outcome.stderr
+
+
+def test_a_security_profile_without_a_broker_is_refused(project: Path) -> None:
+    (project / "headrace.toml").write_text('[broker]\nsecurity = "production"\n')
+    outcome = headrace(project, "run", "pipeline.py")
+    assert outcome.returncode == 2
+    assert "the security profile 'production' is chosen, and no broker is named" in outcome.stderr

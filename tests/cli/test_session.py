@@ -52,7 +52,7 @@ def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, content: str) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":9092", "host:", "host:port", "host:0", "host:65536", "http://host:1", "::1"]
+    "text", ["", ":9092", "host:", "host:port", "host:0", "host:65536", "http://host:1/path", "::1"]
 )
 def test_an_address_that_is_none_is_refused_with_its_origin(text: str) -> None:
     with pytest.raises(Misuse, match="from --broker"):

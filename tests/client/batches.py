@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from headrace.client.cluster import Cluster
-from headrace.client.fetch import Fetched, PartitionReader
+from headrace.client.fetch import FetchedBatches, PartitionReader
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
@@ -69,7 +69,7 @@ def read_values(cluster: Cluster, partition: TopicPartition, *, read_committed: 
     return values_of(pieces, start, end)
 
 
-def values_of(pieces: Iterable[Fetched], start: int, end: int) -> list[bytes]:
+def values_of(pieces: Iterable[FetchedBatches], start: int, end: int) -> list[bytes]:
     """The values with offsets from `start` up to `end` in pieces of batches, without what was aborted."""
     values = []
     for piece in pieces:
@@ -78,7 +78,7 @@ def values_of(pieces: Iterable[Fetched], start: int, end: int) -> list[bytes]:
     return values
 
 
-def _visible(piece: Fetched) -> Iterable[memoryview]:
+def _visible(piece: FetchedBatches) -> Iterable[memoryview]:
     """The batches that count: as Kafka's clients do it, with the aborted transactions that are told."""
     waiting = sorted(piece.aborted, key=lambda entry: entry[1])
     aborted: set[int] = set()

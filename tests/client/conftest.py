@@ -11,6 +11,12 @@ from tests.client.batches import fresh_name
 
 
 @pytest.fixture
+def bootstrap(any_bootstrap: str) -> str:
+    """The address of the broker of this test."""
+    return any_bootstrap
+
+
+@pytest.fixture
 def cluster(bootstrap: str) -> Iterator[Cluster]:
     """The broker of this test."""
     with Cluster.of(bootstrap) as cluster:

@@ -16,8 +16,8 @@ from uuid import UUID
 from headrace.client.address import Address
 from headrace.protocol.batch import place_batch, read_header
 from headrace.protocol.fetch import FetchResponse, PartitionData, read_fetch
-from headrace.protocol.messages import RequestHeader, is_flexible, read_request_header
 from headrace.protocol.produce import PartitionResult, pack_produce_response, read_produce
+from headrace.protocol.requests import RequestHeader, is_flexible, read_request_header
 from headrace.protocol.responses import write_response
 
 TOPIC = "topic"
@@ -28,7 +28,7 @@ OFFSET_OUT_OF_RANGE, OUT_OF_ORDER = 1, 45
 
 
 class Fate(NamedTuple):
-    """What becomes of one request: whether it is carried out, and what the client hears of it."""
+    """How one request is handled: whether it is executed, and the client's response."""
 
     code: int = 0
     is_stored: bool = True

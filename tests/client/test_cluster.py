@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client.address import Address, read_addresses
+from headrace.client.address import Address
+from headrace.client.bootstrap import Bootstrap, with_profile
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, UnknownPartition
 from headrace.client.offsets import LATEST, list_offsets
@@ -57,7 +58,8 @@ def test_a_partition_that_does_not_exist_is_explained(
 
 
 def test_a_dead_address_among_the_bootstrap_does_not_matter(bootstrap: str) -> None:
-    with Cluster.of(f"127.0.0.1:1,{bootstrap}") as cluster:
+    found = Bootstrap.of(bootstrap)
+    with Cluster.of(with_profile(found.profile, f"127.0.0.1:1,{found.servers}")) as cluster:
         assert cluster.topics([]) == {}
 
 
@@ -112,4 +114,4 @@ def test_a_forked_process_opens_connections_of_its_own(cluster: Cluster, partiti
 def test_the_addresses_of_a_text_are_those_of_the_cluster(bootstrap: str) -> None:
     with Cluster.of(bootstrap, client_id="tests", timeout_s=5) as cluster:
         assert cluster.timeout_s == 5
-        assert cluster.any().name == str(read_addresses(bootstrap)[0])
+        assert cluster.any().name == str(Bootstrap.of(bootstrap).addresses[0])

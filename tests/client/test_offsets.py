@@ -1,9 +1,12 @@
-"""Where partitions begin and end, and where times fall."""
+"""Offsets of partitions, and of groups without members."""
 
 import time
 
+import pytest
+
 from headrace.client.cluster import Cluster
-from headrace.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.errors import BrokerUnreachable, RequestRefused
+from headrace.client.offsets import EARLIEST, LATEST, commit_offsets, fetch_offsets, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.shared_transaction import SharedTransaction
 from tests.client.batches import batch, end_of, fresh_name, numbers, write
@@ -40,3 +43,41 @@ def test_the_end_for_committed_readers_is_where_an_open_transaction_begins(
     assert end_of(cluster, partition) == 5
     assert end_of(cluster, partition, read_committed=False) == 10
     transaction.abort()
+
+
+def test_committed_offsets_are_fetched(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+    group = fresh_name("group")
+    commit_offsets(cluster, group, {partitions[0]: 12, partitions[2]: 7})
+    assert fetch_offsets(cluster, group, partitions) == {partitions[0]: 12, partitions[2]: 7}
+    commit_offsets(cluster, group, {partitions[0]: 3})
+    assert fetch_offsets(cluster, group, partitions[:1]) == {partitions[0]: 3}
+
+
+def test_an_unknown_group_has_no_offsets(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+    assert fetch_offsets(cluster, fresh_name("group"), partitions) == {}
+    assert fetch_offsets(cluster, fresh_name("group"), []) == {}
+
+
+def test_metadata_that_is_too_long_is_refused(cluster: Cluster, partition: TopicPartition) -> None:
+    with pytest.raises(RequestRefused, match=f"commit the offset of 'group' in {partition}: offset_meta"):
+        commit_offsets(cluster, "group", {partition: 1}, metadata="x" * 5000)
+
+
+def test_a_stable_offset_waits_for_the_open_transaction(
+    cluster: Cluster, partition: TopicPartition, bootstrap: str
+) -> None:
+    group = fresh_name("group")
+    commit_offsets(cluster, group, {partition: 1})
+    transaction = SharedTransaction.open(cluster, fresh_name("transaction"))
+    transaction.commit_offsets(group, {partition: 2})
+    with Cluster.of(bootstrap, timeout_s=2) as impatient:
+        with pytest.raises(RequestRefused, match="unstable_offset_commit"):
+            fetch_offsets(impatient, group, [partition])
+        assert fetch_offsets(impatient, group, [partition], require_stable=False) == {partition: 1}
+    transaction.commit()
+    assert fetch_offsets(cluster, group, [partition]) == {partition: 2}
+
+
+def test_a_broker_that_is_gone_is_explained() -> None:
+    with Cluster.of("127.0.0.1:1", timeout_s=0.1) as cluster, pytest.raises(BrokerUnreachable):
+        commit_offsets(cluster, "group", {TopicPartition("topic", 0): 1})

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import Fenced, RequestRefused, UnknownPartition
+from headrace.client.errors import ProducerFenced, RequestRefused, UnknownPartition
 from headrace.client.partition import TopicPartition
-from headrace.client.produce import REQUEST_BYTES, BatchProducer, UnansweredWrites
+from headrace.client.produce import REQUEST_BYTES, BatchProducer, InvalidAcks
 from headrace.client.shared_transaction import new_identity
 from headrace.client.topics import NewTopic, create_topics
 from tests.broker.processes import BrokerProcess
@@ -31,7 +31,7 @@ def test_many_batches_keep_their_order_in_each_partition(
 def test_a_flush_names_the_offset_of_the_first_batch(
     cluster: Cluster, partitions: list[TopicPartition]
 ) -> None:
-    producer = BatchProducer(cluster, acks=1, in_flight=1)
+    producer = BatchProducer(cluster, acks=1, max_in_flight=1)
     for _ in range(2):
         producer.send(partitions[0], batch(numbers(0, 3)))
     assert producer.flush() == {partitions[0]: 0}
@@ -111,10 +111,10 @@ def test_an_old_epoch_is_fenced(cluster: Cluster, partition: TopicPartition) -> 
     identity = new_identity(cluster)
     newer = identity._replace(epoch=identity.epoch + 1)
     write(cluster, partition, batch([b"x"], newer, 0, transactional=False))
-    with pytest.raises(Fenced, match="replaced by a newer one"):
+    with pytest.raises(ProducerFenced, match="fenced by a newer one"):
         write(cluster, partition, batch([b"x"], identity, 0, transactional=False))
 
 
 def test_writing_without_answers_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(UnansweredWrites, match="acks=0 is not possible here"):
+    with pytest.raises(InvalidAcks, match="acks=0 is not supported"):
         BatchProducer(cluster, acks=0)

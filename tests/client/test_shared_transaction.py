@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import Fenced, RequestRefused, UnknownPartition
+from headrace.client.errors import ProducerFenced, RequestRefused, UnknownPartition
 from headrace.client.offsets import fetch_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
@@ -25,7 +25,7 @@ def name() -> str:
 
 
 def settle(cluster: Cluster, name: str) -> None:
-    """Return when the outcome of every transaction is visible; whoever has the id is fenced."""
+    """Return when the outcome of every transaction is visible; other producers with the id are fenced."""
     SharedTransaction.open(cluster, name)
 
 
@@ -64,7 +64,7 @@ def test_the_writes_of_a_single_writer_add_their_partitions(
     transaction = SharedTransaction.open(cluster, name)
     for start in (0, 10):
         transaction.begin(partitions)
-        producer = BatchProducer(cluster, transactional_id=name, adding=transaction.writes_add)
+        producer = transaction.producer()
         for partition in partitions:
             producer.send(partition, batch(numbers(start, start + 10), transaction.identity))
         producer.flush()
@@ -73,9 +73,9 @@ def test_the_writes_of_a_single_writer_add_their_partitions(
     settle(cluster, name)
     assert [read_values(cluster, partition) for partition in partitions] == [numbers(0, 20)] * 3
     old.begin(partitions)
-    producer = BatchProducer(cluster, transactional_id=name, adding=old.writes_add)
+    producer = old.producer()
     producer.send(partitions[0], batch([b"late"], identity))
-    with pytest.raises(Fenced):
+    with pytest.raises(ProducerFenced):
         producer.flush()
 
 
@@ -132,7 +132,7 @@ def test_a_late_write_of_the_last_transaction_is_refused(
     transaction.commit()
     transaction.add([partition])
     write(cluster, partition, batch([b"second"], transaction.identity), transactional_id=name)
-    with pytest.raises(Fenced, match="was replaced by a newer one, or its transaction has ended"):
+    with pytest.raises(ProducerFenced, match="was fenced by a newer one, or its transaction has ended"):
         write(cluster, partition, batch([b"late"], late, 1), transactional_id=name)
     transaction.commit()
     settle(cluster, name)
@@ -147,7 +147,7 @@ def test_a_zombie_is_fenced_and_what_it_wrote_is_taken_back(
     write(cluster, partition, batch([b"zombie"], zombie.identity), transactional_id=name)
     successor = SharedTransaction.open(cluster, name)
     assert read_values(cluster, partition) == []
-    with pytest.raises(Fenced):
+    with pytest.raises(ProducerFenced):
         write(cluster, partition, batch([b"zombie"], zombie.identity, 1), transactional_id=name)
     for act in (
         zombie.commit,
@@ -155,7 +155,7 @@ def test_a_zombie_is_fenced_and_what_it_wrote_is_taken_back(
         lambda: zombie.add([partition._replace(partition=1)]),
         lambda: zombie.commit_offsets("group", {partition: 1}),
     ):
-        with pytest.raises(Fenced, match="is no longer ours: another process has opened it"):
+        with pytest.raises(ProducerFenced, match="was fenced: another process has opened it"):
             act()
     successor.add([partition])
     write(cluster, partition, batch([b"successor"], successor.identity), transactional_id=name)
@@ -201,7 +201,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(
         transaction.add([partition])
         write(cluster, partition, batch(numbers(number, number + 1), before), transactional_id=name)
         # The request goes out and the connection ends before its answer is read.
-        transaction._ask_end(committed=True)
+        transaction._request_end(committed=True)
         cluster.transaction_coordinator(name).close()
         assert transaction.identity == before
         transaction.commit()

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
-from headrace.spark.progress import TOPIC, create_progress_topic, read_mark
+from headrace.spark.progress import TOPIC, create_progress_topic, read_marker
 from tests.broker.processes import wait_until
 from tests.spark.records import delete_topic
 from tests.spark.test_progress import a_mark, write
@@ -28,7 +28,7 @@ def test_the_mark_of_a_batch_is_found_where_brokers_compress(kafka: ApacheKafka)
         create_topics(cluster, [NewTopic(name=TOPIC, partitions=1, configs={"cleanup.policy": "compact"})])
         write(cluster, "revenue", a_mark(0))
         write(cluster, "revenue", a_mark(1), end="abort")
-        assert read_mark(cluster, "revenue") == a_mark(0)
+        assert read_marker(cluster, "revenue") == a_mark(0)
 
 
 def test_the_topic_of_the_marks_is_not_compressed_by_brokers(kafka: ApacheKafka) -> None:

@@ -55,11 +55,11 @@ class Application:
         return self._said.read_text(errors="replace")
 
     def finish(self) -> None:
-        """Return when it has ended by itself, and well."""
+        """Return when it has exited successfully."""
         assert self._process.wait(PATIENCE_S) == 0, self.said
 
     def await_results(self, count: Callable[[], int], wanted: int) -> None:
-        """Return when there are so many results."""
+        """Return when there are this many results."""
         deadline = time.monotonic() + PATIENCE_S
         while (there := count()) < wanted:
             assert self._process.poll() is None, self.said

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from headrace.columns.keyed import Kernel, Outcome, Times
-from headrace.columns.measures import Measure
+from headrace.columns.aggregates import AggregateSpec
+from headrace.columns.keyed import Kernel, KernelResult, Times
 
 TIME = pa.timestamp("us", "UTC")
-MEASURES = (
-    Measure(name="events", kind="count"),
-    Measure(name="values", kind="count", column="value"),
-    Measure(name="total", kind="sum", column="value"),
-    Measure(name="smallest", kind="min", column="value"),
-    Measure(name="largest", kind="max", column="value"),
-    Measure(name="mean", kind="mean", column="value"),
-    Measure(name="whole", kind="sum", column="whole"),
-    Measure(name="least", kind="min", column="whole"),
+SPECS = (
+    AggregateSpec(name="events", kind="count"),
+    AggregateSpec(name="values", kind="count", column="value"),
+    AggregateSpec(name="total", kind="sum", column="value"),
+    AggregateSpec(name="smallest", kind="min", column="value"),
+    AggregateSpec(name="largest", kind="max", column="value"),
+    AggregateSpec(name="mean", kind="mean", column="value"),
+    AggregateSpec(name="whole", kind="sum", column="whole"),
+    AggregateSpec(name="least", kind="min", column="whole"),
 )
 RESULTS = [
     ("events", pa.int64()),
@@ -90,7 +90,7 @@ def run_batches(
     return results, late
 
 
-def same(one: Outcome, other: Outcome) -> bool:
+def same(one: KernelResult, other: KernelResult) -> bool:
     """Whether two outcomes are the same to the last bit; rows that differ in nothing may change places."""
     return bits(one.output) == bits(other.output) and one.late == other.late
 

@@ -19,20 +19,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.columns.cutting import COLUMNS, Cutter, UnreadableBatch
 from headrace.columns.documents import RecordForm
 from headrace.columns.header_columns import HeaderColumn
+from headrace.columns.record_decoder import COLUMNS, RecordDecoder, UnreadableBatch
 from headrace.columns.values import value_parser
 from headrace.columns.values.csv_reference import CsvReference
 from headrace.columns.values.json_reference import JsonReference
-from headrace.columns.values.second_reading import Reference, answer
+from headrace.columns.values.reference_reading import Reference, answer
 from headrace.columns.values.time_rules import TimeRules
 from headrace.protocol.batch import build_batch
 from headrace.protocol.compression import compress
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.extent import ROWS
 from headrace.protocol.kernels import octets, walk
-from headrace.protocol.records import MIN_RECORD_BYTES, NewRecord, encode_records, walk_records
+from headrace.protocol.records import MIN_RECORD_BYTES, ROWS, NewRecord, encode_records, walk_records
 from tests.columns.values.comparing import plain
 
 TIME = 1_700_000_000_000
@@ -167,7 +166,7 @@ def fuzz_cut(chance: random.Random, rounds: Iterable[int]) -> int:
         for _ in range(chance.choice((1, 1, 2, 4))):
             batch, size = _batch(chance, base)
             data, base = data + batch, base + size
-        cutter = Cutter(
+        cutter = RecordDecoder(
             ("t", 0),
             chance.choice((0, 0, 1, 3)),
             chance.choice((1 << 62, 5, 2)),

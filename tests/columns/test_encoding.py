@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.columns import encoding
-from headrace.columns.cutting import COLUMNS, Cutter
 from headrace.columns.encoding import Encoded, Encoder, stamp
 from headrace.columns.errors import UnfitRows
+from headrace.columns.record_decoder import COLUMNS, RecordDecoder
 from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header
 from headrace.protocol.compression import CODECS
 from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
@@ -119,7 +119,7 @@ def test_what_was_encoded_is_cut_into_the_same_rows(rows, compression):
     placed = [(*row[:4], 0) for row in rows if row[0] == "orders"]
     encoded = encode(table_of(placed), compression=compression)
     data = b"".join(each.batch for each in encoded)
-    cut = Cutter(("orders", 0), 0, len(placed) + 1, columns=COLUMNS).cut(data)
+    cut = RecordDecoder(("orders", 0), 0, len(placed) + 1, columns=COLUMNS).cut(data)
     assert [(row["key"], row["value"], row["headers"]) for row in plain_rows(cut)] == [
         (row[1], row[2], [{"key": name, "value": value} for name, value in row[3]] or None) for row in placed
     ]

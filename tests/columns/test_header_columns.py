@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.columns.cutting import Cutter
 from headrace.columns.header_columns import HeaderColumn
+from headrace.columns.record_decoder import RecordDecoder
 from headrace.protocol.batch import CONTROL, TRANSACTIONAL
 from headrace.protocol.compression import CODECS
 from headrace.protocol.records import NewRecord, encode_batch
@@ -18,7 +18,7 @@ PARTITION = ("orders", 3)
 
 
 def cut(data: bytes, *wanted: HeaderColumn, columns: tuple[str, ...] = ("offset",)) -> pa.RecordBatch:
-    rows = Cutter(PARTITION, 0, LAST_OFFSET, columns=columns, headers=wanted).cut(data)
+    rows = RecordDecoder(PARTITION, 0, LAST_OFFSET, columns=columns, headers=wanted).cut(data)
     rows.validate(full=True)
     return rows
 
@@ -89,7 +89,7 @@ def test_headers_come_out_of_compressed_batches_beside_other_columns(codec):
 def test_only_records_whose_headers_have_one_of_the_texts_are_rows(plans, names, texts):
     batches = encode_plans(plans)
     choice = dict.fromkeys(names, texts)
-    rows = Cutter(PARTITION, 0, LAST_OFFSET, where_headers=choice).cut(b"".join(batches))
+    rows = RecordDecoder(PARTITION, 0, LAST_OFFSET, where_headers=choice).cut(b"".join(batches))
     rows.validate(full=True)
 
     def is_wanted(row: dict[str, Any]) -> bool:
@@ -106,5 +106,5 @@ def test_markers_and_aborted_records_have_no_headers_to_give():
     data = encode_batch([record], **stamped)
     data += encode_batch([marker], base_offset=1, **{**stamped, "attributes": TRANSACTIONAL | CONTROL})
     data += encode_batch([NewRecord(b"k", b"v", TIME, (("n", b"2"),))], base_offset=2)
-    cutter = Cutter(PARTITION, 0, 3, columns=(), headers=[HeaderColumn("n", "int")])
+    cutter = RecordDecoder(PARTITION, 0, 3, columns=(), headers=[HeaderColumn("n", "int")])
     assert cutter.cut(bytes(data), [(7, 0)]).column("n").to_pylist() == [2]

@@ -3,19 +3,19 @@
 import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
-from headrace.columns import cutting_kernels, encoding_kernels
-from headrace.columns.cutting import COLUMNS, Cutter
+from headrace.columns import encoding_kernels, record_kernels
 from headrace.columns.encoding import Encoder
 from headrace.columns.preparation import prepare
+from headrace.columns.record_decoder import COLUMNS, RecordDecoder
 from headrace.protocol.batch import LOG_APPEND_TIME
 from headrace.protocol.records import NewRecord, encode_batch
 
 ENTRIES = [
-    cutting_kernels.count_batches,
-    cutting_kernels.find_batches,
-    cutting_kernels.walk_sections,
-    cutting_kernels.gather,
-    cutting_kernels.walk_headers_of,
+    record_kernels.count_batches,
+    record_kernels.find_batches,
+    record_kernels.walk_sections,
+    record_kernels.gather,
+    record_kernels.walk_headers_of,
     encoding_kernels.measure_rows,
     encoding_kernels.place_rows,
     encoding_kernels.order_rows,
@@ -47,7 +47,7 @@ def cut_all_kinds() -> None:
     for data in (b"", batches[0], bytes(batches[1]), memoryview(b"".join(batches))):
         for start, end in ((0, 9), (2, 3), (5, 9)):
             for columns in (COLUMNS, ("value",)):
-                Cutter(("orders", 0), start, end, columns=columns).cut(data)
+                RecordDecoder(("orders", 0), start, end, columns=columns).cut(data)
 
 
 def encode_all_kinds() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from headrace.columns.keyed import Times, key_codes
 from headrace.columns.sliding import SlidingKernel
 from tests.columns.batched import (
-    MEASURES,
     RESULTS,
+    SPECS,
     TIME,
     Event,
     events,
@@ -26,7 +26,7 @@ ANY = st.floats(allow_nan=True, allow_infinity=True)
 
 def kernel(size: int) -> SlidingKernel:
     output = pa.schema([("at", TIME), ("key", pa.string()), *RESULTS])
-    return SlidingKernel(time="at", keys=("key",), measures=MEASURES, size_us=size, output=output)
+    return SlidingKernel(time="at", keys=("key",), specs=SPECS, size_us=size, output=output)
 
 
 def expected(accepted: list[Event], size: int, until: int) -> list[tuple[object, ...]]:

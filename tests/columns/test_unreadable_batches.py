@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.columns.cutting import Cutter, UnreadableBatch
+from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
 from headrace.protocol.batch import build_batch
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import NewRecord, encode_batch, encode_records
@@ -29,7 +29,7 @@ def damaged(base: int, *values: bytes) -> bytes:
 
 
 def read(data: bytes, start: int = 0, end: int = 100) -> tuple[list[bytes], list[UnreadableBatch]]:
-    parts = list(Cutter(PARTITION, start, end, columns=["value"]).readable_parts(data))
+    parts = list(RecordDecoder(PARTITION, start, end, columns=["value"]).readable_parts(data))
     rows = [
         value
         for part in parts
@@ -42,7 +42,7 @@ def read(data: bytes, start: int = 0, end: int = 100) -> tuple[list[bytes], list
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (nonsense(2), "the records of a batch cannot be read: a varint is too long or cut off"),
+        (nonsense(2), "the records of a batch cannot be read: a varint is too long or incomplete"),
         (nonsense(2, count=2, section=b"ab"), "batch counts 2 records in 2 bytes"),
         (nonsense(2, codec=4), "zstd"),
         (damaged(2, b"c", b"d"), "the record batch fails its checksum"),
@@ -77,4 +77,4 @@ def test_compressed_neighbors_of_a_bad_batch_are_read_once() -> None:
 
 def test_a_strict_reader_still_refuses_it() -> None:
     with pytest.raises(CorruptBatch, match="checksum"):
-        Cutter(PARTITION, 0, 10).cut(batch(0, b"a") + damaged(1, b"b"))
+        RecordDecoder(PARTITION, 0, 10).cut(batch(0, b"a") + damaged(1, b"b"))

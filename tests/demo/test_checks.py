@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headrace.demo.checks import CheckInput, CheckResult, ExternalRows, run_checks
-from headrace.demo.database import Order
-from headrace.demo.outputs import OutputTopics
+from headrace.demo.database import ShopOrder
+from headrace.demo.outputs import OutputTopicReader
 from headrace.demo.simulator import ShopClock, ShopSimulator, SimulatedClick
 
 NINE = datetime(2026, 6, 1, 9, tzinfo=UTC)
@@ -16,15 +16,17 @@ NOBODY = "127.0.0.1:9"
 TEA = ("Green tea", 500, "Tea")
 
 
-def order(number: int, minute: int) -> Order:
+def order(number: int, minute: int) -> ShopOrder:
     at = NINE + timedelta(minutes=minute, seconds=30)
-    return Order(order_id=f"o{number}", customer=1, email="ann@shop.example", product=1, amount=100, at=at)
+    return ShopOrder(
+        order_id=f"o{number}", customer=1, email="ann@shop.example", product=1, amount=100, at=at
+    )
 
 
 @pytest.fixture
 def seen() -> CheckInput:
     """Two orders, of which one is paid, and a click: all has come out as it should."""
-    simulator, outputs = ShopSimulator(NOBODY, None, ShopClock()), OutputTopics(NOBODY)  # type: ignore[arg-type]
+    simulator, outputs = ShopSimulator(NOBODY, None, ShopClock()), OutputTopicReader(NOBODY)  # type: ignore[arg-type]
     simulator.orders = {each.order_id: each for each in (order(1, 0), order(2, 11))}
     simulator.paid, simulator.clicks = {"o1"}, {1: SimulatedClick(1, NINE, "Rome")}
     outputs.status = {"o1": {"paid": 100}, "o2": {"paid": None}}

@@ -5,10 +5,10 @@ from email.message import EmailMessage
 
 import pytest
 
-from headrace.demo.mail_server import MailServer
+from headrace.demo.mail_server import DemoMailServer
 
 
-def send(mailbox: MailServer, number: int, to: str) -> None:
+def send(mailbox: DemoMailServer, number: int, to: str) -> None:
     mail = EmailMessage()
     mail["From"], mail["To"], mail["Message-ID"] = "shop@shop.example", to, f"<o{number}@shop.example>"
     mail.set_content(".a line that begins with a dot")
@@ -17,7 +17,7 @@ def send(mailbox: MailServer, number: int, to: str) -> None:
 
 
 def test_a_mail_that_comes_again_is_kept_once() -> None:
-    with MailServer() as mailbox:
+    with DemoMailServer() as mailbox:
         for number in (1, 2, 1):
             send(mailbox, number, "ann@shop.example")
         assert list(mailbox.mails) == ["o1@shop.example", "o2@shop.example"]
@@ -26,7 +26,7 @@ def test_a_mail_that_comes_again_is_kept_once() -> None:
 
 
 def test_an_address_that_nobody_has_is_refused() -> None:
-    with MailServer() as mailbox:
+    with DemoMailServer() as mailbox:
         with pytest.raises(smtplib.SMTPRecipientsRefused):
             send(mailbox, 1, "nobody@shop.example")
         assert not mailbox.mails

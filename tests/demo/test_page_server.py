@@ -29,8 +29,8 @@ def test_the_state_is_told_again_and_again(headrace_broker: EmbeddedBroker) -> N
     page = PageThread(headrace_broker.bootstrap, lambda: {"count": next(counts)})
     with page, urlopen(f"{page.url}live") as answer:
         lines = [answer.readline() for _ in range(8)]
-    told = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
-    assert told[:2] == [{"count": 0}, {"count": 1}]
+    events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+    assert events[:2] == [{"count": 0}, {"count": 1}]
 
 
 def test_a_view_that_is_not_there_is_told_as_such(headrace_broker: EmbeddedBroker) -> None:

@@ -25,7 +25,7 @@ PARTS = (
 
 
 class Performance(threading.Thread):
-    """The demo in a thread, so that somebody can look at its page."""
+    """The demo in a thread, so that a test can read its web page."""
 
     def __init__(self, seconds: float, *, chaos: bool = False) -> None:
         super().__init__(daemon=True)

@@ -20,7 +20,7 @@ PAGES = [
     ROOT / "bench/README.md",
 ]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE_NAME = re.compile(r"# (\w+\.py)\n")
+_FILE_NAME = re.compile(r"# (\w+\.py|headrace\.toml)\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class Block:
 
     @property
     def file_name(self) -> str | None:
-        """The file that the reader is told to save it as: `# pipeline.py` is its first line."""
+        """The file name in its first line, such as `# pipeline.py`."""
         match = _FILE_NAME.match(self.text)
-        return match[1] if match and self.language == "python" else None
+        return match[1] if match and self.language in ("python", "toml") else None
 
     def write_into(self, folder: Path) -> Path:
         """The file that a reader would make of it."""
@@ -76,7 +76,7 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = free_port()
+        self._port = str(free_port())
         self._background: list[subprocess.Popen[str]] = []
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         broker = f"127.0.0.1:{self._port}"
@@ -94,7 +94,7 @@ class Terminal:
         (self._folder / name).write_text(text)
 
     def run(self, command: Command) -> None:
-        text = command.text.replace("9092", str(self._port))
+        text = command.text.replace("9092", self._port)
         if text.endswith("&"):
             self._run_in_background(text[:-1], command)
             return
@@ -108,7 +108,7 @@ class Terminal:
             timeout=600,
             check=False,
         )
-        _compare(command, done.stdout.replace(str(self._port), "9092"))
+        _compare(command, done.stdout.replace(self._port, "9092"))
 
     def _run_in_background(self, text: str, command: Command) -> None:
         process = subprocess.Popen(
@@ -120,7 +120,7 @@ class Terminal:
         )
         self._background.append(process)
         assert process.stdout is not None
-        _compare(command, process.stdout.readline().replace(str(self._port), "9092"))
+        _compare(command, process.stdout.readline().replace(self._port, "9092"))
 
     def close(self) -> None:
         for process in self._background:
@@ -144,5 +144,5 @@ def matches(expected: str, printed: str) -> bool:
 
 
 def _stripped(text: str) -> str:
-    """The text without spaces at the ends of lines, which nobody sees."""
+    """The text without spaces at the ends of lines, which are invisible."""
     return "\n".join(line.rstrip() for line in text.strip().split("\n"))

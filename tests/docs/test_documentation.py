@@ -22,13 +22,16 @@ CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "con
 INSTALLATION = ROOT / "docs/installation.md"
 MARKS = {
     ROOT / "docs/cluster.md": [pytest.mark.cluster],  # its commands start Apache Kafka and a Spark cluster
+    ROOT / "docs/secured-clusters.md": [pytest.mark.cluster],  # its commands start a secured Apache Kafka
     INSTALLATION: [
         pytest.mark.demo,
         pytest.mark.timeout(1200),
     ],  # they install the wheel
 }
 PYTHON = [block for block in BLOCKS if block.language == "python" and not block.file_name]
-SAVED = [block for block in BLOCKS if block.file_name]  # run by the commands of their pages
+SAVED = [
+    block for block in BLOCKS if block.language == "python" and block.file_name
+]  # run by the commands of their pages
 ON_SPARK = re.compile(r"headrace\.testing import .*\brun\b|\blocal_session\(|\bapp\.run\(")
 JOBS = [block for block in PYTHON if ON_SPARK.search(block.text)]
 PROGRAMS = [block for block in PYTHON if block not in JOBS]
@@ -90,7 +93,7 @@ def test_an_example_of_a_job_runs(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(type(spark), "stop", lambda _: None)  # other tests go on with the session
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)  # other tests use the session as well
     role = "example" if "def test_" in block.text else "__main__"
     names = runpy.run_path(str(block.write_into(tmp_path)), run_name=role)
     for test in [names[name] for name in names if name.startswith("test_")]:
@@ -115,7 +118,7 @@ def test_other_blocks_are_of_a_kind_that_can_be_checked(block: Block) -> None:
         case "text":  # a picture in characters: nothing to run
             assert not block.text.startswith("$ ")
         case unknown:
-            pytest.fail(f"a block of language {unknown!r} is run by nobody")
+            pytest.fail(f"no test runs blocks of language {unknown!r}")
 
 
 def test_an_ellipsis_stands_for_anything_and_nothing_else_does() -> None:

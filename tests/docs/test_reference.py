@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from headrace.client.security import OPTIONS
 from headrace.settings import SETTINGS
 from tests.docs.pages import PAGES, ROOT
 from tools.configuration_page import PAGE, page
@@ -21,7 +22,9 @@ def test_the_configuration_reference_is_that_of_the_code() -> None:
 def test_every_variable_that_the_code_names_is_in_the_configuration_reference() -> None:
     sources = [file.read_text() for file in (ROOT / "src/headrace").rglob("*.py")]
     named = {name for source in sources for name in re.findall(r"\bHEADRACE_[A-Z_]*[A-Z]\b", source)}
-    assert named - INTERNAL == {setting.variable for setting in SETTINGS if setting.variable}
+    settings = {setting.variable for setting in SETTINGS if setting.variable}
+    options = {option.variable for option in OPTIONS.values()}
+    assert named - INTERNAL - options == settings
 
 
 @pytest.mark.parametrize("module", ["headrace", "headrace.events", "headrace.queues", "headrace.testing"])

@@ -51,7 +51,7 @@ def main(broker: str, name: str, worker: str, orders: int) -> None:
             while True:
                 try:
                     version = store.execute(
-                        Stock, product, command, command_id=order, timeout_s=5, **arguments
+                        Stock, product, command, command_id=order, timeout="5 seconds", **arguments
                     )
                 except Rejected:
                     print("rejected", order, flush=True)

@@ -1,4 +1,4 @@
-"""Several processes on one stock, some of which are killed: what they were told must be what the log says."""
+"""Several processes on one stock, some of which are killed: their replies must agree with the log."""
 
 import os
 import random
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Worker:
-    """A process that works through its orders; what it was told is noted line by line."""
+    """A process that executes its orders; the replies are written line by line."""
 
     def __init__(self, broker: str, name: str, worker: str, orders: int) -> None:
         command = [sys.executable, "-m", "tests.events.stock", broker, name, worker, str(orders)]

@@ -1,4 +1,4 @@
-"""The store on Headrace's broker and, in the cluster suite, on Apache Kafka."""
+"""The store on Headrace's broker and, in the cluster suite, on Apache Kafka, secured and not."""
 
 import uuid
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import Fenced
+from headrace.client.errors import ProducerFenced
 from headrace.events import EventStore, Limits, Rejected
 from headrace.events.aggregate import aggregate_schema
 from headrace.events.history import read_history
@@ -15,6 +15,11 @@ from headrace.events.topics import open_topics
 from tests.events.cart import Cart
 from tests.events.test_partition_processor import add, by_topic, rejected
 from tests.events.test_projection import Baskets, quantities
+
+
+@pytest.fixture
+def bootstrap(any_bootstrap: str) -> str:
+    return any_bootstrap
 
 
 @pytest.mark.timeout(180)
@@ -49,7 +54,7 @@ def test_plain_batches_and_transactions_follow_one_another_and_both_are_fenced(b
         for envelope in (add("a"), rejected("a"), by_topic(add("a")), add("a"), rejected("a"), add("a")):
             old.handle([envelope])
         new = PartitionProcessor.open(second, topics, 0, schema, Limits())
-        with pytest.raises(Fenced):
+        with pytest.raises(ProducerFenced):
             old.handle([add("a")])
         assert [reply.version for reply in new.handle([add("a"), by_topic(add("a"), 1)])] == [5, 6]
         assert [each.version for each in read_history(first, topics, "a")] == [1, 2, 3, 4, 5, 6]

@@ -1,4 +1,4 @@
-"""Random commands, repeats, crashes and moves of a partition, beside a model that is a plain dict."""
+"""Random commands, repeats, crashes and moves of a partition, compared with a plain dict."""
 
 import itertools
 import uuid
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import BrokerUnreachable, Fenced
+from headrace.client.errors import BrokerUnreachable, ProducerFenced
 from headrace.events import Limits
 from headrace.events.aggregate import aggregate_schema
 from headrace.events.commands import Command, CommandReply
@@ -119,7 +119,7 @@ class StockMachine(RuleBasedStateMachine):
     @rule()
     def move(self) -> None:
         old, self.processor = self.processor, self.open()
-        with pytest.raises(Fenced):
+        with pytest.raises(ProducerFenced):
             old.handle([CommandEnvelope(_command("a", "receive", 1, None))])
 
     @invariant()

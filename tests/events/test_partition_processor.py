@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import BrokerUnreachable, Fenced
+from headrace.client.errors import BrokerUnreachable, ProducerFenced
 from headrace.client.partition import TopicPartition
 from headrace.client.records import read_records
 from headrace.events import Limits, UnreadableHistory, log_writer
@@ -101,7 +101,7 @@ def test_a_replaced_handler_is_fenced(place: Partition) -> None:
         (rejecting, rejected("a")),
         (sending, by_topic(add("a"))),
     ):
-        with pytest.raises(Fenced):
+        with pytest.raises(ProducerFenced):
             stale.handle([envelope])
     assert versions(new.handle([add("a")])) == [2]
     assert place.load("a").version == 2

@@ -33,7 +33,7 @@ def quantities(projection: Projection) -> dict[str, int]:
 
 
 def follow(updater: ProjectionUpdater) -> None:
-    """Go on until something fails."""
+    """Continue until an error occurs."""
     while True:
         updater.step()
 
@@ -117,7 +117,7 @@ def test_waiting_for_a_projection_that_does_not_run_times_out(store: EventStore,
     store.execute(Cart, "c", "create")
     baskets = Baskets(tmp_path / "b.db")
     with pytest.raises(HeadraceError, match=r"was executed.*check that the projection runs"):
-        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets, timeout_s=2)
+        store.execute(Cart, "c", "add", product="tea", quantity=1, wait_for=baskets, timeout="2 seconds")
 
 
 def test_a_method_without_an_event_is_refused(tmp_path: Path) -> None:

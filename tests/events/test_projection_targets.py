@@ -139,7 +139,7 @@ def test_a_projection_resumes_when_its_database_is_reachable_again(
         server.kill()
         store.execute(Cart, "c", "add", product="tea", quantity=2)
         with pytest.raises(CommandTimeout, match="does not show it after"):
-            store.execute(Cart, "c", "add", product="tea", quantity=4, wait_for=kept, timeout_s=3)
+            store.execute(Cart, "c", "add", product="tea", quantity=4, wait_for=kept, timeout="3 seconds")
         server.start()
         store.execute(Cart, "c", "add", product="tea", quantity=8, wait_for=kept)
         assert demand(kept) == {"tea": 15}

@@ -177,7 +177,7 @@ def test_a_process_without_handlers_gets_replies_from_another_process(new_store:
 def test_a_command_waits_in_the_topic_for_a_handler(new_store: New) -> None:
     caller = new_store(handles=False)
     with pytest.raises(CommandTimeout, match="no process handles its partition") as caught:
-        caller.execute(Cart, "c", "add", product="tea", quantity=1, timeout_s=1)
+        caller.execute(Cart, "c", "add", product="tea", quantity=1, timeout="1 second")
     owner = new_store(caller.name)
     owner.handle(Cart)
     again = caller.execute(Cart, "c", "add", product="tea", quantity=1, command_id=caught.value.command_id)
@@ -276,7 +276,9 @@ async def test_a_caller_that_times_out_does_not_affect_the_handler(store: EventS
     store.execute(Cart, "c", "create")
     for _ in range(50):
         with contextlib.suppress(CommandTimeout):
-            await store.execute_async(Cart, "c", "add", product="tea", quantity=1, timeout_s=0.0001)
+            await store.execute_async(
+                Cart, "c", "add", product="tea", quantity=1, timeout=timedelta(microseconds=100)
+            )
     assert store.execute(Cart, "c", "add", product="tea", quantity=1) == store.load(Cart, "c").version
 
 
@@ -353,7 +355,7 @@ def test_a_timeout_is_kept_when_the_broker_is_not_running(closed_port: int) -> N
     with EventStore("shop", broker=f"127.0.0.1:{closed_port}") as store:
         begin = time.monotonic()
         with pytest.raises(BrokerUnreachable):
-            store.execute(Cart, "c", "create", timeout_s=0.3)
+            store.execute(Cart, "c", "create", timeout="300 ms")
         assert time.monotonic() - begin < HALF_OF_THE_USUAL_S
 
 
@@ -372,9 +374,9 @@ async def test_a_timeout_is_kept_when_the_broker_stops(tmp_path: Path, handles: 
         for _ in range(2):
             begin = time.monotonic()
             with pytest.raises((CommandTimeout, BrokerUnreachable)):
-                store.execute(Cart, "c", "create", timeout_s=0.3)
+                store.execute(Cart, "c", "create", timeout="300 ms")
             with pytest.raises((CommandTimeout, BrokerUnreachable)):
-                await store.execute_async(Cart, "c", "create", timeout_s=0.3)
+                await store.execute_async(Cart, "c", "create", timeout="300 ms")
             assert time.monotonic() - begin < HALF_OF_THE_USUAL_S
         kafka.start()
 

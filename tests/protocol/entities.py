@@ -1,16 +1,17 @@
-"""Requests of every API and version with arbitrary fields, as kio's entities."""
+"""kio's entities from plain data, and requests of every API and version with arbitrary fields."""
 
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
-from headrace.protocol.messages import is_tuple, nested_schema
+from headrace.protocol.requests import is_tuple, nested_schema
 
 INT32_MAX = 2**31 - 1
 
@@ -80,3 +81,50 @@ def _values(
     if type(None) in get_args(hint):
         values = st.none() | values
     return values
+
+
+def build(schema: type, body: Mapping[str, Any]) -> Any:
+    """An entity of `schema` from plain data; fields that this version does not have are left out."""
+    values = {}
+    for name, convert, required in _shape(schema):
+        if name in body:
+            value = body[name]
+            values[name] = value if value is None else convert(value)
+        elif name == "throttle_time":
+            values[name] = timedelta(0)
+        elif required:
+            raise KeyError(f"{schema.__name__} needs the field {name!r}")
+    return schema(**values)
+
+
+@cache
+def _shape(schema: type) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
+    hints = get_type_hints(schema)
+    return tuple(
+        (field.name, _converter(field, hints[field.name]), field.default is dataclasses.MISSING)
+        for field in dataclasses.fields(schema)
+    )
+
+
+def _converter(field: dataclasses.Field[Any], hint: Any) -> Callable[[Any], Any]:
+    kafka_type = field.metadata.get("kafka_type")
+    nested = nested_schema(hint)
+    if nested is not None and is_tuple(hint):
+        return lambda items: tuple(build(nested, item) for item in items)
+    if nested is not None:
+        return lambda item: build(nested, item)
+    if is_tuple(hint):
+        return tuple
+    return _CONVERTERS.get(kafka_type or "", _unchanged)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "error_code": ErrorCode,
+    "timedelta_i32": lambda ms: timedelta(milliseconds=ms),
+    "timedelta_i64": lambda ms: timedelta(milliseconds=ms),
+    "datetime_i64": lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms),
+}

@@ -110,13 +110,13 @@ def test_a_snappy_block_that_claims_gigabytes_is_refused():
 
 
 def test_a_snappy_block_that_claims_more_than_its_bytes_can_hold_is_refused():
-    with pytest.raises(CorruptBatch, match="cannot hold"):
+    with pytest.raises(CorruptBatch, match="cannot have"):
         decompress(SNAPPY, b"\x80\x80\x80\x08\x00", limit=64 * MIB)
 
 
 @pytest.mark.parametrize("length", [-1, 100])
 def test_a_snappy_block_longer_than_what_is_there_is_refused(length):
-    with pytest.raises(CorruptBatch, match="says"):
+    with pytest.raises(CorruptBatch, match="are left"):
         decompress(SNAPPY, XERIAL_HEADER + struct.pack(">i", length) + b"\x00")
 
 

@@ -21,7 +21,7 @@ from headrace.protocol.fetch import (
     PartitionData,
     read_fetch,
 )
-from headrace.protocol.messages import is_flexible, read_request_header
+from headrace.protocol.requests import is_flexible, read_request_header
 from tests.broker.wire_client import pack_request, read_response
 from tests.protocol.entities import requests, scalars
 

@@ -5,10 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.protocol import records
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.extent import ROWS, Extent
 from headrace.protocol.kernels import octets, read_varint, walk
-from headrace.protocol.records import NewRecord, encode_records, encode_varint, walk_records
+from headrace.protocol.records import (
+    ROWS,
+    NewRecord,
+    RecordLayout,
+    encode_records,
+    encode_varint,
+    walk_records,
+)
 
 TIME = 1_700_000_000_000
 # The first call compiles, which takes longer than any example may.
@@ -24,29 +31,26 @@ sections = st.lists(
         headers=st.lists(st.tuples(st.text(max_size=3), blobs), max_size=2).map(tuple),
     ),
     max_size=80,
-).map(lambda records: (encode_records(records, TIME), len(records)))
+).map(lambda new: (encode_records(new, TIME), len(new)))
 
 
-def plain_walk(section: bytes, count: int) -> list[Extent] | None:
+def plain_walk(section: bytes, count: int) -> list[RecordLayout] | None:
     try:
         return list(walk_records(section, count))
     except CorruptBatch:
         return None
 
 
-def compiled_walk(section: bytes, count: int) -> list[Extent] | None:
+def compiled_walk(section: bytes, count: int) -> list[RecordLayout] | None:
     try:
-        return [Extent(*column) for column in walk(octets(section), count).T.tolist()]
+        return [RecordLayout(*column) for column in walk(octets(section), count).T.tolist()]
     except CorruptBatch:
         return None
 
 
-def test_the_rows_are_the_fields_of_an_extent():
-    from headrace.protocol import extent
-
-    rows = {name.lower(): row for name, row in vars(extent).items() if name.isupper() and name != "ROWS"}
-    assert rows == {name: row for row, name in enumerate(Extent._fields)}
-    assert len(Extent._fields) == ROWS
+def test_the_rows_are_the_fields_of_a_record_layout():
+    rows = [getattr(records, name.upper()) for name in RecordLayout._fields]
+    assert rows == list(range(ROWS))
 
 
 @given(sections)
@@ -106,5 +110,5 @@ def test_a_walk_never_reads_behind_its_section():
 
 @pytest.mark.parametrize("count", [-1, 3, 2**31 - 1])
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_anything_is_allocated(count):
-    with pytest.raises(CorruptBatch, match="counts"):
+    with pytest.raises(CorruptBatch, match="a batch has"):
         walk(octets(bytes(20)), count)

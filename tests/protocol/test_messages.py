@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.apis import APIS
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import build, is_flexible, read_request_header
+from headrace.protocol.requests import is_flexible, read_request_header
 from headrace.protocol.responses import write_response
 from tests.broker.wire_client import read_response
-from tests.protocol.entities import requests
+from tests.protocol.entities import build, requests
 
 LIST_OFFSETS, METADATA, JOIN_GROUP, API_VERSIONS, CREATE_TOPICS, DESCRIBE_CONFIGS = 2, 3, 11, 18, 19, 32
 EVERY_VERSION = [(key, version) for key, api in APIS.items() for version in range(api.low, api.high + 1)]

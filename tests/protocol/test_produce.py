@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import is_flexible, read_request_header
 from headrace.protocol.produce import VERSIONS, PartitionResult, pack_produce_response, read_produce
+from headrace.protocol.requests import is_flexible, read_request_header
 from tests.broker.wire_client import pack_request, read_response
 from tests.protocol.entities import requests, scalars
 

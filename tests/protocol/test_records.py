@@ -90,16 +90,16 @@ def test_a_varint_of_more_bits_than_its_number_is_refused(data):
 
 
 def test_a_varint_that_is_cut_off_is_refused():
-    with pytest.raises(CorruptBatch, match="ends inside"):
+    with pytest.raises(CorruptBatch, match="ends within"):
         decode_varint(b"\x80\x80", 0)
 
 
 @pytest.mark.parametrize("count", [-1, 2, 2**31 - 1])
 def test_a_count_that_the_bytes_cannot_hold_is_refused(count):
     batch = batch_of(encode_records([NewRecord(b"k", b"v", TIME)], TIME), count)
-    with pytest.raises(CorruptBatch, match="counts"):
+    with pytest.raises(CorruptBatch, match="a batch has"):
         decode_batch(batch)
-    with pytest.raises(CorruptBatch, match="counts"):
+    with pytest.raises(CorruptBatch, match="a batch has"):
         records_without_key(batch)
 
 
@@ -127,7 +127,7 @@ def test_a_header_name_that_is_not_utf_8_is_replaced_as_in_the_java_client():
 
 def test_records_that_do_not_count_upwards_are_refused():
     body = b"\x00\x00\x00\x02k\x01\x00"
-    with pytest.raises(CorruptBatch, match="numbered"):
+    with pytest.raises(CorruptBatch, match="offset delta"):
         decode_batch(batch_of(section_of(body, body), 2))
 
 
@@ -142,9 +142,9 @@ def test_bytes_behind_the_last_record_are_refused():
 @pytest.mark.parametrize("length", [-1, 0, 5, 1000])
 def test_a_record_shorter_or_longer_than_possible_is_refused(length):
     batch = batch_of(encode_varint(length) + bytes(20), 1)
-    with pytest.raises(CorruptBatch, match="says"):
+    with pytest.raises(CorruptBatch, match="are left"):
         decode_batch(batch)
-    with pytest.raises(CorruptBatch, match="says"):
+    with pytest.raises(CorruptBatch, match="are left"):
         records_without_key(batch)
 
 
@@ -166,7 +166,7 @@ def test_a_record_without_key_is_found(codec):
 
 
 def test_records_that_are_not_numbered_from_0_are_refused_where_keys_are_required():
-    with pytest.raises(CorruptBatch, match="numbered 3"):
+    with pytest.raises(CorruptBatch, match="offset delta 3"):
         records_without_key(batch_of(section_of(b"\x00\x00\x06\x02k\x01\x00"), 1))
 
 

@@ -10,8 +10,7 @@ from kio.index import load_request_schema
 
 from headrace.broker.apis import APIS, FETCH, PRODUCE
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import is_flexible, read_request_header
-from headrace.protocol.requests import read_request, request_steps
+from headrace.protocol.requests import is_flexible, read_request, read_request_header, request_steps
 from headrace.protocol.wire import MAX_ITEMS, pack_unsigned_varint
 from tests.broker.wire_client import pack_request
 from tests.protocol.entities import requests

@@ -15,7 +15,7 @@ from kio.serial import entity_writer
 
 from headrace.broker.apis import APIS
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import API_VERSIONS
+from headrace.protocol.requests import API_VERSIONS
 from headrace.protocol.responses import response_steps, write_response
 from tests.protocol.entities import responses
 

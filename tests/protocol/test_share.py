@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client.share_messages import Acknowledgment, pack_acknowledge
+from headrace.client.share_groups import Acknowledgment, pack_share_acknowledge
 from headrace.protocol.errors import ProtocolError
 from headrace.protocol.share import AcknowledgedRange, read_share_acknowledge
 
@@ -17,7 +17,7 @@ WORDS = st.dictionaries(st.integers(0, 40), st.integers(1, 4), min_size=1)
 def read(said: dict[int, int], *, cut: int = 0, delay_ms: int = 0) -> list[AcknowledgedRange]:
     """What the broker reads of a request of our client, less its last bytes."""
     words = {offset: Acknowledgment(kind, delay_ms) for offset, kind in said.items()}
-    frame = b"".join(pack_acknowledge("mailer", "m", 1, {PLACE: words}))
+    frame = b"".join(pack_share_acknowledge("mailer", "m", 1, {PLACE: words}))
     (partition,) = read_share_acknowledge(memoryview(frame[: len(frame) - cut]), 0, 2).partitions
     assert (partition.topic, partition.partition) == PLACE
     return partition.acknowledged

@@ -7,14 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import read_unsigned_varint, skip_tagged_fields
-from headrace.protocol.wire import INT32, MAX_ITEMS, Cursor, pack_count, pack_string, pack_unsigned_varint
+from headrace.protocol.wire import (
+    INT32,
+    MAX_ITEMS,
+    FrameCursor,
+    pack_count,
+    pack_string,
+    pack_unsigned_varint,
+    read_unsigned_varint,
+    skip_tagged_fields,
+)
 
 flexible = pytest.mark.parametrize("flexible", [True, False])
 
 
 def cursor(data, *, flexible=False):
-    return Cursor(memoryview(data), 0, flexible=flexible)
+    return FrameCursor(memoryview(data), 0, flexible=flexible)
 
 
 @given(st.integers(0, 2**35 - 1), st.binary(max_size=3))
@@ -25,7 +33,7 @@ def test_an_unsigned_varint_comes_back(value, rest):
 
 @given(st.integers(0, 2**35 - 1))
 def test_an_unsigned_varint_that_ends_early_is_refused(value):
-    with pytest.raises(ProtocolError, match="ends inside a number"):
+    with pytest.raises(ProtocolError, match="ends within a varint"):
         read_unsigned_varint(memoryview(pack_unsigned_varint(value)[:-1]), 0)
 
 
@@ -70,7 +78,7 @@ def test_many_arrays_together_are_limited_too(flexible):
 @given(size=st.integers(1, 2**31 - 1))
 def test_bytes_longer_than_the_frame_are_refused(flexible, size):
     packed = pack_count(size, flexible=flexible)
-    with pytest.raises(ProtocolError, match="in a request that has 0 left"):
+    with pytest.raises(ProtocolError, match="in a frame that has 0 left"):
         cursor(packed, flexible=flexible).blob()
 
 
@@ -80,7 +88,7 @@ def test_a_name_that_is_not_utf8_is_refused():
 
 
 def test_a_field_that_is_cut_off_is_refused():
-    with pytest.raises(ProtocolError, match="ends inside a field"):
+    with pytest.raises(ProtocolError, match="ends within a field"):
         cursor(b"\0\0\0").take(INT32)
     with pytest.raises(ProtocolError, match="16 bytes"):
         cursor(bytes(15)).uuid()
@@ -95,5 +103,5 @@ def test_tagged_fields_are_passed_over(fields, rest):
 
 
 def test_a_tagged_field_longer_than_the_frame_is_refused():
-    with pytest.raises(ProtocolError, match="longer than its request"):
+    with pytest.raises(ProtocolError, match="longer than its frame"):
         skip_tagged_fields(memoryview(b"\x01\x00\x7fshort"), 0)

@@ -1,18 +1,18 @@
 """Acknowledgments are sent in batches, and are not delayed by a busy worker."""
 
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 
 from headrace import queue
 from headrace.client.cluster import Cluster
 from headrace.client.connection import Connection
-from headrace.client.share_groups import share_progress
-from headrace.client.share_messages import ACKNOWLEDGE, FETCH
+from headrace.client.share_groups import SHARE_ACKNOWLEDGE, SHARE_FETCH, share_progress
 from tests.broker.processes import wait_until
 from tests.queues.conftest import NewQueue, Send
 
-IDLE_S = 0.7
+IDLE = timedelta(seconds=0.7)
 
 
 def left_over(address: str, group: str) -> int:
@@ -26,18 +26,18 @@ def test_messages_of_one_fetch_are_acknowledged_in_batches(
     topic = new_queue()
     send(topic, *(b"%d" % number for number in range(500)))
     requests = Counter[int]()
-    post = Connection.post
+    send_request = Connection.send
 
     def count(self: Connection, api_key: int, version: int, body: list[bytes]) -> int:
         requests[api_key] += 1
-        return post(self, api_key, version, body)
+        return send_request(self, api_key, version, body)
 
-    monkeypatch.setattr(Connection, "post", count)
-    taken = list(queue(topic, group="batch", broker=address, idle_s=IDLE_S, prefetch=100))
+    monkeypatch.setattr(Connection, "send", count)
+    taken = list(queue(topic, group="batch", broker=address, idle_timeout=IDLE, prefetch=100))
     assert len(taken) == 500
     assert left_over(address, "batch") == 0
-    assert requests[FETCH] >= 5
-    assert requests[ACKNOWLEDGE] < 50  # one at the end, and one per 0.1 s on a slow machine
+    assert requests[SHARE_FETCH] >= 5
+    assert requests[SHARE_ACKNOWLEDGE] < 50  # one at the end, and one per 0.1 s on a slow machine
 
 
 def test_a_message_is_acknowledged_while_its_worker_processes_the_next(
@@ -50,4 +50,4 @@ def test_a_message_is_acknowledged_while_its_worker_processes_the_next(
     next(messages)  # the first is accepted, and the body of the second does not end
     wait_until(lambda: left_over(address, "busy") == 2, "the first message to be acknowledged")
     messages.close()  # type: ignore[attr-defined]  # a generator
-    assert len(list(queue(topic, group="busy", broker=address, idle_s=IDLE_S))) == 2
+    assert len(list(queue(topic, group="busy", broker=address, idle_timeout=IDLE))) == 2

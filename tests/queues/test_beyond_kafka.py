@@ -15,13 +15,13 @@ from headrace.testing.embedded import EmbeddedBroker
 from tests.broker.processes import wait_until
 from tests.queues.conftest import NewQueue, Send
 
-IDLE_S = 0.7
+IDLE = timedelta(seconds=0.7)
 
 
 def test_a_delayed_message_does_not_block_others(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     began = time.time()
-    send(topic, b"later", headers=deliver_in(1.0))
+    send(topic, b"later", headers=deliver_in("1 second"))
     send(topic, b"last", headers=deliver_at(datetime.now(UTC) + timedelta(seconds=1.5)))
     send(topic, b"now")
     messages = islice(queue(topic, group="g", broker=address), 3)
@@ -33,7 +33,7 @@ def test_a_delayed_message_does_not_block_others(address: str, new_queue: NewQue
 
 def test_invalid_delivery_times_are_rejected() -> None:
     with pytest.raises(Misuse):
-        deliver_in(-1)
+        deliver_in(timedelta(seconds=-1))
     with pytest.raises(Misuse):
         deliver_at(datetime(2030, 1, 1))  # noqa: DTZ001  rejected
 
@@ -50,9 +50,9 @@ def test_messages_of_a_key_are_never_acquired_by_two_workers(
     first, second = next(one), next(two)
     assert (first.value, second.value) == (b"a1", b"b1")
     second.accept()
-    impatient = queue(topic, group="ordered", broker=address, idle_s=IDLE_S)
+    impatient = queue(topic, group="ordered", broker=address, idle_timeout=IDLE)
     assert list(impatient) == []  # a2 is blocked by a1
-    first.release(delay=0)
+    first.release(delay="0 s")
     third = next(one)
     assert (third.value, third.deliveries) == (b"a1", 2)
     assert next(one).value == b"a2"
@@ -68,7 +68,7 @@ def test_a_message_for_one_group_is_skipped_by_the_others(
     send(topic, b"back", headers=[("headrace-group", b"mailer")])
     send(topic, b"for all")
     values = {
-        group: [m.value for m in queue(topic, group=group, broker=address, idle_s=IDLE_S)]
+        group: [m.value for m in queue(topic, group=group, broker=address, idle_timeout=IDLE)]
         for group in ("mailer", "printer")
     }
     assert values == {"mailer": [b"back", b"for all"], "printer": [b"for all"]}
@@ -80,15 +80,15 @@ def test_a_queue_deletes_messages_that_all_groups_have_accepted(
     topic = new_queue(headrace_queue="true", segment_bytes="100000")
     folder = Path(headrace_broker.config.data)
     for group in ("fast", "slow"):
-        assert list(queue(topic, group=group, broker=address, idle_s=0.1)) == []
+        assert list(queue(topic, group=group, broker=address, idle_timeout="100 ms")) == []
 
     def size() -> int:
         return sum(path.stat().st_size for path in folder.glob(f"{topic}-0/*.log"))
 
     send(topic, *(b"x" * 1000 for _ in range(500)))
     full = size()
-    fast = queue(topic, group="fast", broker=address, idle_s=IDLE_S, prefetch=200)
-    slow = queue(topic, group="slow", broker=address, idle_s=IDLE_S, prefetch=200)
+    fast = queue(topic, group="fast", broker=address, idle_timeout=IDLE, prefetch=200)
+    slow = queue(topic, group="slow", broker=address, idle_timeout=IDLE, prefetch=200)
     assert len(list(fast)) == 500
     assert size() == full  # the slow group has not accepted them
     assert len(list(slow)) == 500
@@ -108,7 +108,7 @@ def test_workers_free_space_for_a_blocked_producer(
         headrace_overflow_bytes="100000",
         headrace_overflow_groups="workers",
     )
-    workers = queue(topic, group="workers", broker=address, idle_s=IDLE_S)
+    workers = queue(topic, group="workers", broker=address, idle_timeout=IDLE)
     assert list(workers) == []  # the group has its start offset
     send(topic, b"one", b"two")
     with ThreadPoolExecutor() as others:

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -7,7 +8,7 @@ from headrace import queue
 from headrace.errors import Misuse
 from tests.queues.conftest import NewQueue, Send
 
-IDLE_S = 0.7
+IDLE = timedelta(seconds=0.7)
 
 
 class Boom(Exception):
@@ -17,7 +18,7 @@ class Boom(Exception):
 def test_a_message_is_accepted_when_the_body_ends(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     send(topic, b"1", b"2", b"3")
-    orders = queue(topic, group="mailer", broker=address, idle_s=IDLE_S)
+    orders = queue(topic, group="mailer", broker=address, idle_timeout=IDLE)
     assert [message.value for message in orders] == [b"1", b"2", b"3"]
     assert list(orders) == []
 
@@ -25,7 +26,7 @@ def test_a_message_is_accepted_when_the_body_ends(address: str, new_queue: NewQu
 def test_a_message_is_released_when_the_body_raises(address: str, new_queue: NewQueue, send: Send) -> None:
     topic = new_queue()
     send(topic, b"1", b"2")
-    orders = queue(topic, group="mailer", broker=address, idle_s=IDLE_S)
+    orders = queue(topic, group="mailer", broker=address, idle_timeout=IDLE)
 
     def work() -> None:
         for _ in orders:
@@ -41,7 +42,7 @@ def test_a_break_releases_the_message_unless_it_was_accepted(
 ) -> None:
     topic = new_queue()
     send(topic, b"1", b"2")
-    orders = queue(topic, group="mailer", broker=address, idle_s=IDLE_S)
+    orders = queue(topic, group="mailer", broker=address, idle_timeout=IDLE)
     for message in orders:
         message.accept()
         break
@@ -59,7 +60,7 @@ def test_prefetched_messages_are_released_when_the_loop_ends(
         if message.value == b"3":
             message.accept()
             break
-    rest = queue(topic, group="mailer", broker=address, idle_s=IDLE_S, prefetch=7)
+    rest = queue(topic, group="mailer", broker=address, idle_timeout=IDLE, prefetch=7)
     assert [int(message.value or b"") for message in rest] == list(range(4, 20))
 
 
@@ -68,10 +69,10 @@ def test_a_rejected_message_is_a_dead_letter_with_its_origin(
 ) -> None:
     topic = new_queue()
     send(topic, b'{"to": "nobody"}', key=b"k", headers=[("trace", b"t1")])
-    for message in queue(topic, group="mailer", broker=address, idle_s=IDLE_S):
+    for message in queue(topic, group="mailer", broker=address, idle_timeout=IDLE):
         assert message.json() == {"to": "nobody"}
         message.reject()
-    (letter,) = queue(f"{topic}.mailer.dead", group="undertaker", broker=address, idle_s=IDLE_S)
+    (letter,) = queue(f"{topic}.mailer.dead", group="undertaker", broker=address, idle_timeout=IDLE)
     assert (letter.key, letter.json()) == (b"k", {"to": "nobody"})
     assert dict(letter.headers) == {
         "trace": b"t1",
@@ -89,7 +90,7 @@ def test_a_renewed_message_stays_locked(address: str, new_queue: NewQueue, send:
     send(topic, b"long work")
     settings = {"share.record.lock.duration.ms": "3000"}
     orders = queue(topic, group="slow", broker=address, settings=settings)
-    impatient = queue(topic, group="slow", broker=address, idle_s=0.4)
+    impatient = queue(topic, group="slow", broker=address, idle_timeout="400 ms")
     for message in orders:
         for _ in range(8):  # eight times 0.4 s are longer than the lock
             message.renew()
@@ -109,7 +110,7 @@ def test_without_renewal_a_lock_expires(address: str, new_queue: NewQueue, send:
             again.accept()
             break
         break
-    assert list(queue(topic, group="slow", broker=address, idle_s=IDLE_S)) == []
+    assert list(queue(topic, group="slow", broker=address, idle_timeout=IDLE)) == []
 
 
 async def test_async_for_accepts_and_releases(address: str, new_queue: NewQueue, send: Send) -> None:
@@ -123,7 +124,7 @@ async def test_async_for_accepts_and_releases(address: str, new_queue: NewQueue,
 
     with pytest.raises(Boom):
         await work()
-    got = [m async for m in queue(topic, group="mailer", broker=address, idle_s=2 * IDLE_S)]
+    got = [m async for m in queue(topic, group="mailer", broker=address, idle_timeout=2 * IDLE)]
     assert [(message.value, message.deliveries) for message in got] == [(b"2", 2), (b"3", 1)]
 
 
@@ -133,7 +134,7 @@ async def test_workers_share_the_messages(address: str, new_queue: NewQueue, sen
     send(topic, *sent)
 
     async def work() -> list[bytes | None]:
-        return [m.value async for m in queue(topic, group="crew", broker=address, idle_s=IDLE_S)]
+        return [m.value async for m in queue(topic, group="crew", broker=address, idle_timeout=IDLE)]
 
     done = await asyncio.gather(*(work() for _ in range(4)))
     assert sorted(value for values in done for value in values if value) == sorted(sent)
@@ -151,7 +152,7 @@ def test_values_that_are_not_json_are_available_as_bytes(
 ) -> None:
     topic = new_queue()
     send(topic, b"\xff")
-    for message in queue(topic, group="g", broker=address, idle_s=IDLE_S):
+    for message in queue(topic, group="g", broker=address, idle_timeout=IDLE):
         with pytest.raises((UnicodeDecodeError, json.JSONDecodeError)):
             message.json()
 
@@ -160,4 +161,4 @@ def test_a_start_in_the_settings_overrides_the_default(address: str, new_queue: 
     topic = new_queue()
     send(topic, b"before the group")
     latest = {"share.auto.offset.reset": "latest"}
-    assert list(queue(topic, group=topic, broker=address, idle_s=0.2, settings=latest)) == []
+    assert list(queue(topic, group=topic, broker=address, idle_timeout="200 ms", settings=latest)) == []

@@ -14,13 +14,17 @@ TAKEN = "250 OK"
 
 
 class Mailbox:
-    """Takes mails on a free port; `behave` and `admit` give the answers to a mail and to a recipient."""
+    """Takes mails on a free port; `behave` and `admit` give the answers to a mail and to a recipient.
+
+    More arguments are those of aiosmtpd's server, such as `tls_context` and `authenticator`.
+    """
 
     def __init__(
         self,
         behave: Callable[[EmailMessage], str] = lambda mail: TAKEN,
         admit: Callable[[str], str] = lambda recipient: TAKEN,
         host: str = "127.0.0.1",
+        **server: Any,
     ) -> None:
         self.behave = behave
         self.admit = admit
@@ -28,7 +32,7 @@ class Mailbox:
         """Those that were taken."""
         self.ids: list[str] = []
         """Of all that came."""
-        self._controller = _Controller(self, socket.create_server((host, 0)))
+        self._controller = _Controller(self, socket.create_server((host, 0)), server)
 
     @property
     def url(self) -> str:
@@ -67,9 +71,9 @@ class Mailbox:
 class _Controller(Controller):
     """Serves on a socket that is bound already, so that no other process can take its port."""
 
-    def __init__(self, handler: Mailbox, listener: socket.socket) -> None:
+    def __init__(self, handler: Mailbox, listener: socket.socket, server: dict[str, Any]) -> None:
         host, port = listener.getsockname()[:2]
-        super().__init__(handler, hostname=host, port=port, enable_SMTPUTF8=True)
+        super().__init__(handler, hostname=host, port=port, enable_SMTPUTF8=True, **server)
         self._listener = listener
 
     def _create_server(self) -> Any:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 Behaviour = int | tuple[int, Mapping[str, str]] | Literal["hang", "cut"]
-"""An answer, perhaps with headers; or to say nothing; or to hang up."""
+"""A response, optionally with headers; or no response; or a closed connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

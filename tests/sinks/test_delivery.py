@@ -53,7 +53,7 @@ class Lost(TargetUnavailable):
 
 
 def delivery(
-    sink: Shelf, context: SinkContext, told: list[str] | None = None, *, stop_after: int = 99
+    sink: Shelf, context: SinkContext, statuses: list[str] | None = None, *, stop_after: int = 99
 ) -> SinkDelivery:
     waits = []
 
@@ -61,18 +61,20 @@ def delivery(
         waits.append(seconds)
         return len(waits) > stop_after
 
-    return SinkDelivery(sink, context, on_status=(told if told is not None else []).append, wait=pause)
+    return SinkDelivery(
+        sink, context, on_status=(statuses if statuses is not None else []).append, wait=pause
+    )
 
 
 def test_an_unavailable_target_is_retried_and_the_reason_is_reported(context: Contexts) -> None:
-    told: list[str] = []
+    statuses: list[str] = []
     shelf = Shelf(TargetUnavailable("connection refused."), TargetUnavailable("shelf: still away"))
-    assert delivery(shelf, context(ROWS), told).deliver(0, ROWS) == []
+    assert delivery(shelf, context(ROWS), statuses).deliver(0, ROWS) == []
     assert shelf.batches == {0: [1, 2, 3, 4]}
     assert shelf.opened == 3
-    assert told[0].startswith("shelf: connection refused; retrying in ")
-    assert told[1].startswith("shelf: still away; retrying in ")
-    assert told[2] == ""
+    assert statuses[0].startswith("shelf: connection refused; retrying in ")
+    assert statuses[1].startswith("shelf: still away; retrying in ")
+    assert statuses[2] == ""
 
 
 def test_a_write_whose_response_was_lost_is_not_repeated(context: Contexts) -> None:
@@ -162,7 +164,7 @@ def test_a_file_that_another_process_locks_is_unavailable(
 ) -> None:
     monkeypatch.setattr("headrace.sinks.sqlite.LOCK_TIMEOUT_S", 0.01)
     file = tmp_path / "shop.db"
-    told: list[str] = []
+    statuses: list[str] = []
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("PRAGMA journal_mode = WAL")
     other.execute("BEGIN IMMEDIATE")
@@ -172,8 +174,8 @@ def test_a_file_that_another_process_locks_is_unavailable(
         return False
 
     SinkDelivery(
-        sqlite("shelf", key="id", file=file), context(ROWS), on_status=told.append, wait=pause
+        sqlite("shelf", key="id", file=file), context(ROWS), on_status=statuses.append, wait=pause
     ).deliver(0, ROWS)
-    assert told[0].startswith("sqlite shelf: database is locked; retrying in ")
+    assert statuses[0].startswith("sqlite shelf: database is locked; retrying in ")
     assert other.execute("SELECT id, name FROM shelf").fetchall()[3] == (4, "mug")
     other.close()

@@ -1,4 +1,4 @@
-"""Rows as signed CloudEvents to a real HTTP server that takes them, fails, hangs and hangs up."""
+"""Rows as signed CloudEvents to a real HTTP server that accepts them, fails, hangs and disconnects."""
 
 import time
 from collections import Counter

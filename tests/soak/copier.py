@@ -2,7 +2,7 @@
 
     python -m tests.soak.copier BOOTSTRAP SOURCE TARGET
 
-It is crash-only: whatever goes wrong ends it at once, and whoever started it starts it again. A record keeps
+It is crash-only: any error ends it at once, and its parent restarts it. A record keeps
 its partition, and its value is written in capitals.
 """
 
@@ -17,7 +17,7 @@ BATCH = 100
 RECONNECTING: dict[str, Any] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
-    # When its only broker is away, librdkafka 2.15 throws its brokers away and begins anew, but keeps sending
+    # When its only broker is away, librdkafka 2.15 forgets its brokers and starts over, but keeps sending
     # the offsets of a transaction to the coordinator that it threw away: the transaction never ends.
     "metadata.recovery.strategy": "none",
     "log_level": 0,

@@ -32,7 +32,7 @@ class Plan:
 
 
 class CopierProcess:
-    """The copier as a child process; one that ended by itself is started again when it is looked after."""
+    """The copier as a child process; if it has exited, the next check restarts it."""
 
     def __init__(self, bootstrap: str) -> None:
         self._command = [sys.executable, "-m", "tests.soak.copier", bootstrap, SOURCE, TARGET]
@@ -81,7 +81,7 @@ class Source:
         self._written = 0
 
     def fill_up(self, records: int) -> None:
-        """Let there be so many records in all."""
+        """Produce up to this total number of records."""
         for number in range(self._written, records):
             self._producer.produce(SOURCE, b"record %d" % number, partition=number % PARTITIONS)
             self._producer.poll(0)
@@ -111,7 +111,7 @@ def copy_under_fire(plan: Plan, kafka: BrokerProcess) -> None:
 
 
 def uncopied(bootstrap: str) -> int:
-    """How many records lie behind the offsets that the copier has committed; −1 when nobody can tell."""
+    """The lag of the copier; −1 if it is unknown."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "copier", "log_level": 0})
     partitions = [TopicPartition(SOURCE, number) for number in range(PARTITIONS)]
     try:

@@ -227,7 +227,7 @@ def _between(poll: Poll, before: int, visible: list[int]) -> Iterator[Anomaly]:
 
 
 def _lost_commits(history: History, _: Log) -> Iterator[Anomaly]:
-    """A member that receives a partition goes on at the committed offset or behind it."""
+    """A member that is assigned a partition continues at the committed offset or before it."""
     floor: dict[tuple[str, int], int] = {}
     for operation in history.operations:
         if isinstance(operation, Assign):

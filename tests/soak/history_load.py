@@ -114,8 +114,10 @@ class TransactionalProducer(Client):
                 producer.init_transactions(CALM_SECONDS)
                 while not self.stop.is_set():
                     self._transact(producer)
-            except KafkaException:
-                self._settle(Outcome.UNKNOWN)
+            except KafkaException as fault:
+                # The end found no transaction: its partitions were never added, or it was aborted.
+                was_none = fault.args[0].code() == KafkaError.INVALID_TXN_STATE
+                self._settle(Outcome.ABORTED if was_none else Outcome.UNKNOWN)
 
     def _transact(self, producer: Producer) -> None:
         self._pending, self._offsets = [], {}
@@ -237,7 +239,7 @@ class Member(Receiver):
         try:
             confirmed = consumer.commit(asynchronous=False)
         except KafkaException:
-            return  # fenced, or the broker is away: the next member goes on further back
+            return  # fenced, or the broker is down: the next member continues at an earlier offset
         for partition in confirmed or ():
             if partition.error is None and partition.offset >= 0:
                 self.history.append(Commit(partition=partition.partition, offset=partition.offset))
@@ -255,7 +257,11 @@ class Worker(Receiver):
 
     def _serve(self) -> None:
         for message in queue(
-            EVENTS, group=CREW, broker=self.broker, prefetch=self.random.choice([5, 50]), idle_s=1.0
+            EVENTS,
+            group=CREW,
+            broker=self.broker,
+            prefetch=self.random.choice([5, 50]),
+            idle_timeout="1 second",
         ):
             if self.random.random() < 0.02 and message.deliveries < 3:
                 message.release()
@@ -270,7 +276,7 @@ def record_polls(history: History, consumer: str, messages: list[Message]) -> se
     values = set()
     for message in messages:
         if message.error() is not None:
-            continue  # the broker is away; librdkafka goes on by itself
+            continue  # the broker is down; librdkafka retries
         value = int(message.value())
         values.add(value)
         history.append(

@@ -34,7 +34,7 @@ class Storm:
 
 
 class Writer(threading.Thread):
-    """An idempotent producer that numbers its records, partition by partition, until it is told to stop."""
+    """An idempotent producer that numbers its records per partition, until it is stopped."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(name="writer")
@@ -81,7 +81,7 @@ class Writer(threading.Thread):
     def wait_for_progress(self) -> None:
         """Return when a record has been acknowledged that had not been at the call."""
         before = self._count()
-        wait_until(lambda: self._count() > before, "the writer to go on")
+        wait_until(lambda: self._count() > before, "the writer to continue")
 
     def _count(self) -> int:
         return sum(map(len, list(self.acknowledged.values())))

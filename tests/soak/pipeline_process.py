@@ -45,7 +45,7 @@ class PipelineProcess:
             self.start()
 
     def kill(self) -> None:
-        """SIGKILL for the jobs and for the Java process beside them."""
+        """Kill the jobs and their Java process with SIGKILL."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from datetime import timedelta
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -15,7 +16,7 @@ from headrace.errors import HeadraceError
 from tests.broker.processes import BrokerProcess, wait_until
 
 TOPIC, GROUP = "storm", "crew"
-IDLE_S = 0.8
+IDLE = timedelta(seconds=0.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +50,13 @@ class Worker(threading.Thread):
 
     def _work(self) -> None:
         prefetch = self._random.choice([1, 5, 20])
-        for message in queue(TOPIC, group=GROUP, broker=self._address, prefetch=prefetch, idle_s=IDLE_S):
+        for message in queue(TOPIC, group=GROUP, broker=self._address, prefetch=prefetch, idle_timeout=IDLE):
             number = int(message.value or b"")
             self.seen.add(number)
             if number % 10 == 0:
                 message.reject()
             elif self._random.random() < 0.05 and message.deliveries < 3:
-                message.release(delay=self._random.choice([0, 0.05]))
+                message.release(delay=self._random.choice(["0s", "50 ms"]))
 
 
 def ride_out(storm: QueueStorm, broker: BrokerProcess) -> None:
@@ -65,7 +66,9 @@ def ride_out(storm: QueueStorm, broker: BrokerProcess) -> None:
     (made,) = admin.create_topics([NewTopic(TOPIC, 2, 1)]).values()
     made.result(10)
     settings = {"share.delivery.count.limit": "100", "share.record.lock.duration.ms": "1000"}
-    assert list(queue(TOPIC, group=GROUP, broker=broker.address, idle_s=0.1, settings=settings)) == []
+    assert (
+        list(queue(TOPIC, group=GROUP, broker=broker.address, idle_timeout="100 ms", settings=settings)) == []
+    )
     producer = Producer(
         {
             "bootstrap.servers": broker.address,
@@ -99,9 +102,11 @@ def ride_out(storm: QueueStorm, broker: BrokerProcess) -> None:
 
 
 def _check_letters(storm: QueueStorm, broker: BrokerProcess) -> None:
-    for message in queue(TOPIC, group=GROUP, broker=broker.address, idle_s=2 * IDLE_S):
+    for message in queue(TOPIC, group=GROUP, broker=broker.address, idle_timeout=2 * IDLE):
         if int(message.value or b"") % 10 == 0:
             message.reject()
-    dead = queue(dead_letter_topic(TOPIC, GROUP), group="undertaker", broker=broker.address, idle_s=IDLE_S)
+    dead = queue(
+        dead_letter_topic(TOPIC, GROUP), group="undertaker", broker=broker.address, idle_timeout=IDLE
+    )
     letters = Counter(int(letter.value or b"") for letter in dead)
     assert letters == dict.fromkeys(range(0, storm.messages, 10), 1), storm

@@ -99,7 +99,7 @@ def prepare(bootstrap: str) -> None:
         "share.delivery.count.limit": "100",
         "share.record.lock.duration.ms": "1000",
     }
-    assert list(queue(EVENTS, group=CREW, broker=bootstrap, idle_s=0.1, settings=settings)) == []
+    assert list(queue(EVENTS, group=CREW, broker=bootstrap, idle_timeout="100 ms", settings=settings)) == []
 
 
 def start_clients(bootstrap: str, history: History, seed: int) -> list[Client]:

@@ -1,4 +1,4 @@
-"""The state machines of broker and storage beside their models, through many courses of events."""
+"""The state machines of broker and storage compared with their models, over many histories."""
 
 import pytest
 from hypothesis import settings

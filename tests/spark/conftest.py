@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql.types import StructType
 
-from headrace.spark import frontier
+from headrace.spark import offset_reader
 from headrace.spark.source_settings import SourceSettings
 from headrace.spark.stream_reader import StreamReader
 
@@ -15,7 +15,7 @@ Open = Callable[..., StreamReader]
 @pytest.fixture
 def open_reader(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens the reader of a stream that looks for new partitions at every batch."""
-    monkeypatch.setattr(frontier, "DISCOVERY_S", 0.0)
+    monkeypatch.setattr(offset_reader, "DISCOVERY_S", 0.0)
     opened: list[StreamReader] = []
 
     def open_reader(**options: str) -> StreamReader:

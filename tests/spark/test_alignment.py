@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 
 from headrace.client.partition import TopicPartition
 from headrace.spark.alignment import Alignment, TimeSearch
-from headrace.spark.hints import Hints
 from headrace.spark.positions import Journal, Positions, read_journal
 from headrace.spark.source_settings import SourceSettings
 from headrace.spark.stream_reader import StreamReader
+from headrace.spark.time_hints import TimeHints
 from tests.spark.records import create_topic
 
 HOUR_MS = 3_600_000
@@ -121,8 +121,8 @@ def test_a_search_never_leaves_what_is_there() -> None:
 def test_streams_of_a_job_wait_for_the_one_that_is_behind(tmp_path: Path) -> None:
     slow = Logs([BASE_MS + 10 * n for n in range(1_000)])
     quick = Logs([BASE_MS + 1_000 * n for n in range(10)])
-    behind = Alignment("behind", Hints(tmp_path))
-    ahead = Alignment("ahead", Hints(tmp_path))
+    behind = Alignment("behind", TimeHints(tmp_path))
+    ahead = Alignment("ahead", TimeHints(tmp_path))
     position, others, steps = slow.begin, quick.begin, 0
     assert ahead.ends(others, quick.end, 100, quick.at_time) == quick.end, "nobody is known to be behind"
     while position != slow.end:
@@ -136,7 +136,7 @@ def test_streams_of_a_job_wait_for_the_one_that_is_behind(tmp_path: Path) -> Non
 
 def test_two_streams_with_backlogs_take_turns_and_both_arrive(tmp_path: Path) -> None:
     logs = {name: Logs([BASE_MS + step * n for n in range(1_000)]) for name, step in (("a", 7), ("b", 31))}
-    alignments = {name: Alignment(name, Hints(tmp_path)) for name in logs}
+    alignments = {name: Alignment(name, TimeHints(tmp_path)) for name in logs}
     positions = {name: log.begin for name, log in logs.items()}
     for _ in range(200):
         for name, log in logs.items():
@@ -145,9 +145,9 @@ def test_two_streams_with_backlogs_take_turns_and_both_arrive(tmp_path: Path) ->
 
 
 def test_what_an_earlier_run_told_holds_back_nobody(tmp_path: Path) -> None:
-    Hints(tmp_path).write("horizon.removed", {"time_ms": 1, "at_s": time.time() - 60})
+    TimeHints(tmp_path).write("horizon.removed", {"time_ms": 1, "at_s": time.time() - 60})
     logs = Logs([BASE_MS])
-    assert Alignment(TOPIC, Hints(tmp_path)).ends(logs.begin, logs.end, 5, logs.at_time) == logs.end
+    assert Alignment(TOPIC, TimeHints(tmp_path)).ends(logs.begin, logs.end, 5, logs.at_time) == logs.end
 
 
 def test_a_stream_reads_its_backlog_by_the_times_of_its_records(bootstrap: str) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.checkpoint import (
     BadCheckpoint,
-    Checkpoint,
+    SparkCheckpoint,
     count_records,
     merge_offsets,
     parse_offsets,
@@ -81,7 +81,7 @@ def write_checkpoint(folder: Path) -> None:
 
 
 def test_a_checkpoint_on_this_machine_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(str(tmp_path / "c"))
+    checkpoint = SparkCheckpoint(str(tmp_path / "c"))
     assert checkpoint.query_id() is None
     write_checkpoint(tmp_path / "c")
     assert checkpoint.query_id() == "82d38e38"
@@ -97,7 +97,7 @@ def test_a_checkpoint_on_another_file_system_is_read_through_spark(
     table = f"t{uuid.uuid4().hex}"
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     configuration.set(f"fs.viewfs.mounttable.{table}.link./jobs", f"file://{tmp_path}")
-    checkpoint = Checkpoint(f"viewfs://{table}/jobs/c")
+    checkpoint = SparkCheckpoint(f"viewfs://{table}/jobs/c")
     assert checkpoint.query_id() is None
     write_checkpoint(tmp_path / "c")
     assert checkpoint.query_id() == "82d38e38"

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from headrace.client.partition import TopicPartition
-from headrace.spark.filters import Narrowing
+from headrace.spark.filter_pushdown import FilterPushdown
 from headrace.spark.planning import Range
 
 NUMBERS = st.integers(-2, 12)
@@ -49,7 +49,9 @@ def matches(given_filter: Filter, partition: int, offset: int) -> bool:
 def test_every_row_that_matches_is_still_read(filters: list[Filter]) -> None:
     ranges = [Range(TopicPartition("orders", number), 0, 10) for number in range(4)]
     kept = {
-        (p.partition, n) for p, start, end in Narrowing(filters).narrow(ranges) for n in range(start, end)
+        (p.partition, n)
+        for p, start, end in FilterPushdown(filters).narrow(ranges)
+        for n in range(start, end)
     }
     rows = {(number, offset) for number in range(4) for offset in range(10)}
     assert {row for row in rows if all(matches(each, *row) for each in filters)} <= kept
@@ -58,21 +60,21 @@ def test_every_row_that_matches_is_still_read(filters: list[Filter]) -> None:
 def test_a_filter_on_partition_and_offset_reads_nothing_else() -> None:
     filters = [EqualTo(("partition",), 1), GreaterThanOrEqual(("offset",), 3), LessThan(("offset",), 5)]
     ranges = [Range(TopicPartition("orders", number), 0, 10) for number in range(4)]
-    assert Narrowing(filters).narrow(ranges) == [Range(TopicPartition("orders", 1), 3, 5)]
+    assert FilterPushdown(filters).narrow(ranges) == [Range(TopicPartition("orders", 1), 3, 5)]
 
 
 def test_a_filter_on_the_topic_leaves_other_topics_out() -> None:
-    narrowing = Narrowing([In(("topic",), ("orders", None))])
+    narrowing = FilterPushdown([In(("topic",), ("orders", None))])
     assert narrowing.covers(TopicPartition("orders", 0))
     assert not narrowing.covers(TopicPartition("payments", 0))
 
 
 def test_only_the_earliest_time_is_used() -> None:
     noon, later = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 13, 0, 0, 999, tzinfo=UTC)
-    narrowing = Narrowing([GreaterThan(("timestamp",), noon), GreaterThanOrEqual(("timestamp",), later)])
+    narrowing = FilterPushdown([GreaterThan(("timestamp",), noon), GreaterThanOrEqual(("timestamp",), later)])
     assert narrowing.earliest_ms == int(later.timestamp() * 1000)
-    assert Narrowing([LessThan(("timestamp",), noon)]).earliest_ms is None
-    assert Narrowing([EqualTo(("timestamp",), noon)]).earliest_ms == int(noon.timestamp() * 1000)
+    assert FilterPushdown([LessThan(("timestamp",), noon)]).earliest_ms is None
+    assert FilterPushdown([EqualTo(("timestamp",), noon)]).earliest_ms == int(noon.timestamp() * 1000)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,6 @@ def test_only_the_earliest_time_is_used() -> None:
 )
 def test_what_is_not_understood_narrows_nothing(harmless: Filter) -> None:
     ranges = [Range(TopicPartition("orders", 1), 0, 10)]
-    narrowing = Narrowing([harmless])
+    narrowing = FilterPushdown([harmless])
     assert narrowing.narrow(ranges) == ranges
     assert narrowing.earliest_ms is None

@@ -79,6 +79,9 @@ def test_spark_runs_on_the_installed_java_and_prints_nothing(tmp_path: Path) -> 
         "print(session.range(7).count(), version.split('.')[0])\n"
         "session.stop()\n"
     )
+    settings = tmp_path / "conf"
+    settings.mkdir()
+    (settings / "spark-defaults.conf").touch()  # without an archive of classes, which takes half a minute
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -86,7 +89,7 @@ def test_spark_runs_on_the_installed_java_and_prints_nothing(tmp_path: Path) -> 
     }
     done = subprocess.run(
         [sys.executable, str(program)],
-        env=kept | {"PATH": str(tools)},
+        env=kept | {"PATH": str(tools), "SPARK_CONF_DIR": str(settings)},
         capture_output=True,
         text=True,
         check=False,

@@ -12,18 +12,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 from pyspark.sql.types import StructType
 
-from headrace.columns.keyed import Kernel, Outcome, Times
+from headrace.columns.keyed import Kernel, KernelResult, Times
 from headrace.errors import Misuse
 from headrace.spark.keyed_stage import BatchTimes, KeyedStage
 from headrace.spark.keyed_state import (
     BadState,
-    Note,
     PartitionState,
+    StateManifest,
     forget_late_rows,
     late_rows,
     local_folder,
-    read_note,
-    write_note,
+    read_manifest,
+    write_manifest,
 )
 from headrace.spark.segment_state import SegmentStore
 
@@ -86,7 +86,7 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         with pytest.raises(BadState, match=r"/1/4 is missing"):
             look()
     with pytest.raises(BadState, match=r"stage\.json is missing"):
-        write_note(tmp_path, Note(partitions=3, outline="sums"), batch=5)
+        write_manifest(tmp_path, StateManifest(partitions=3, outline="sums"), batch=5)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=12))
@@ -123,13 +123,13 @@ def test_late_rows_are_counted_for_each_batch(tmp_path: Path) -> None:
 
 
 def test_what_must_not_change_is_noted_once(tmp_path: Path) -> None:
-    assert read_note(tmp_path) is None
-    write_note(tmp_path, Note(partitions=3, outline="sums"), batch=0)
-    write_note(tmp_path, Note(partitions=4, outline="others"), batch=1)
-    assert read_note(tmp_path) == Note(partitions=3, outline="sums")
+    assert read_manifest(tmp_path) is None
+    write_manifest(tmp_path, StateManifest(partitions=3, outline="sums"), batch=0)
+    write_manifest(tmp_path, StateManifest(partitions=4, outline="others"), batch=1)
+    assert read_manifest(tmp_path) == StateManifest(partitions=3, outline="sums")
     (tmp_path / "stage.json").write_text("{")
     with pytest.raises(BadState, match="reset"):
-        read_note(tmp_path)
+        read_manifest(tmp_path)
 
 
 def test_a_place_that_is_no_folder_is_refused() -> None:
@@ -142,9 +142,9 @@ def counting() -> Kernel:
     """How often each key was seen so far; and as many late rows as the late watermark has milliseconds."""
     schema = pa.schema([("key", pa.int64()), ("seen", pa.int64())])
 
-    def count(rows: pa.Table, state: pa.Table | None, times: Times) -> Outcome:
+    def count(rows: pa.Table, state: pa.Table | None, times: Times) -> KernelResult:
         if not rows.num_rows:
-            return Outcome(schema.empty_table(), state, times.late_us // 1000)
+            return KernelResult(schema.empty_table(), state, times.late_us // 1000)
         now = (
             rows.group_by("the.key")
             .aggregate([([], "count_all")])
@@ -153,7 +153,7 @@ def counting() -> Kernel:
         )
         both = now if state is None else pa.concat_tables([state, now])
         total = both.group_by("key").aggregate([("seen", "sum")]).rename_columns(["key", "seen"]).cast(schema)
-        return Outcome(total, total, times.late_us // 1000)
+        return KernelResult(total, total, times.late_us // 1000)
 
     return count
 

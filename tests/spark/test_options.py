@@ -4,9 +4,9 @@ import pytest
 
 from headrace.client.partition import TopicPartition
 from headrace.spark.bounds import Bound
+from headrace.spark.cluster_connection import ClusterConnection
 from headrace.spark.durations import read_duration_s
 from headrace.spark.errors import BadOption
-from headrace.spark.link import Link
 from headrace.spark.options import Options
 from headrace.spark.positions import read_journal, read_positions, write_journal
 from headrace.spark.source_settings import KNOWN, SourceSettings
@@ -51,8 +51,9 @@ def test_exactly_one_way_to_subscribe(more: dict[str, str]) -> None:
         ("maxRecordsPerPartition", "many", "whole number"),
         ("kafka.isolation.level", "none", "read_committed or read_uncommitted"),
         ("kafka.auto.offset.reset", "earliest", "startingOffsets"),
-        ("kafka.security.protocol", "SSL", "plain TCP only"),
-        ("kafka.sasl.mechanism", "PLAIN", "plain TCP only"),
+        ("kafka.security.protocol", "SSL", "the option securityProfile"),
+        ("kafka.sasl.password", "secret", r"kafka\.sasl\.password is not accepted"),
+        ("securityProfile", "a b", "not the name of a security profile"),
         ("valueFormat", "xml", "raw or text or json or csv"),
         ("valueFormat", "json", "valueSchema is missing"),
         ("valueSchema", "a int", "means nothing"),
@@ -75,7 +76,35 @@ def test_a_link_keeps_its_name_and_its_patience() -> None:
     given = options(
         **{"kafka.bootstrap.servers": "a:1", "kafka.client.id": "me", "kafka.request.timeout.ms": "500"}
     )
-    assert Link.of(given) == Link(bootstrap="a:1", client_id="me", timeout_s=0.5)
+    assert ClusterConnection.of(given) == ClusterConnection(bootstrap="a:1", client_id="me", timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "profile", "found"),
+    [
+        ("a:1,b:2", "production", "production://a:1,b:2"),
+        ("production://a:1", "production", "production://a:1"),
+        ("production://a:1", None, "production://a:1"),
+        ("a:1", "PLAINTEXT", "a:1"),
+    ],
+)
+def test_a_link_carries_the_name_of_the_security_profile(
+    bootstrap: str, profile: str | None, found: str
+) -> None:
+    given = {"kafka.bootstrap.servers": bootstrap} | ({} if profile is None else {"securityProfile": profile})
+    assert ClusterConnection.of(options(**given)).bootstrap == found
+
+
+def test_two_security_profiles_are_refused() -> None:
+    given = {"kafka.bootstrap.servers": "test://a:1", "securityProfile": "production"}
+    with pytest.raises(BadOption, match="names the security profile 'test', and securityProfile is"):
+        ClusterConnection.of(options(**given))
+
+
+def test_a_refused_secret_is_not_repeated() -> None:
+    with pytest.raises(BadOption) as refusal:
+        settings(**{"kafka.ssl.key.password": "my secret"})
+    assert "my secret" not in str(refusal.value)
 
 
 def test_topics_are_named_with_commas_between() -> None:

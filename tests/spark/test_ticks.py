@@ -9,11 +9,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.client.partition import TopicPartition
 from headrace.spark.checkpoint import count_records, parse_offsets, without_signs
-from headrace.spark.heartbeat import Pulse, note_seen
-from headrace.spark.hints import Hints
+from headrace.spark.idle_source import IdleSourceWatermark, note_seen
 from headrace.spark.positions import HEARTBEAT, TICK, Journal, read_first, read_journal
 from headrace.spark.stream_reader import StreamReader
 from headrace.spark.ticks import next_tick
+from headrace.spark.time_hints import TimeHints
 from tests.spark.conftest import Open
 from tests.spark.records import add_partitions, committed, create_topic, delete_topic, produce
 
@@ -137,7 +137,7 @@ def test_a_heartbeat_is_a_row_of_time_alone_and_the_same_when_a_batch_is_repeate
     open_reader: Open, bootstrap: str, tmp_path: Path
 ) -> None:
     create_topic(bootstrap, "payments")
-    hints = Hints(tmp_path)
+    hints = TimeHints(tmp_path)
     options = {"ticks": "true", "idleTimeout": "0ms", "hints": str(tmp_path), "columns": "value,heartbeat"}
     reader = open_reader(subscribe="payments", **options)
     start = reader.initialOffset()
@@ -158,8 +158,8 @@ def test_a_heartbeat_is_a_row_of_time_alone_and_the_same_when_a_batch_is_repeate
 
 def test_an_idle_stream_goes_with_the_others_and_when_all_are_idle_with_the_clock(tmp_path: Path) -> None:
     now = 1_000.0
-    hints = Hints(tmp_path)
-    pulse = Pulse("payments", 30.0, hints, clock=lambda: now)
+    hints = TimeHints(tmp_path)
+    pulse = IdleSourceWatermark("payments", 30.0, hints, clock=lambda: now)
     assert pulse.next_ms(0, once=False) == 0, "nobody knows any time yet"
     note_seen(hints, "orders", 500_000, now_s=1_010.0)
     now = 1_020.0
@@ -178,17 +178,19 @@ def test_an_idle_stream_goes_with_the_others_and_when_all_are_idle_with_the_cloc
     assert pulse.next_ms(560_000, once=False) == 560_000, "it has had something just now"
     # The job is started again: how long the stream has been silent is not forgotten.
     now = 1_200.0
-    assert Pulse("payments", 30.0, hints, clock=lambda: now).next_ms(560_000, once=True) == 629_500
+    assert (
+        IdleSourceWatermark("payments", 30.0, hints, clock=lambda: now).next_ms(560_000, once=True) == 629_500
+    )
 
 
 def test_an_outage_of_the_broker_is_not_silence(tmp_path: Path) -> None:
     now = 1_000.0
-    hints = Hints(tmp_path)
-    pulse = Pulse("orders", 30.0, hints, clock=lambda: now)
+    hints = TimeHints(tmp_path)
+    pulse = IdleSourceWatermark("orders", 30.0, hints, clock=lambda: now)
     note_seen(hints, "orders", 500_000, now_s=1_000.0)
     now = 1_100.0
     pulse.broker_was_away()
-    restarted = Pulse("orders", 30.0, hints, clock=lambda: now)
+    restarted = IdleSourceWatermark("orders", 30.0, hints, clock=lambda: now)
     for each in (pulse, restarted):
         assert each.next_ms(0, once=False) == 0
     now = 1_131.0
@@ -198,15 +200,15 @@ def test_an_outage_of_the_broker_is_not_silence(tmp_path: Path) -> None:
 
 def test_time_that_only_passes_makes_one_heartbeat_in_a_run_that_ends(tmp_path: Path) -> None:
     moments = iter(range(1_999, 3_000))
-    note_seen(Hints(tmp_path), "orders", 0, now_s=1_000.0)
-    pulse = Pulse("orders", 0.001, Hints(tmp_path), clock=lambda: float(next(moments)))
+    note_seen(TimeHints(tmp_path), "orders", 0, now_s=1_000.0)
+    pulse = IdleSourceWatermark("orders", 0.001, TimeHints(tmp_path), clock=lambda: float(next(moments)))
     beaten = pulse.next_ms(0, once=True)
     assert beaten == 1_000_000
     assert pulse.next_ms(beaten, once=True) == beaten
 
 
 def test_hints_that_are_torn_say_nothing(tmp_path: Path) -> None:
-    hints = Hints(tmp_path / "new")
+    hints = TimeHints(tmp_path / "new")
     assert hints.read_all("seen") == {}
     hints.write("seen.orders", {"newest_ms": 1})
     (tmp_path / "new" / "seen.payments.json").write_text("{")

@@ -13,9 +13,9 @@ from pyspark import TaskContext
 from headrace.client.cluster import Cluster
 from headrace.client.shared_transaction import ProducerIdentity
 from headrace.protocol.records import decode_batch
+from headrace.spark.cluster_connection import ClusterConnection
 from headrace.spark.errors import UnknownTopic
-from headrace.spark.link import Link
-from headrace.spark.transactional_encoding import OVERFLOW, PROPERTY, Orders, encode_rows
+from headrace.spark.transactional_encoding import OVERFLOW, PROPERTY, TaskInstructions, encode_rows
 from headrace.spark.transactional_forecast import Forecast
 from headrace.spark.transactional_topics import OutputTopics
 from headrace.spark.transactional_writing import Membership, WrittenTwice, write_batches
@@ -24,7 +24,7 @@ from headrace.testing import EmbeddedBroker
 ROWS = pa.record_batch({"key": [b"a", b"b", None], "value": [b"1", b"2", b"3"]})
 
 
-def encode(orders: Orders, *batches: pa.RecordBatch) -> list[dict[str, object]]:
+def encode(orders: TaskInstructions, *batches: pa.RecordBatch) -> list[dict[str, object]]:
     encoded = encode_rows(batches, orders, topic="out", compression="none")
     return [row for batch in encoded for row in batch.to_pylist()]
 
@@ -49,14 +49,14 @@ def task(*, attempt: int = 0, partition: int = 0, **properties: str) -> Iterator
 
 
 def test_every_row_is_encoded_once_and_slots_tell_the_partitions_of_all_topics_apart() -> None:
-    rows = encode(Orders(partition_counts={"other": 4, "out": 3}), ROWS)
+    rows = encode(TaskInstructions(partition_counts={"other": 4, "out": 3}), ROWS)
     assert {row["slot"] for row in rows} <= {4, 5, 6}
     assert all(row["slot"] == 4 + row["partition"] for row in rows)
     assert sorted(record.value for row in rows for record in decode_batch(row["batch"])) == [b"1", b"2", b"3"]
 
 
 def test_a_task_that_has_too_much_for_the_driver_says_so_and_stops() -> None:
-    rows = encode(Orders(partition_counts={"out": 1}, inline_bytes=50), ROWS)
+    rows = encode(TaskInstructions(partition_counts={"out": 1}, inline_bytes=50), ROWS)
     assert [row["records"] for row in rows] == [OVERFLOW]
 
 
@@ -64,7 +64,7 @@ def test_a_batch_that_is_done_is_computed_and_thrown_away() -> None:
     taken = []
     encoded = encode_rows(
         (taken.append(1) or ROWS for _ in range(3)),
-        Orders(partition_counts={}, discard=True),
+        TaskInstructions(partition_counts={}, discard=True),
         topic="out",
         compression="none",
     )
@@ -73,7 +73,7 @@ def test_a_batch_that_is_done_is_computed_and_thrown_away() -> None:
 
 
 def test_the_batches_of_a_later_task_follow_those_of_an_earlier_one() -> None:
-    orders = Orders(partition_counts={"out": 2})
+    orders = TaskInstructions(partition_counts={"out": 2})
     with task(partition=0):
         first = encode(orders, ROWS, ROWS)
     with task(partition=1):
@@ -82,16 +82,16 @@ def test_the_batches_of_a_later_task_follow_those_of_an_earlier_one() -> None:
 
 
 def test_a_task_finds_the_orders_of_its_job() -> None:
-    assert Orders.of_task() is None
+    assert TaskInstructions.of_task() is None
     text = '{"partition_counts": {"out": 2}, "inline_bytes": 10, "discard": false}'
     with task(**{PROPERTY: text}):
-        assert Orders.of_task() == Orders(partition_counts={"out": 2}, inline_bytes=10)
+        assert TaskInstructions.of_task() == TaskInstructions(partition_counts={"out": 2}, inline_bytes=10)
 
 
 def test_the_second_attempt_of_a_writing_task_refuses() -> None:
     membership = Membership("headrace.job", ProducerIdentity(1, 0), {})
     with task(attempt=1), pytest.raises(WrittenTwice, match="task 0 of stage 7 failed while it wrote"):
-        list(write_batches([], Link(bootstrap="127.0.0.1:1"), membership))
+        list(write_batches([], ClusterConnection(bootstrap="127.0.0.1:1"), membership))
 
 
 def test_a_topic_that_grew_is_written_with_its_new_number_of_partitions(

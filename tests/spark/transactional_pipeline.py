@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.client.cluster import Cluster
-from headrace.spark.progress import Mark, read_mark
+from headrace.spark.progress import ProgressMarker, read_marker
 from headrace.spark.transactional_sink import TransactionalSink
 
 PARTITIONS = 3
@@ -82,9 +82,9 @@ class Pipeline:
         finally:
             consumer.close()
 
-    def mark(self) -> Mark | None:
+    def mark(self) -> ProgressMarker | None:
         with Cluster.of(self.bootstrap) as cluster:
-            return read_mark(cluster, self.job)
+            return read_marker(cluster, self.job)
 
     def query_id(self) -> str:
         return str(json.loads((self.checkpoint / "metadata").read_text())["id"])

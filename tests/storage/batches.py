@@ -73,19 +73,19 @@ def open_log(folder: Path, *, now_ms: int = NOW, **options: Any) -> PartitionLog
     return open_partition(folder, TopicConfig(**settings), now_ms=now_ms, **options)
 
 
-def marks_of(log: PartitionLog) -> PartitionCheckpoint:
+def checkpoint_of(log: PartitionLog) -> PartitionCheckpoint:
     """What the checkpoints would say if they were written now."""
     return PartitionCheckpoint(log.recovery_point, log.start_offset, log.first_dirty_offset)
 
 
 def reopen(
-    log: PartitionLog, *, clean: bool = False, marks: PartitionCheckpoint | None = None
+    log: PartitionLog, *, clean: bool = False, checkpoint: PartitionCheckpoint | None = None
 ) -> PartitionLog:
     """The log as the next process finds it: after a clean stop or, with nothing saved, after a crash."""
     if clean:
         log.close()
-    marks = marks_of(log) if marks is None else marks
-    return open_partition(log.directory, log.config, now_ms=NOW, marks=marks, clean=clean)
+    checkpoint = checkpoint_of(log) if checkpoint is None else checkpoint
+    return open_partition(log.directory, log.config, now_ms=NOW, checkpoint=checkpoint, clean=clean)
 
 
 def read_batches(log: Log, offset: int, end_offset: int, max_bytes: int = 2**20) -> Iterator[memoryview]:

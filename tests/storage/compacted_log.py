@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.storage.compaction import CompactionResult
-    from headrace.storage.compaction.keys import Keys
+    from headrace.storage.compaction.offset_map import OffsetMap
 
 TIME = 1_700_000_000_000
 DELETE_RETENTION_MS = 1000
@@ -166,7 +166,7 @@ class CompactedLog:
         }
         return CompactionRequest(**fields | changes)  # type: ignore[arg-type]
 
-    def compact(self, keys: Keys | None = None, **changes: object) -> CompactionResult:
+    def compact(self, keys: OffsetMap | None = None, **changes: object) -> CompactionResult:
         """Compact and swap in."""
         result = compact(self.request(**changes), keys)
         for group in result.groups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.storage.producers import REMEMBERED_BATCHES
+from headrace.storage.producers import CACHED_BATCHES
 
 if TYPE_CHECKING:
     from headrace.protocol.records import Record
@@ -95,7 +95,7 @@ class PartitionModel:
                 continue
             producer.next_sequence = batch.sequence + batch.count
             sent = Sent(batch.sequence, batch.count, batch.base_offset)
-            producer.sent = [*producer.sent, sent][-REMEMBERED_BATCHES:]
+            producer.sent = [*producer.sent, sent][-CACHED_BATCHES:]
             if batch.transactional and producer.first_open is None:
                 producer.first_open = batch.base_offset
         return found

@@ -4,8 +4,8 @@ import pytest
 
 from headrace.protocol.batch import DELETE_HORIZON, HEADER_BYTES, LOG_APPEND_TIME
 from headrace.protocol.compression import CODECS
-from headrace.storage.compaction.keys import DictOffsetMap
-from headrace.storage.compaction.keytable import HashOffsetMap
+from headrace.storage.compaction.hash_offset_map import HashOffsetMap
+from headrace.storage.compaction.offset_map import DictOffsetMap
 from tests.storage.compacted_log import DELETE_RETENTION_MS, TIME, CompactedLog
 
 

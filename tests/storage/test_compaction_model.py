@@ -14,8 +14,8 @@ from headrace.protocol.compression import CODECS
 from headrace.protocol.records import Record
 from headrace.storage.compaction import recover_swaps
 from headrace.storage.compaction.cleaner import compact
-from headrace.storage.compaction.keys import DictOffsetMap
-from headrace.storage.compaction.keytable import HashOffsetMap
+from headrace.storage.compaction.hash_offset_map import HashOffsetMap
+from headrace.storage.compaction.offset_map import DictOffsetMap
 from headrace.storage.compaction.swap import recovery_steps, swap_steps
 from headrace.storage.index import OffsetIndex
 from tests.storage.compacted_log import DELETE_RETENTION_MS, CompactedLog
@@ -35,7 +35,7 @@ segment_sizes = st.sampled_from([1, 400, 2**30])
 
 @dataclass
 class Written:
-    """A record as it was written, what became of its transaction, and when compaction first came by."""
+    """A record as it was written, the outcome of its transaction, and the time of its first compaction."""
 
     record: Record
     committed: bool | None
@@ -73,7 +73,7 @@ class Compaction(RuleBasedStateMachine):
 
     @rule(producer=producers, inside=pairs, between=pairs, commit=st.none() | st.booleans())
     def transact(self, producer, inside, between, commit):
-        """Begin a transaction or go on with it, while others write; end it, or leave it open."""
+        """Begin or continue a transaction, while others write; end it, or leave it open."""
         if producer not in self.log.open:
             self.log.begin(producer)
             self.pending[producer] = []
@@ -116,7 +116,7 @@ class Compaction(RuleBasedStateMachine):
             pass
         recover_swaps(self.folder)
         for offset, written in self.written.items():
-            # Each group is swapped by itself, so any part of the log may have been cleaned now.
+            # Each group is swapped separately, so any part of the log may have been cleaned now.
             if offset < result.first_dirty and written.cleaned_ms is NEVER:
                 written.cleaned_ms = UNSURE
         self.compacted = True

@@ -1,4 +1,4 @@
-"""When a partition is worth compacting, how far, and that the log goes on with what compaction made."""
+"""When and how far a partition is compacted, and that the log continues with the cleaned segments."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 from headrace.storage.compaction import swap_in
 from headrace.storage.compaction.cleaner import compact
-from headrace.storage.compaction_planning import plan_compaction
+from headrace.storage.compaction.request import plan_compaction
 from tests.storage.batches import (
     NOW,
     Writer,
     batch,
+    checkpoint_of,
     find_latest_time,
-    marks_of,
     open_log,
     read_records,
     read_values,
@@ -178,7 +178,9 @@ def test_a_producer_is_known_after_its_records_were_compacted_away(tmp_path, is_
     clean(log)
     for path in tmp_path.glob("*.snapshot"):
         path.unlink()
-    opened = open_log(tmp_path, **COMPACT, marks=marks_of(log)) if is_crash else reopen(log, clean=True)
+    opened = (
+        open_log(tmp_path, **COMPACT, checkpoint=checkpoint_of(log)) if is_crash else reopen(log, clean=True)
+    )
     again = opened.append(batch(b"." * 100, writer=Writer(7, 19)), NOW)
     assert (again.base_offset, again.is_duplicate) == (19, True)
 

@@ -7,10 +7,9 @@ import pytest
 from headrace.protocol.batch import build_batch, read_header
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import NewRecord, encode_records
-from headrace.storage.compaction.cleaner import SMALL_BYTES, compact
-from headrace.storage.compaction.keys import DictOffsetMap
-from headrace.storage.compaction.keytable import HashOffsetMap
-from headrace.storage.compaction.segments import Throttle, read_batches
+from headrace.storage.compaction.cleaner import SMALL_BYTES, Throttle, compact, read_batches
+from headrace.storage.compaction.hash_offset_map import HashOffsetMap
+from headrace.storage.compaction.offset_map import DictOffsetMap
 from headrace.storage.errors import StorageError
 from headrace.storage.index import OffsetIndex, TimeIndex
 from tests.storage.compacted_log import TIME, CompactedLog
@@ -219,7 +218,7 @@ def test_a_large_log_is_compacted_with_the_table_and_a_small_one_with_the_dict(l
     used = []
     for kind in (DictOffsetMap, HashOffsetMap):
         monkeypatch.setattr(
-            kind, "note", lambda self, *rest, _note=kind.note: used.append(type(self)) or _note(self, *rest)
+            kind, "add", lambda self, *rest, _add=kind.add: used.append(type(self)) or _add(self, *rest)
         )
     log.append((b"a", b"small"))
     log.roll()
@@ -248,7 +247,7 @@ def test_a_key_table_counts_its_keys_and_not_their_updates():
     log_keys = [b"%d" % (n % 12) for n in range(100)]
     section = encode_records([NewRecord(key, b"v", TIME) for key in log_keys], TIME)
     columns = keys.walk(section, 100)
-    assert keys.note(section, columns, 1000, 0)
+    assert keys.add(section, columns, 1000, 0)
     assert keys.latest(section, columns).tolist() == [
         1000 + 96 + n % 12 - (12 if n % 12 > 3 else 0) for n in range(100)
     ]

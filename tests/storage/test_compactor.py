@@ -1,4 +1,4 @@
-"""The process that compacts: a request in, a result out, and no trace of it when the broker is gone."""
+"""The compaction process: a request in, a result out, and no process left after the broker has exited."""
 
 import asyncio
 import os
@@ -11,11 +11,11 @@ import pytest
 
 from headrace.storage.compaction import swap_in
 from headrace.storage.compaction.cleaner import SMALL_BYTES
-from headrace.storage.compactor import run_compactor
+from headrace.storage.compaction.compactor import run_compactor
 from headrace.storage.errors import StorageError
 from tests.storage.compacted_log import CompactedLog
 
-COMPACTOR = [sys.executable, "-m", "headrace.storage.compactor"]
+COMPACTOR = [sys.executable, "-m", "headrace.storage.compaction.compactor"]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_a_large_partition_is_compacted_with_compiled_code(log):
 async def test_a_fault_of_the_compactor_is_told(log):
     path = log.directory / "00000000000000000000.log"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(StorageError, match="holds no whole batch"):
+    with pytest.raises(StorageError, match="has no complete batch"):
         await run_compactor(log.request())
     assert not list(log.directory.glob("*.cleaned"))
 
@@ -101,7 +101,7 @@ def test_the_compactor_has_the_lowest_priority():
         process.kill()
 
 
-@pytest.mark.parametrize("module", ["compaction", "compactor"])
+@pytest.mark.parametrize("module", ["compaction", "compaction.compactor"])
 def test_what_the_broker_imports_loads_neither_numba_nor_numpy(module):
     script = f"import sys, headrace.storage.{module}; sys.exit(bool({{'numba', 'numpy'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""A disk that is full: producers get an error, nothing acknowledged is lost, and the broker goes on.
+"""A full disk: producers get an error, no acknowledged record is lost, and the broker continues.
 
 The disk of these tests is full because the operating system lets the broker's files grow no further
 (RLIMIT_FSIZE), which any user may do to a process of theirs, and may undo. Writes then fail in the middle, as
@@ -49,7 +49,7 @@ class Disk:
         self._limit(NO_ROOM_AT_ALL)
 
     def make_room(self) -> None:
-        """Somebody has deleted their holiday films."""
+        """Free disk space."""
         self._limit(resource.RLIM_INFINITY)
 
     def _limit(self, size: int) -> None:
@@ -92,7 +92,7 @@ def test_a_producer_gets_an_error_and_goes_on_when_there_is_room(client, disk):
     while (answer := client.produce(TOPIC, batch_of(b"%d" % len(acknowledged) * 50))).error_code == 0:
         acknowledged.append(b"%d" % len(acknowledged) * 50)
     assert answer.error_code is ErrorCode.kafka_storage_error
-    assert "free some space" in answer.error_message
+    assert "free disk space" in answer.error_message
     assert len(acknowledged) > 2
     assert values(client) == acknowledged, "a reader sees what was refused"
     disk.make_room()

@@ -1,4 +1,4 @@
-"""A log on disk and one in memory that are told the same give the same answers."""
+"""A log on disk and one in memory return the same results for the same calls."""
 
 from __future__ import annotations
 

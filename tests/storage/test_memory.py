@@ -10,7 +10,7 @@ from headrace.storage.checkpoint import read_checkpoint
 from headrace.storage.config import MEMORY_BYTES, TopicConfig
 from headrace.storage.errors import InvalidConfig, RecordTooLarge
 from headrace.storage.folder import DataFolder
-from headrace.storage.memory_log import BLOCK_OFFSETS, PIECE_BYTES, MemoryLog
+from headrace.storage.memory_log import BLOCK_OFFSETS, CHUNK_BYTES, MemoryLog
 from tests.storage.batches import NOW, batch, filler, read_records, read_values
 
 IN_MEMORY = TopicConfig.parse({"headrace.storage": "memory"})
@@ -36,7 +36,7 @@ def test_the_oldest_batch_goes_as_soon_as_a_new_one_does_not_fit():
 def test_a_batch_larger_than_the_bound_is_refused_and_nothing_goes_for_it():
     log = memory_log(retention_bytes=500)
     log.append(batch(b"small"), NOW)
-    with pytest.raises(RecordTooLarge, match=r"keeps 500 bytes in memory"):
+    with pytest.raises(RecordTooLarge, match=r"holds 500 bytes in memory"):
         log.append(batch(b"." * 500), NOW)
     assert read_values(log) == [b"small"]
 
@@ -81,11 +81,11 @@ def test_small_batches_are_joined_and_large_ones_are_not_cut():
         log.append(batch(b"." * size), NOW)
     found = log.read(0, 2**20, len(sizes), at_least_one=True)
     assert found is not None
-    pieces = list(found.pieces())
+    pieces = list(found.chunks())
     assert b"".join(pieces) == found.read()
     assert sum(map(len, pieces)) == found.size == log.size
     assert len(pieces) == 2
-    assert len(pieces[0]) > PIECE_BYTES
+    assert len(pieces[0]) > CHUNK_BYTES
 
 
 # Restarts
@@ -158,10 +158,10 @@ def test_partitions_together_may_hold_only_so_much(tmp_path):
     ("settings", "reason"),
     [
         ({"cleanup.policy": "compact"}, "not compacted"),
-        ({"retention.bytes": "-1"}, "has a bound"),
+        ({"retention.bytes": "-1"}, "has a limit"),
         (
             {"headrace.overflow": "drop-newest", "headrace.overflow.records": "5"},
-            "set headrace.overflow.bytes too",
+            "set headrace.overflow.bytes to at most",
         ),
     ],
 )

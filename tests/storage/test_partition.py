@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +14,7 @@ import pytest
 from headrace.protocol.records import NewRecord, encode_batch
 from headrace.storage.errors import DiskError, InvalidRecord
 from headrace.storage.partition import MAX_OFFSET_SPAN
+from headrace.storage.segment import STAGE_STEP_BYTES
 from tests.storage.batches import NOW, batch, filler, open_log, read_records, read_values
 
 
@@ -27,7 +31,7 @@ def test_a_segment_that_cannot_be_made_is_a_fault_of_the_disk(tmp_path):
     log.append(batch(b"v" * 1000), NOW)
     # A folder has taken the name of the next segment: the open fails as it does for lack of inodes.
     (tmp_path / "log" / f"{1:020d}.log").mkdir()
-    with pytest.raises(DiskError, match="could not be made"):
+    with pytest.raises(DiskError, match="could not be created"):
         log.append(batch(b"w" * 1000), NOW)
     (tmp_path / "log" / f"{1:020d}.log").rmdir()
     log.append(batch(b"x" * 1000), NOW)
@@ -50,6 +54,81 @@ def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path):
         log.append(batch(value), NOW)
     assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
     assert read_values(log) == [b"a", b"B" * 5000, b"c"]
+
+
+LARGE = b"L" * (3 * STAGE_STEP_BYTES)
+
+
+def large_log(folder):
+    return open_log(folder, max_message_bytes=2 * len(LARGE))
+
+
+def log_bytes(folder):
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+
+def test_a_large_batch_that_was_written_in_steps_is_stored_as_any_other(tmp_path):
+    whole, staged = large_log(tmp_path / "whole"), large_log(tmp_path / "staged")
+    for log in (whole, staged):
+        log.append(batch(b"before"), NOW)
+        large = batch(LARGE)
+        if log is staged:
+            assert len(list(log.stage(large))) == 4
+        log.append(large, NOW)
+        log.append(batch(b"after"), NOW)
+    assert log_bytes(tmp_path / "staged") == log_bytes(tmp_path / "whole")
+    assert read_values(staged) == [b"before", LARGE, b"after"]
+
+
+def test_a_batch_that_comes_between_the_steps_of_a_large_one_is_stored_before_it(tmp_path):
+    log = large_log(tmp_path)
+    large = batch(LARGE)
+    steps = log.stage(large)
+    next(steps)
+    log.append(batch(b"between"), NOW)
+    assert len(log_bytes(tmp_path)) == log.size
+    assert not list(steps)
+    log.append(large, NOW)
+    assert read_values(log) == [b"between", LARGE]
+
+
+@pytest.mark.parametrize("end", ["discard_staged", "roll", "close"])
+def test_nothing_is_left_of_a_large_batch_that_is_not_appended(tmp_path, end):
+    log = large_log(tmp_path)
+    log.append(batch(b"before"), NOW)
+    steps = log.stage(batch(LARGE))
+    next(steps)
+    getattr(log, end)()
+    assert len(log_bytes(tmp_path)) == log.size
+
+
+def test_a_crash_between_the_steps_of_a_large_batch_leaves_what_was_before_it(tmp_path):
+    log = large_log(tmp_path / "log")
+    log.append(batch(b"before"), NOW)
+    list(log.stage(batch(LARGE)))
+    shutil.copytree(tmp_path / "log", tmp_path / "crashed")
+    crashed = large_log(tmp_path / "crashed")
+    assert read_values(crashed) == [b"before"]
+    assert len(log_bytes(tmp_path / "crashed")) == log.size
+
+
+def test_a_large_batch_for_which_the_disk_has_no_room_is_refused_when_it_is_appended(tmp_path):
+    log = large_log(tmp_path)
+    log.append(batch(b"before"), NOW)
+    large = batch(LARGE)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * STAGE_STEP_BYTES, limit[1]))
+    try:
+        list(log.stage(large))
+        with pytest.raises(DiskError, match="free disk space"):
+            log.append(large, NOW)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert len(log_bytes(tmp_path)) == log.size
+    log.append(batch(b"after"), NOW)
+    assert read_values(log) == [b"before", b"after"]
 
 
 def test_a_segment_is_rolled_when_its_first_record_is_old_enough(tmp_path):

@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 
 from headrace.protocol.records import NewRecord, Record
 from headrace.storage.compaction.cleaner import compact
+from headrace.storage.compaction.request import plan_compaction
 from headrace.storage.compaction.swap import swap_steps
-from headrace.storage.compaction_planning import plan_compaction
 from headrace.storage.config import TopicConfig
 from headrace.storage.folder import DataFolder
 from headrace.storage.partition import apply_retention
@@ -59,7 +59,7 @@ fractions = st.floats(0, 1)
 
 
 class PartitionMachine(RuleBasedStateMachine):
-    """One partition in a data folder, and the model beside it."""
+    """One partition in a data folder, and its model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(closes=st.booleans(), steps=st.none() | st.integers(0, 25), later_ms=st.sampled_from([0, 2 * HOUR]))
     def compact(self, closes: bool, steps: int | None, later_ms: int) -> None:
-        """Compact as the broker does; with `steps`, it is killed after so many steps of the swap."""
+        """Compact as the broker does; with `steps`, it is killed after this many steps of the swap."""
         if closes:
             for producer_id in TRANSACTIONAL_IDS:
                 self.end_transaction(committed=later_ms == 0, bump=False, producer_id=producer_id)

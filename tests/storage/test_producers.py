@@ -56,7 +56,7 @@ def test_a_producer_without_state_may_begin_with_any_sequence() -> None:
 def test_a_gap_in_the_sequence_is_refused() -> None:
     states = ProducerStates()
     write(states, 0, header(0, 3))
-    with pytest.raises(OutOfOrderSequence, match="wrote sequence 4 where 3 comes next"):
+    with pytest.raises(OutOfOrderSequence, match="wrote sequence 4 instead of 3"):
         states.check(header(4))
 
 
@@ -95,14 +95,14 @@ def test_the_sequence_after_the_last_one_is_zero() -> None:
 def test_an_older_epoch_is_refused() -> None:
     states = ProducerStates()
     write(states, 0, header(0, epoch=3))
-    with pytest.raises(StaleProducerEpoch, match="wrote with epoch 2 and epoch 3 has been seen"):
+    with pytest.raises(StaleProducerEpoch, match="wrote with epoch 2, and its current epoch is 3"):
         states.check(header(1, epoch=2))
 
 
 def test_a_new_epoch_begins_with_sequence_zero_and_forgets_the_old_batches() -> None:
     states = ProducerStates()
     write(states, 0, header(0, epoch=0))
-    with pytest.raises(OutOfOrderSequence, match="a new epoch begins with 0"):
+    with pytest.raises(OutOfOrderSequence, match="a new epoch starts with 0"):
         states.check(header(1, epoch=1))
     write(states, 1, header(0, epoch=1))
     assert states.check(header(0, epoch=1)) == Duplicate(base_offset=1, append_time_ms=0)

@@ -18,10 +18,10 @@ from tests.storage.batches import (
     NOW,
     Writer,
     batch,
+    checkpoint_of,
     filler,
     find_latest_time,
     find_time,
-    marks_of,
     open_log,
     read_records,
     read_values,
@@ -96,7 +96,7 @@ def test_segments_after_a_torn_one_are_deleted_with_their_files(tmp_path):
     second = log.segments[1]
     log.active.save_indexes()
     spoil(second.path)
-    opened = reopen(log, marks=NO_CHECKPOINT)
+    opened = reopen(log, checkpoint=NO_CHECKPOINT)
     assert len(opened.segments) == 2
     assert {int(path.name.partition(".")[0]) for path in tmp_path.iterdir()} == {0, second.base_offset}
     assert [record.offset for record in read_records(opened)] == list(range(opened.end_offset))
@@ -124,9 +124,9 @@ def test_a_start_beyond_the_torn_end_begins_an_empty_log_there(tmp_path):
     log = open_log(tmp_path)
     fill(log, 10)
     log.move_start(8)
-    marks = marks_of(log)
+    checkpoint = checkpoint_of(log)
     log.active.truncate(log.size // 2)
-    opened = reopen(log, marks=marks)
+    opened = reopen(log, checkpoint=checkpoint)
     assert (opened.start_offset, opened.end_offset, opened.high_watermark) == (8, 8, 8)
     assert opened.append(batch(b"new"), NOW).base_offset == 8
     assert read_values(reopen(opened)) == [b"new"]
@@ -162,7 +162,7 @@ def test_segments_below_the_recovery_point_are_not_read(tmp_path, clean, writer)
         log.append(batch(b"." * 100, writer=step), NOW)
     if clean:
         log.close()
-    marks = marks_of(log)
+    checkpoint = checkpoint_of(log)
     closed = [segment.path for segment in log.segments[:-1]]
     for path in itertools.chain.from_iterable(
         (p, *(p.with_suffix(s) for s in INDEX_SUFFIXES)) for p in closed
@@ -170,7 +170,7 @@ def test_segments_below_the_recovery_point_are_not_read(tmp_path, clean, writer)
         # A folder in the place of each file: not even root can read that.
         path.unlink()
         path.mkdir()
-    opened = open_log(tmp_path, segment_bytes=1024, marks=marks, clean=clean)
+    opened = open_log(tmp_path, segment_bytes=1024, checkpoint=checkpoint, clean=clean)
     assert opened.end_offset == 30
     assert len(read_records(opened, opened.active.base_offset)) == 30 - opened.active.base_offset
     if writer is not None:
@@ -210,7 +210,7 @@ def test_an_index_that_is_damaged_is_made_again(tmp_path, clean, suffix, damage)
         if damage != "missing":
             path.write_bytes(changed[damage])
     opened = open_log(
-        tmp_path, segment_bytes=4096, index_interval_bytes=200, marks=marks_of(log), clean=clean
+        tmp_path, segment_bytes=4096, index_interval_bytes=200, checkpoint=checkpoint_of(log), clean=clean
     )
     for offset in range(60):
         assert read_records(opened, offset, max_bytes=500)[0].offset == offset
@@ -239,7 +239,7 @@ def test_a_producer_is_known_after_a_restart(tmp_path, clean, damage):
             path.unlink()
         elif damage == "garbage":
             spoil(path)
-    opened = open_log(tmp_path, segment_bytes=1024, marks=marks_of(log), clean=clean)
+    opened = open_log(tmp_path, segment_bytes=1024, checkpoint=checkpoint_of(log), clean=clean)
     assert write(opened, 17).base_offset == 17
     with pytest.raises(OutOfOrderSequence):
         write(opened, 21)
@@ -252,7 +252,7 @@ def test_a_damaged_snapshot_is_written_again_before_the_batches_behind_it_may_go
     log.roll()
     for path in files(log, ".snapshot"):
         spoil(path)
-    log = reopen(log, marks=NO_CHECKPOINT)
+    log = reopen(log, checkpoint=NO_CHECKPOINT)
     log.append(batch(b"other"), NOW)
     log.move_start(log.end_offset - 1)
     assert write(reopen(log), 0).is_duplicate
@@ -272,11 +272,11 @@ def test_a_snapshot_of_batches_that_were_lost_is_not_believed(tmp_path):
         write(log, sequence)
     log.close()
     log.active.truncate(log.size // 2)
-    log = reopen(log, marks=NO_CHECKPOINT)
+    log = reopen(log, checkpoint=NO_CHECKPOINT)
     for sequence in range(5, 10):
         write(log, sequence, producer_id=8)
     # The offsets are those of the snapshot again, and the batches are others.
-    opened = reopen(log, marks=NO_CHECKPOINT)
+    opened = reopen(log, checkpoint=NO_CHECKPOINT)
     assert not write(opened, 5).is_duplicate
 
 
@@ -300,7 +300,7 @@ def test_aborted_transactions_are_known_after_a_restart(tmp_path, clean, closed,
             path.write_bytes(path.read_bytes()[:-1])
         elif damage == "garbage":
             path.write_bytes(b"\xff" * path.stat().st_size)
-    opened = open_log(tmp_path, marks=marks_of(log), clean=clean)
+    opened = open_log(tmp_path, checkpoint=checkpoint_of(log), clean=clean)
     assert opened.aborted.between(0, opened.end_offset) == before
     assert opened.last_stable_offset == log.last_stable_offset == 4
     assert read_values(opened, committed=True) == [b"0"]
@@ -325,13 +325,13 @@ def test_a_damaged_list_of_aborted_transactions_is_written_again_and_producers_s
 
 def test_an_abort_in_a_segment_that_was_closed_after_the_checkpoint_is_known(tmp_path):
     log = open_log(tmp_path)
-    marks = marks_of(log)
+    checkpoint = checkpoint_of(log)
     write(log, 0, transactional=True)
     log.append_marker(7, 0, committed=False, now_ms=NOW)
     log.roll()
     write(log, 0, producer_id=8)
     log.roll()
-    opened = reopen(log, marks=marks)
+    opened = reopen(log, checkpoint=checkpoint)
     assert [entry.producer_id for entry in opened.aborted.between(0, 10)] == [7]
     assert [entry.producer_id for entry in reopen(opened).aborted.between(0, 10)] == [7]
 
@@ -358,7 +358,7 @@ def test_a_sync_reaches_a_segment_that_was_rolled_and_not_closed_yet(tmp_path, s
     fill(log, 3)
     log.close()
     log = open_log(
-        tmp_path, waits_for_sync=True, marks=marks_of(log), clean=True, background=lambda job: None
+        tmp_path, waits_for_sync=True, checkpoint=checkpoint_of(log), clean=True, background=lambda job: None
     )
     fill(log, 3)
     log.roll()
@@ -471,4 +471,4 @@ def test_what_a_crash_left_half_written_or_without_its_log_goes(tmp_path):
 def test_marks_of_nothing_start_at_the_beginning(tmp_path):
     log = open_log(tmp_path)
     fill(log, 3)
-    assert reopen(log, marks=PartitionCheckpoint()).start_offset == 0
+    assert reopen(log, checkpoint=PartitionCheckpoint()).start_offset == 0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.files import replace_file
 from headrace.protocol.batch import place_batch, read_header
-from headrace.storage.files import FilePool, LogFile
-from headrace.storage.segment import Segment, walk
+from headrace.storage.file_pool import FilePool, LogFile
+from headrace.storage.segment import LogSegment, walk
 from tests.storage.batches import NOW, batch, filler
 
 INTERVAL = 200
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def new_segment(folder, base_offset=0):
-    segment = Segment(folder, base_offset, FilePool())
+    segment = LogSegment(folder, base_offset, FilePool())
     segment.activate()
     return segment
 
@@ -31,7 +31,7 @@ def write(segment, offset, sent, interval_bytes=INTERVAL):
     place_batch(sent, offset, 0)
     header = read_header(sent)
     position = segment.append(sent)
-    segment.note(header, position, header.last_offset, interval_bytes)
+    segment.index_batch(header, position, header.last_offset, interval_bytes)
     return header.next_offset
 
 
@@ -91,7 +91,7 @@ def test_a_closed_segment_ends_its_time_index_with_its_largest_time(tmp_path):
         write(segment, number, filler(number))
     segment.save_indexes()
     segment.close()
-    loaded = Segment(tmp_path, 0, FilePool())
+    loaded = LogSegment(tmp_path, 0, FilePool())
     assert loaded.load_max_timestamp() == NOW + 2
     assert loaded.max_timestamp_offset == 2
 
@@ -125,7 +125,7 @@ def test_a_pool_closes_the_files_that_were_read_longest_ago(tmp_path):
     assert pool.open(paths[0]) is first
     second = pool.open(paths[1]).fd
     pool.open(paths[2])
-    assert os.pread(first.fd, 1, 0) == b"a", "a file must stay open while somebody holds it"
+    assert os.pread(first.fd, 1, 0) == b"a", "a file must stay open while it is held"
     assert pool.open(paths[1]).fd == second
     assert pool.open(paths[0]) is not first
 
@@ -178,4 +178,4 @@ def test_a_write_that_does_not_fit_leaves_nothing_behind(tmp_path, monkeypatch):
     )
     assert done.returncode == 0, done.stderr
     assert "could not be written" in done.stdout
-    assert "free some space" in done.stdout
+    assert "free disk space" in done.stdout

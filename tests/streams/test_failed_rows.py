@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App, hopping, session, sliding, tumbling
 from headrace.streams.explanation import explain
 from headrace.streams.job import Job
+from headrace.streams.report import JobMetrics
 from headrace.streams.rows import Rows
 from headrace.streams.stream import Stream
 from headrace.testing import run
@@ -108,6 +109,30 @@ def test_a_crash_doubles_neither_rows_nor_dead_letters_of_a_join(app: App, step:
         ("orders", 1),
         ("payments", 1),
     ]
+
+
+def test_rows_of_tasks_that_are_run_again_are_counted_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = orders_of(app)
+    returns = app.stream("returns", SCHEMA, event_time="at", watermark_delay="1 second")
+
+    @app.job(into=app.topic("both", partitions=1), on_error="dead_letter", max_dead_letters=2)
+    def both() -> Any:
+        return third_part(orders).df.unionByName(third_part(returns).df)
+
+    all_metrics: list[JobMetrics] = []
+    add = JobMetrics.add
+
+    def noted(metrics: JobMetrics, *args: Any, **more: Any) -> None:
+        all_metrics.append(metrics)
+        add(metrics, *args, **more)
+
+    monkeypatch.setattr(JobMetrics, "add", noted)
+    # The task with the record that does not parse has ended when the other one fails.
+    more = [order(number) for number in range(60)]
+    rows = run(both, {"orders": ["no order"], "returns": [*more, order(60, url="a")]})
+    places = [(letter["topic"], letter["offset"]) for letter in rows.dead]
+    assert sorted(places) == [("orders", 0), ("returns", 60)]
+    assert (all_metrics[-1].rows, all_metrics[-1].dead) == (62, 2)
 
 
 def test_a_record_that_fails_in_front_of_deduplication_is_a_dead_letter(app: App) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Misuse
-from headrace.spark.progress import Mark
+from headrace.spark.progress import ProgressMarker
 from headrace.streams.description import Description, IncompatibleChange
 from headrace.streams.job_folder import JobFolder, JobIsElsewhere, JobIsRunning, find_job, job_folders
 
@@ -52,8 +52,8 @@ def test_all_that_a_job_depends_on_is_where_its_checkpoints_are(tmp_path: Path) 
     assert [each.checkpoint for each in job_folders(tmp_path / "a")] == [folder.checkpoint]
 
 
-def mark_of(folder: JobFolder, batch: int) -> Mark:
-    return Mark(query="q", batch=batch, offsets={}, job_id=folder.identity(), place=folder.place)
+def mark_of(folder: JobFolder, batch: int) -> ProgressMarker:
+    return ProgressMarker(query="q", batch=batch, offsets={}, job_id=folder.identity(), place=folder.place)
 
 
 def test_a_job_whose_last_batch_is_of_another_folder_is_refused_until_it_is_reset(tmp_path: Path) -> None:

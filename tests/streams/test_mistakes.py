@@ -69,9 +69,9 @@ MISTAKES = {
         "return orders.df.limit('two')",
         r"Spark has no limit\(\[String\]\): an argument has a type that this function does not take\. LINE",
     ),
-    "a count of distinct values": (
-        "return orders.window(tumbling('1 minute')).agg(F.count_distinct('id').alias('id'))",
-        r"approx_count_distinct.*collect_set.*LINE",
+    "an aggregate that windows do not have": (
+        "return orders.window(tumbling('1 minute')).agg(F.skewness('id').alias('id'))",
+        r"a window cannot compute skewness.*groupBy.*LINE",
     ),
     "a window's end that is left out": (
         "return orders.window(tumbling('1 minute'), by='id').agg(F.count('*').alias('n'))"

@@ -16,8 +16,8 @@ from headrace import App, postgres
 from headrace.errors import Misuse
 from headrace.streams.pipeline import load_app
 from headrace.streams.rebuild import Rebuild
+from headrace.streams.run_context import RunContext
 from headrace.streams.supervisor import State
-from headrace.streams.workplace import Workplace
 from headrace.testing import run
 from headrace.testing.postgres import PostgresServer
 from tests.cli.terminal import wait_until
@@ -170,9 +170,9 @@ def test_a_view_that_is_not_the_only_output_cannot_be_rebuilt_beside_it(app: App
     stream = app.stream("orders", ORDERS)
     into = [app.view("newest", key="product"), postgres("newest", key="product")]
     job = app.job(into=into, name="newest")(lambda: stream.df)
-    workplace = Workplace(spark=None, bootstrap="", cluster=None, state=tmp_path)  # type: ignore[arg-type]
+    run_context = RunContext(spark=None, bootstrap="", cluster=None, state=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(Misuse, match="writes newest, postgres newest, and not a view alone"):
-        Rebuild(job, workplace, once=True)
+        Rebuild(job, run_context, once=True)
 
 
 def test_outputs_that_make_no_sense_are_refused_when_the_job_is_defined(app: App) -> None:

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App
-from headrace.streams.building import Building
+from headrace.errors import Misuse
 from headrace.streams.job import Job
-from headrace.streams.panes import hop_by_panes
+from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.rows import Rows
 from headrace.streams.windows import Hopping, hopping, tumbling
 from headrace.testing import run
@@ -38,9 +38,7 @@ def job_of(app: App, window: Hopping, *columns: str) -> Job:
 
     @app.job(into=app.topic("revenue", key=["window_start", "product"]))
     def revenue() -> Rows:
-        made = hop_by_panes(orders.rows, window, ("product",), list(map(F.expr, columns)))
-        assert made is not None
-        return made
+        return orders.window(window, by="product").agg(*map(F.expr, columns))
 
     return revenue
 
@@ -122,11 +120,11 @@ def aggregates(orders: list[dict[str, Any]]) -> tuple[Any, ...]:
     return len(orders), sum(amounts) if amounts else None, len(prices), mean, least, most
 
 
-def test_little_overlap_and_other_aggregates_are_left_to_spark(spark: SparkSession) -> None:
+def test_an_aggregate_that_is_not_known_is_refused_with_the_way_that_works(spark: SparkSession) -> None:
     frame = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
     rows = Rows(frame=frame, event_time="timestamp", watermark_delay="10 seconds")
-    with Building(spark, "127.0.0.1:1").active():
-        assert hop_by_panes(rows, hopping("6 minutes", every="2 minutes"), (), [F.sum("value")]) is None
-        assert (
-            hop_by_panes(rows, hopping("6 minutes", every="1 minute"), (), [F.collect_set("value")]) is None
-        )
+    windowed = rows.window(hopping("6 minutes", every="2 minutes"))
+    with QueryBuilder(spark, "127.0.0.1:1").active(), pytest.raises(Misuse) as refused:
+        windowed.agg(F.skewness("value"))
+    assert "a window cannot compute skewness" in str(refused.value)
+    assert ".df.groupBy(F.window" in str(refused.value)

@@ -7,7 +7,7 @@ import pytest
 from headrace import App
 from headrace.errors import Misuse
 from headrace.streams.pipeline import load_app
-from headrace.streams.runner import Order
+from headrace.streams.runner import RunOptions
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +68,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_jobs_are_chosen_by_name() -> None:
     app = App("shop")
     with pytest.raises(Misuse, match="has no jobs"):
-        Order(app=app).chosen()
+        RunOptions(app=app).chosen()
     for name in ("a", "b"):
         app.job(into=app.topic("t"), name=name)(lambda: None)
-    assert [job.name for job in Order(app=app).chosen()] == ["a", "b"]
-    assert [job.name for job in Order(app=app, jobs=("b",)).chosen()] == ["b"]
+    assert [job.name for job in RunOptions(app=app).chosen()] == ["a", "b"]
+    assert [job.name for job in RunOptions(app=app, jobs=("b",)).chosen()] == ["b"]
     with pytest.raises(Misuse, match=r"has no job named 'c'\. Its jobs: a, b"):
-        Order(app=app, jobs=("c",)).chosen()
+        RunOptions(app=app, jobs=("c",)).chosen()

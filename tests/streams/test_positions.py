@@ -17,7 +17,7 @@ from headrace.streams.explanation import root_cause
 from headrace.streams.job import Job
 from headrace.streams.job_folder import JobFolder, JobIsElsewhere
 from headrace.streams.job_run import JobRun
-from headrace.streams.workplace import Workplace
+from headrace.streams.run_context import RunContext
 from headrace.testing import EmbeddedBroker
 from headrace.testing.jobs import TOPIC_STEPS, Crash
 from tests.spark.records import delete_records, delete_topic
@@ -32,8 +32,8 @@ class Place:
         self.written = 0
         self.machine().provide([NewTopic(name="orders", partitions=1)])
 
-    def machine(self, name: str = "one", *, shared: bool = False) -> Workplace:
-        return Workplace(
+    def machine(self, name: str = "one", *, shared: bool = False) -> RunContext:
+        return RunContext(
             spark=self.spark,
             bootstrap=self.bootstrap,
             cluster=self.cluster,
@@ -48,7 +48,7 @@ class Place:
         assert producer.flush(100) == 0
         self.written += count
 
-    def run(self, job: Job, where: Workplace | None = None, *, crash: tuple[str, int] | None = None) -> None:
+    def run(self, job: Job, where: RunContext | None = None, *, crash: tuple[str, int] | None = None) -> None:
         """Run the job to the end of what is there, unless it crashes before."""
 
         def step(name: str, batch: int) -> None:

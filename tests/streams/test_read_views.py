@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App, Rows, View, tumbling
 from headrace.errors import Misuse
-from headrace.streams.runner import Order
+from headrace.streams.runner import RunOptions
 from headrace.testing import run
 from tests.streams.workshop import Workshop
 
@@ -75,7 +75,7 @@ def test_a_view_of_another_application_is_read_by_what_it_wrote_down(workshop: W
     def copies() -> Any:
         return newest.df
 
-    assert Order(app=other).chosen()
+    assert RunOptions(app=other).chosen()
     assert workshop.run_once(other) == 0
     (row,) = workshop.read("copies")
     assert b'"gross":2.38' in row

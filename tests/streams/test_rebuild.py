@@ -15,7 +15,7 @@ from headrace import App
 from headrace.errors import Misuse
 from headrace.feeds.errors import UnknownView
 from headrace.streams.job_folder import JobFolder
-from headrace.streams.runner import Order, Runner
+from headrace.streams.runner import Runner, RunOptions
 from headrace.testing import EmbeddedBroker
 from tests.cli.terminal import wait_until
 from tests.streams.workshop import Recorder, Workshop
@@ -40,7 +40,7 @@ class Shop(Workshop):
             return sums.filter(F.col("revenue") >= least)
 
         self.recorder = Recorder()
-        return Runner(Order(app=app, once=once, broker=self.bootstrap, state=self.state), self.recorder)
+        return Runner(RunOptions(app=app, once=once, broker=self.bootstrap, state=self.state), self.recorder)
 
     @contextmanager
     def running_in_a_thread(self, *, least: float) -> Iterator[None]:

@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from headrace.streams.display import Board, JsonLines, Lines, sentence, table
-from headrace.streams.report import Report, Tally
-from headrace.streams.supervisor import News, State
+from headrace.streams.report import JobMetrics, Report
+from headrace.streams.supervisor import JobEvent, State
 
 
 def progress(**changes: Any) -> dict[str, Any]:
@@ -30,42 +30,44 @@ def progress(**changes: Any) -> dict[str, Any]:
 
 
 def test_batches_are_added_up() -> None:
-    tally = Tally()
-    tally.add(progress(), now_s=1.0)
-    tally.add(progress(), now_s=2.0)
-    assert (tally.batches, tally.rows, tally.late, tally.dead) == (2, 200, 4, 2)
-    assert (tally.lag, tally.batch_ms, tally.state_rows) == (7, 180, 40)
-    assert tally.rows_per_second(now_s=3.0) == 40
-    assert tally.rows_per_second(now_s=30.0) == 0
+    metrics = JobMetrics()
+    metrics.add(progress(), now_s=1.0)
+    metrics.add(progress(), now_s=2.0)
+    assert (metrics.batches, metrics.rows, metrics.late, metrics.dead) == (2, 200, 4, 2)
+    assert (metrics.lag, metrics.batch_ms, metrics.state_rows) == (7, 180, 40)
+    assert metrics.rows_per_second(now_s=3.0) == 40
+    assert metrics.rows_per_second(now_s=30.0) == 0
 
 
 def test_a_long_batch_has_the_rate_at_which_it_read_its_rows() -> None:
-    tally = Tally()
-    tally.add(progress(numInputRows=4000, durationMs={"triggerExecution": 20_000}), now_s=20.0)
-    assert tally.rows_per_second(now_s=20.0) == 200
-    assert tally.rows_per_second(now_s=40.0) == 100
-    assert tally.rows_per_second(now_s=41.0) == 0
+    metrics = JobMetrics()
+    metrics.add(progress(numInputRows=4000, durationMs={"triggerExecution": 20_000}), now_s=20.0)
+    assert metrics.rows_per_second(now_s=20.0) == 200
+    assert metrics.rows_per_second(now_s=40.0) == 100
+    assert metrics.rows_per_second(now_s=41.0) == 0
 
 
 def test_a_job_that_is_done_has_the_rate_of_its_whole_run() -> None:
-    tally = Tally()
+    metrics = JobMetrics()
     for end_s in (10.0, 20.0):
-        tally.add(progress(durationMs={"triggerExecution": 10_000}), now_s=end_s)
-    tally.add(progress(numInputRows=0, observedMetrics={}, durationMs={"triggerExecution": 100}), now_s=20.1)
+        metrics.add(progress(durationMs={"triggerExecution": 10_000}), now_s=end_s)
+    metrics.add(
+        progress(numInputRows=0, observedMetrics={}, durationMs={"triggerExecution": 100}), now_s=20.1
+    )
     rates = {
-        state: tally.report(job="x", into="", state=state, reason="", now_s=60.0).rows_per_second
+        state: metrics.report(job="x", into="", state=state, reason="", now_s=60.0).rows_per_second
         for state in ("running", "finished")
     }
     assert rates == {"running": 0.0, "finished": 10.0}
 
 
 def test_what_spark_does_not_report_stays_as_it_was() -> None:
-    tally = Tally()
-    tally.add(progress(), now_s=1.0)
-    tally.add(
+    metrics = JobMetrics()
+    metrics.add(progress(), now_s=1.0)
+    metrics.add(
         {"batchId": 4, "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"}, "sources": [{}]}, now_s=2.0
     )
-    assert (tally.lag, tally.watermark, tally.batch_ms) == (7, "2026-01-01T00:01:00.000Z", 180)
+    assert (metrics.lag, metrics.watermark, metrics.batch_ms) == (7, "2026-01-01T00:01:00.000Z", 180)
 
 
 def report(**changes: Any) -> Report:
@@ -86,7 +88,7 @@ def test_the_table_has_a_line_for_each_job() -> None:
 def test_lines_are_printed_when_something_happened() -> None:
     out = io.StringIO()
     with Lines(out, every_s=0) as lines:
-        lines.tell(News(job="revenue", state=State.WAITING, text="the disk is full.", wait_s=2))
+        lines.tell(JobEvent(job="revenue", state=State.WAITING, text="the disk is full.", wait_s=2))
         lines.show([report(lag=5, dead=3)])
         lines.show([report(lag=5, dead=3)])
     assert out.getvalue().splitlines() == [
@@ -99,8 +101,8 @@ def test_what_holds_a_job_up_is_said_once_and_when_it_goes_on() -> None:
     out = io.StringIO()
     with Lines(out, every_s=60) as lines:
         for reason in ("postgres revenue: connection refused; next try in 4 s", "", ""):
-            tally = Tally(held_up=reason)
-            line = tally.report(job="revenue", into="revenue", state="running", reason="", now_s=0.0)
+            metrics = JobMetrics(held_up=reason)
+            line = metrics.report(job="revenue", into="revenue", state="running", reason="", now_s=0.0)
             lines.show([line])
             lines.show([line])
     assert out.getvalue().splitlines() == [
@@ -121,7 +123,7 @@ def test_json_has_a_document_in_each_line() -> None:
     out = io.StringIO()
     with JsonLines(out) as lines:
         lines.say("hello")
-        lines.tell(News(job="revenue", state=State.FAILED, text="why"))
+        lines.tell(JobEvent(job="revenue", state=State.FAILED, text="why"))
         lines.show([report()])
     documents = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [document["event"] for document in documents] == ["says", "news", "reports", "reports"]
@@ -130,5 +132,5 @@ def test_json_has_a_document_in_each_line() -> None:
 
 
 def test_a_job_that_is_given_up_is_said_to_be() -> None:
-    news = News(job="revenue", state=State.FAILED, text="another driver runs it")
+    news = JobEvent(job="revenue", state=State.FAILED, text="another driver runs it")
     assert sentence(news) == "job revenue failed and is not started again: another driver runs it"

@@ -5,8 +5,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, session
-from headrace.streams.rows import Rows as StreamRows
-from headrace.testing import Rows, run
+from headrace.streams.rows import Rows
+from headrace.testing import JobRows, run
 from tests.streams.window_jobs import (
     FAR,
     MINUTE_MS,
@@ -41,28 +41,28 @@ PARTS = [
 
 
 @pytest.fixture(scope="module")
-def rows(spark: SparkSession) -> Rows:
+def rows(spark: SparkSession) -> JobRows:
     """All keys are in one run."""
     job = count_by(App("shop"), GAP_5, watermark_delay="10 minutes", late_topic="counts.late")
     return run(job, inputs(*PARTS), spark=spark)
 
 
-def of_key(rows: Rows, key: str) -> dict[tuple[float, float], int]:
+def of_key(rows: JobRows, key: str) -> dict[tuple[float, float], int]:
     return counted([row for row in rows if row["key"] == key])
 
 
-def test_session_with_gap_5_of_events_at_1_3_10_12(rows: Rows) -> None:
+def test_session_with_gap_5_of_events_at_1_3_10_12(rows: JobRows) -> None:
     assert of_key(rows, "example") == {(1, 8): 2, (10, 17): 2}
 
 
-def test_sessions_grow_together_over_batches_and_keys_have_their_own(rows: Rows) -> None:
+def test_sessions_grow_together_over_batches_and_keys_have_their_own(rows: JobRows) -> None:
     assert of_key(rows, "a") == {(10, 25): 3}
     assert of_key(rows, "b") == {(16, 26): 3, (26.1, 31.1): 1}
     assert of_key(rows, "c") == {(40, 45): 1}
     assert results(rows) == sorted(run_reference(GAP_5, PARTS, 10 * MINUTE_MS).results, key=repr)
 
 
-def test_a_late_event_is_judged_by_the_session_that_it_would_be_alone(rows: Rows) -> None:
+def test_a_late_event_is_judged_by_the_session_that_it_would_be_alone(rows: JobRows) -> None:
     assert of_key(rows, "d") == {(25.1, 30.1): 1}
     assert missed(rows.late) == [((at_minute(25).at_ms, at_minute(30).at_ms), at_minute(25, "d", 256))]
 
@@ -78,7 +78,7 @@ def test_aggregates_without_parts_are_sparks_own_sessions(spark: SparkSession) -
     events = app.stream("events", SCHEMA, event_time="at", watermark_delay="10 minutes")
 
     @app.job(into=app.topic("sets"))
-    def sets() -> StreamRows:
+    def sets() -> Rows:
         amounts = F.sort_array(F.collect_set("amount")).alias("amounts")
         return events.window(GAP_5, by="key").agg(amounts)
 

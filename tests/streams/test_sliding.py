@@ -239,21 +239,18 @@ def test_rows_that_a_join_held_back_are_not_late_for_sliding_and_hopping_windows
 
 
 @pytest.mark.parametrize(
-    "column",
-    [
-        "collect_list(amount)",
-        "sum(amount) / count(*)",
-        "count(DISTINCT amount)",
-        "sum(amount) FILTER (WHERE amount > 1)",
-        "sum(CAST(amount AS decimal(10, 2)))",
-        "max(user)",
-    ],
+    "column", ["skewness(amount)", "sum(DISTINCT amount)", "corr(amount, amount)", "max(struct(amount))"]
 )
 def test_aggregates_that_it_does_not_know_are_refused(app: App, column: str) -> None:
-    with pytest.raises(
-        Misuse, match=r"it knows sum, count, min, max and avg|distinct values, which Spark does not do"
-    ):
+    with pytest.raises(Misuse, match=r"sliding\('6 minutes'\) cannot compute .* It computes count, sum, avg"):
         run(job_of(app, sliding("6 minutes"), column), {"clicks": []})
+
+
+def test_aggregates_of_lists_conditions_and_expressions(app: App) -> None:
+    columns = ["collect_list(amount) AS all", "sum(amount) FILTER (WHERE amount > 1) / count(*) AS share"]
+    clicks = [{"user": "a", "amount": n, "at": at(minute)} for n, minute in ((1, 1), (3, 3), (2, 8), (9, 90))]
+    rows = run(job_of(app, sliding("6 minutes"), *columns), {"clicks": clicks})
+    assert [(row["all"], row["share"]) for row in rows] == [([1], None), ([1, 3], 1.5), ([3, 2], 2.5)]
 
 
 def test_two_columns_of_one_name_are_refused(app: App) -> None:

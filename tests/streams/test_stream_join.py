@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.errors import Misuse
 from headrace.streams import columns, stream_join
-from headrace.streams.building import Building
+from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.rows import Rows
 from headrace.streams.stream import Stream
 from headrace.testing import run
@@ -201,7 +201,7 @@ def test_a_mistake_is_explained(app: App, spark: SparkSession, message: str) -> 
     left = Rows(frame=frame.withColumn("x", F.lit(1)).withWatermark("at", "1 minute"), event_time="at",
                 watermark_delay="1 minute")  # fmt: skip
     right = Rows(frame=frame.withWatermark("at", "1 minute"), event_time="at", watermark_delay="1 minute")
-    with Building(spark, "127.0.0.1:1").active(), pytest.raises(Misuse, match=message):
+    with QueryBuilder(spark, "127.0.0.1:1").active(), pytest.raises(Misuse, match=message):
         MISTAKES[message](left, right)
     with pytest.raises(Misuse, match="the right side of a join needs to know when"):
         left.join(Rows(frame=frame), on="k", within="1 minute")

@@ -1,4 +1,4 @@
-"""The supervisor, with runs that do as they are told and a clock that is moved by hand."""
+"""The supervisor, with scripted runs and a virtual clock."""
 
 import socket
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from headrace.errors import HeadraceError, Misuse
 from headrace.streams.restarts import Restarts
-from headrace.streams.supervisor import News, State, Supervisor
+from headrace.streams.supervisor import JobEvent, State, Supervisor
 
 
 class SinkFenced(HeadraceError):
@@ -20,7 +20,7 @@ class SinkFenced(HeadraceError):
 
 @dataclass
 class Puppet:
-    """A run that fails when it is told to."""
+    """A run that fails on demand."""
 
     name: str = "job"
     start_fails: Exception | None = None
@@ -58,7 +58,7 @@ class Stage:
 
     puppet: Puppet = field(default_factory=Puppet)
     now: float = 0.0
-    news: list[News] = field(default_factory=list)
+    news: list[JobEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(clock=lambda: self.now, tell=self.news.append)
@@ -135,7 +135,7 @@ def test_a_run_whose_java_process_has_ended_is_not_tried_again(stage: Stage) -> 
 
 
 def error_of_a_call_to_no_java() -> Exception:
-    """What py4j raises when nobody listens at the port of its Java process."""
+    """The error of py4j if no process listens on the port of its Java process."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -148,7 +148,7 @@ def error_of_a_call_to_no_java() -> Exception:
             return error
         finally:
             java.shutdown()
-    raise AssertionError("somebody listens there")
+    raise AssertionError("a process listens there")
 
 
 def test_after_so_many_failures_in_a_row_it_is_given_up(stage: Stage) -> None:

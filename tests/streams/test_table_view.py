@@ -13,13 +13,13 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App
 from headrace.errors import Misuse
-from headrace.streams.building import Building
 from headrace.streams.description import IncompatibleChange
 from headrace.streams.job import Job
+from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.table import Table
 from headrace.streams.table_view import TableView
 from headrace.streams.topic import Topic
-from headrace.streams.view_layout import Layout
+from headrace.streams.view_layout import ViewLayout
 from headrace.testing import run
 from headrace.testing.jobs import TOPIC_STEPS
 from tests.tables.view_reference import Hop, Row, Said, Tables, apply, differences, whole_view
@@ -262,9 +262,9 @@ def test_a_view_that_cannot_be_is_refused(
     app: App, spark: SparkSession, tmp_path: Path, mistake: str
 ) -> None:
     build, message = MISTAKES[mistake]
-    building = Building(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
+    builder = QueryBuilder(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
     with pytest.raises(Misuse, match=message):
-        Office(app).log(build).build(building)
+        Office(app).log(build).build(builder)
 
 
 def joined_by_dept(office: Office) -> TableView:
@@ -275,9 +275,9 @@ def test_a_view_with_another_key_than_its_rows_is_refused(
     app: App, spark: SparkSession, tmp_path: Path
 ) -> None:
     job = Office(app).job(joined_by_dept, app.view("staff", key="dept"))
-    building = Building(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
+    builder = QueryBuilder(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
     with pytest.raises(Misuse, match="its rows replace one another by id, and the view 'staff' has the key"):
-        job.build(building)
+        job.build(builder)
 
 
 def test_a_view_that_was_joined_otherwise_before_is_refused(
@@ -287,10 +287,10 @@ def test_a_view_that_was_joined_otherwise_before_is_refused(
 
     office = Office(app)
     before = office.employees.join(office.departments, on={"dept": "id"}, how="inner")
-    ViewFolder(path=tmp_path / "view-0").begin(Layout.of(before.first, before.links).shape)
-    building = Building(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
+    ViewFolder(path=tmp_path / "view-0").begin(ViewLayout.of(before.first, before.links).shape)
+    builder = QueryBuilder(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
     with pytest.raises(IncompatibleChange, match="delete the view's topic, and begin anew"):
-        office.log(joined_by_dept).build(building)
+        office.log(joined_by_dept).build(builder)
 
 
 def test_the_columns_of_a_view_are_those_of_its_tables_without_the_keys_of_the_others(
@@ -298,7 +298,7 @@ def test_the_columns_of_a_view_are_those_of_its_tables_without_the_keys_of_the_o
 ) -> None:
     people = app.table("people", "id long, name string, boss long", key="id")
     view = people.join(people, on={"boss": "id"})
-    columns = Layout.of(view.first, view.links).columns
+    columns = ViewLayout.of(view.first, view.links).columns
     assert (
         columns.simpleString()
         == "struct<id:bigint,name:string,boss:bigint,people_name:string,people_boss:bigint>"
@@ -317,3 +317,19 @@ def test_what_names_no_row_of_a_table_is_a_dead_letter_of_the_view(app: App) -> 
         ("employees", b"nonsense"),
         ("departments", b'{"title": "no number"}'),
     ]
+
+
+@pytest.mark.parametrize("changelog", [False, True])
+def test_a_function_behind_a_join_of_tables_is_refused_with_dead_letters_before_anything_runs(
+    app: App, spark: SparkSession, tmp_path: Path, changelog: bool
+) -> None:
+    office = Office(app)
+
+    @app.job(into=app.topic("staff", key="id"), on_error="dead_letter")
+    def staff() -> Any:
+        view = office.employees.join(office.departments, on={"dept": "id"})
+        view = view.transform(lambda df: df.withColumn("part", F.expr("split(title, '/')[2]")))
+        return view.changelog if changelog else view
+
+    with pytest.raises(Misuse, match=r"(?s)'staff' has on_error=.*cannot become a dead letter.*another job"):
+        staff.build(QueryBuilder(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path)))

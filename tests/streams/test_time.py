@@ -23,14 +23,14 @@ from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic
 from headrace.durations import interval_of, milliseconds_of, seconds_of
 from headrace.errors import Misuse
-from headrace.spark.hints import Hints
+from headrace.spark.time_hints import TimeHints
 from headrace.spark.transactional_sink import Batch
-from headrace.streams.building import current_building
+from headrace.streams.event_time_skew import EventTimeSkewMonitor
 from headrace.streams.job import Job
 from headrace.streams.job_run import JobRun
-from headrace.streams.straying import Straying
+from headrace.streams.query_builder import current_builder
+from headrace.streams.run_context import RunContext
 from headrace.streams.stream import Stream
-from headrace.streams.workplace import Workplace
 from headrace.testing import EmbeddedBroker, run
 
 pytestmark = pytest.mark.timeout(240)
@@ -69,7 +69,7 @@ class Seen:
         """What is late and what is closed, in minutes after noon."""
 
     def watch(self) -> None:
-        current_building("a test").plan.before(self._note)
+        current_builder("a test").plan.before(self._note)
 
     def _note(self, batch: Batch) -> None:
         noon_ms = NOON.timestamp() * 1000
@@ -116,7 +116,7 @@ def followed(spark: SparkSession) -> tuple[Seen, list[dict[str, Any]]]:
     @app.job(into=app.topic("teas"))
     def teas() -> DataFrame:
         seen.watch()
-        current_building("a test").plan.follow("users")
+        current_builder("a test").plan.follow("users")
         return orders.df.filter("product = 'tea'")
 
     parts = [{"orders": [order(5)], "users": users}, {"orders": [order(3), order(8)], "users": users}]
@@ -194,13 +194,15 @@ class Bench:
 
     def __init__(self, spark: SparkSession, broker: EmbeddedBroker, state: Path) -> None:
         self.cluster = Cluster.of(broker.bootstrap)
-        self.workplace = Workplace(spark=spark, bootstrap=broker.bootstrap, cluster=self.cluster, state=state)
+        self.run_context = RunContext(
+            spark=spark, bootstrap=broker.bootstrap, cluster=self.cluster, state=state
+        )
 
     def write(self, topic: str, partitions: list[list[float]], *, records_at: float | None = None) -> None:
         """Events at these minutes after noon; the records have the times of their events, unless told."""
         kept = {"retention.ms": "-1"}  # the records are old, and the broker would be right to remove them
-        self.workplace.provide([NewTopic(name=topic, partitions=len(partitions), configs=kept)])
-        producer = Producer({"bootstrap.servers": self.workplace.bootstrap})
+        self.run_context.provide([NewTopic(name=topic, partitions=len(partitions), configs=kept)])
+        producer = Producer({"bootstrap.servers": self.run_context.bootstrap})
         for number, times in enumerate(partitions):
             for minute in times:
                 value = json.dumps({"product": topic, "amount": 1.0, "at": at(minute).isoformat()})
@@ -210,15 +212,15 @@ class Bench:
         assert producer.flush(100) == 0
 
     def run(self, job: Job) -> JobRun:
-        job_run = JobRun(job, self.workplace, once=True)
+        job_run = JobRun(job, self.run_context, once=True)
         job_run.start()
         while job_run.is_active():
             time.sleep(0.01)
         return job_run
 
     def read(self, topic: str) -> list[dict[str, Any]]:
-        reader = self.workplace.spark.read.format("headrace").option("subscribe", topic)
-        rows = reader.option("kafka.bootstrap.servers", self.workplace.bootstrap).load().collect()
+        reader = self.run_context.spark.read.format("headrace").option("subscribe", topic)
+        rows = reader.option("kafka.bootstrap.servers", self.run_context.bootstrap).load().collect()
         return [json.loads(row["value"]) for row in rows]
 
 
@@ -259,8 +261,8 @@ def test_catching_up_makes_nothing_late(app: App, bench: Bench) -> None:
     del expected[119]  # the last minute stays open
     found = {row["start"]: row["count"] for row in bench.read("counts")}
     assert found == {_text(minute): count for minute, count in expected.items()}
-    assert done.tally.late == 0
-    assert done.tally.batches >= 780 / 300
+    assert done.metrics.late == 0
+    assert done.metrics.batches >= 780 / 300
 
 
 def test_catching_up_with_two_topics_makes_nothing_late(app: App, bench: Bench) -> None:
@@ -270,7 +272,7 @@ def test_catching_up_with_two_topics_makes_nothing_late(app: App, bench: Bench) 
         done = bench.run(job)
     found = {row["start"]: row["count"] for row in bench.read("counts_of_two")}
     assert found == {_text(minute): 10 for minute in range(59)}
-    assert done.tally.late == 0
+    assert done.metrics.late == 0
 
 
 def _text(minute: int) -> str:
@@ -306,10 +308,10 @@ def test_event_times_stray_when_the_watermark_is_not_near_the_records(
 ) -> None:
     """Records are cut at 10, 20, 30 and 40 seconds, and events are waited for by one."""
     stream = App("shop").stream("orders", SCHEMA, event_time="at", watermark_delay="1 second")
-    straying = Straying(stream, str(tmp_path), lambda: streams)
+    straying = EventTimeSkewMonitor(stream, str(tmp_path), lambda: streams)
     with caplog.at_level(logging.WARNING, "headrace.streams"):
         for batch, watermark_ms in enumerate(watermarks):
-            Hints(tmp_path).write("horizon.orders", {"time_ms": 10_000 * (batch + 1)})
+            TimeHints(tmp_path).write("horizon.orders", {"time_ms": 10_000 * (batch + 1)})
             straying.look(SimpleNamespace(watermark_ms=watermark_ms))  # type: ignore[arg-type]
     assert [record.args[2] for record in caplog.records if isinstance(record.args, tuple)] == said
 
@@ -324,7 +326,7 @@ def test_a_job_at_rest_stays_quiet(app: App, bench: Bench) -> None:
         assert {path.name for path in offsets.iterdir()} == planned
 
 
-@pytest.mark.parametrize("module", ["spark.ticks", "streams.building", "streams.clocks", "durations"])
+@pytest.mark.parametrize("module", ["spark.ticks", "streams.query_builder", "streams.clocks", "durations"])
 def test_the_examples_of_a_module_hold(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"headrace.{module}"))
     assert (result.attempted > 0, result.failed) == (True, 0)

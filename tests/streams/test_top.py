@@ -16,7 +16,7 @@ from headrace.columns import ranking
 from headrace.columns.ranking import Ranking
 from headrace.errors import Misuse
 from headrace.streams import top
-from headrace.streams.building import Building
+from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.stream import Stream
 from headrace.streams.windows import hopping, session, sliding, tumbling
 from headrace.testing import run
@@ -108,7 +108,7 @@ def test_what_cannot_be_ranked_is_explained(app: App, spark: SparkSession, tmp_p
     stream = orders(app)
     revenue = F.sum("amount").alias("revenue")
     place = {"job": "shop.best", "state": str(tmp_path)}
-    with Building(spark, "127.0.0.1:1", **place, by_rows=frozenset({stream})).active():
+    with QueryBuilder(spark, "127.0.0.1:1", **place, by_rows=frozenset({stream})).active():
         minutes = stream.window(tumbling("1 minute"), by=["product", "city"]).agg(revenue)
         by_city = minutes.top(1, order=["revenue desc", "product"], by="city")
         assert by_city.event_time == "window_end"

@@ -17,7 +17,7 @@ from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
 from headrace.feeds.catalog import read_views
 from headrace.streams.job import Job
-from headrace.streams.runner import Order, Runner
+from headrace.streams.runner import Runner, RunOptions
 from headrace.testing import EmbeddedBroker, run
 
 pytestmark = pytest.mark.timeout(240)
@@ -58,8 +58,8 @@ class Shop:
         assert producer.flush(100) == 0
         assert Runner(self.order(), Quiet()).run() == 0
 
-    def order(self) -> Order:
-        return Order(app=self.app, once=True, broker=self.bootstrap, state=self._state)
+    def order(self) -> RunOptions:
+        return RunOptions(app=self.app, once=True, broker=self.bootstrap, state=self._state)
 
     def changes(self, since: str | None = None) -> list[Any]:
         return list(self.app.changes("revenue", since=since, follow=False, broker=self.bootstrap))

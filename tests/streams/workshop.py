@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from headrace import App
 from headrace.streams.report import Report
-from headrace.streams.runner import Order, Runner
-from headrace.streams.supervisor import News
+from headrace.streams.runner import Runner, RunOptions
+from headrace.streams.supervisor import JobEvent
 
 
 class Recorder:
@@ -21,13 +21,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.news: list[News] = []
+        self.news: list[JobEvent] = []
         self.reports: Sequence[Report] = ()
 
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: JobEvent) -> None:
         self.news.append(news)
 
     def show(self, reports: Sequence[Report]) -> None:
@@ -63,7 +63,7 @@ class Workshop:
         values, ended = [], 0
         while ended < len(partitions):
             message = consumer.poll(10)
-            assert message is not None, f"waited in vain for records of {topic}"
+            assert message is not None, f"timed out waiting for records of {topic}"
             if message.error():
                 ended += 1
             else:
@@ -85,18 +85,18 @@ class Workshop:
     def run_until_failed(self, app: App) -> int:
         """Run without `once`, until no job is left that runs."""
         self.recorder = Recorder()
-        return Runner(Order(app=app, broker=self.bootstrap, state=self.state), self.recorder).run()
+        return Runner(RunOptions(app=app, broker=self.bootstrap, state=self.state), self.recorder).run()
 
     def run_once(self, app: App) -> int:
         self.recorder = Recorder()
-        order = Order(app=app, once=True, broker=self.bootstrap, state=self.state)
+        order = RunOptions(app=app, once=True, broker=self.bootstrap, state=self.state)
         return Runner(order, self.recorder).run()
 
     @contextmanager
     def running(self, app: App) -> Iterator[Runner]:
         """A run in a thread of its own, stopped cleanly at the end."""
         self.recorder = Recorder()
-        runner = Runner(Order(app=app, broker=self.bootstrap, state=self.state), self.recorder)
+        runner = Runner(RunOptions(app=app, broker=self.bootstrap, state=self.state), self.recorder)
         codes: list[int] = []
         thread = threading.Thread(target=lambda: codes.append(runner.run()))
         thread.start()

@@ -10,7 +10,7 @@ from headrace.tables.changes import Changes, Positions, VersionMaker, joined_cha
 from headrace.tables.definition import Definition
 from headrace.tables.files import read_versions
 from headrace.tables.keys import key_bytes
-from headrace.tables.lookup import Snapshot, Versions
+from headrace.tables.lookup import TableSnapshot, Versions
 
 USERS = Definition(
     topic="users",
@@ -87,9 +87,9 @@ class Model:
         return max(known)[1] if known else None
 
 
-def snapshot(current: Any) -> Snapshot:
+def snapshot(current: Any) -> TableSnapshot:
     """The table in the files of a copy."""
-    return Snapshot(*(None if path is None else opened(path) for path in (current.base, current.hot)))
+    return TableSnapshot(*(None if path is None else opened(path) for path in (current.base, current.hot)))
 
 
 def opened(path: str) -> Versions:
@@ -100,7 +100,7 @@ def opened(path: str) -> Versions:
     return Versions.of(found[0])
 
 
-def cities(found: Snapshot, keys: list[int | None], times: list[int] | None) -> list[str | None]:
+def cities(found: TableSnapshot, keys: list[int | None], times: list[int] | None) -> list[str | None]:
     """What the table says about each key, at its time or now."""
     import numpy as np
 

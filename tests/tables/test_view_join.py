@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.tables import copy as copying
 from headrace.tables.changes import Changes, Positions, VersionMaker, joined_changes
 from headrace.tables.copy import TableCopyLost
-from headrace.tables.view_join import Joined, ViewJoin, ViewShape
+from headrace.tables.view_join import JoinedRows, ViewJoin, ViewShape
 from headrace.tables.view_table import Step, ViewTable, WholeRows
 from tests.tables.models import RECORDS
 from tests.tables.view_reference import Hop, Row, Said, Tables, apply, differences, whole_view
@@ -35,8 +35,8 @@ PLACES = table("places", city=TEXT)
 TABLES = {each.topic: each for each in (EMPLOYEES, DEPARTMENTS, PLACES)}
 
 
-def joined(definition: WholeRows, parent: int, column: str, how: str) -> Joined:
-    return Joined(definition=definition, parent=parent, foreign_key=(column,), is_inner=how == "inner")
+def joined(definition: WholeRows, parent: int, column: str, how: str) -> JoinedRows:
+    return JoinedRows(definition=definition, parent=parent, foreign_key=(column,), is_inner=how == "inner")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A broker beside the caller: private, at once, and gone without a trace."""
+"""The embedded broker: private, started in milliseconds, and removed at the end."""
 
 import threading
 from pathlib import Path

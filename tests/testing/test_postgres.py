@@ -52,7 +52,7 @@ def test_a_server_that_listens_on_a_port_asks_for_the_password() -> None:
 
 
 def _state(pid: int) -> str:
-    """The letter that Linux has for a process; X for one that is gone."""
+    """The state of a process in Linux; X if it does not exist any more."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""Client programs that put load on a system, each run in a process of its own."""
+"""Client programs that generate load, each in its own process."""

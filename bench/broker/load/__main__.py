@@ -1,4 +1,4 @@
-"""One job in a process of its own: `python -m bench.broker.load CLIENT JOB` prints the outcome as JSON."""
+"""Runs one job in its own process: `python -m bench.broker.load CLIENT JOB` prints the outcome as JSON."""
 
 import gc
 import sys
@@ -17,10 +17,10 @@ MODULES = {
 
 
 def main() -> None:
-    """Run the job that the command line describes."""
+    """Run the job on the command line."""
     client = cast("Client", import_module(MODULES[sys.argv[1]]))
     job = Job.from_json(sys.argv[2])
-    # The clients make no cycles: collections would only show up as latency of the broker.
+    # The clients create no reference cycles; garbage collection would add to the latency of the broker.
     gc.disable()
     outcome = getattr(client, job.act)(job)
     print(outcome.to_json())

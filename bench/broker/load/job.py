@@ -1,4 +1,4 @@
-"""What a client program is told to do, and what it tells when it has done it."""
+"""The job of a client program, and its outcome."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from bench.processes import cpu_seconds
 class Job:
     """One load of one kind (`act`) on one topic.
 
-    The client makes the topic before its clock starts, and removes it afterwards unless `keep` is set.
+    The client creates the topic before the measurement, and deletes it afterwards unless `keep` is set.
     """
 
     act: str
@@ -43,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a load did, and what it cost: `records` are acknowledged or received ones."""
+    """The result of a load and its cost; `records` are acknowledged or received records."""
 
     records: int
     record_bytes: int
@@ -81,15 +81,15 @@ class Client(Protocol):
     """The loads that every client program offers."""
 
     def produce(self, job: Job) -> Outcome:
-        """As many records as the broker takes in `seconds`, batched as the client does it best."""
+        """Produce as many records as possible in `seconds`, with the client's best batching."""
         ...
 
     def consume(self, job: Job) -> Outcome:
-        """The first `records` of the topic, as fast as they come, for `seconds`."""
+        """Consume the first `records` of the topic as fast as possible, for `seconds`."""
         ...
 
     def requests(self, job: Job) -> Outcome:
-        """One record a request, with `in_flight` requests under way, for `seconds`."""
+        """One record per request, with `in_flight` requests, for `seconds`."""
         ...
 
     def latency(self, job: Job) -> Outcome:
@@ -125,7 +125,7 @@ class Window:
         return self.elapsed < self._job.seconds
 
     def outcome(self, records: int, **more: Any) -> Outcome:
-        """The outcome of a load that did so many records in this window."""
+        """The outcome of a load with this number of records in this window."""
         return Outcome(
             records=records,
             record_bytes=self._job.record_bytes,

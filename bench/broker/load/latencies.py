@@ -1,4 +1,4 @@
-"""Latencies from producer to consumer: stamped records, a steady pace, and what counts of them."""
+"""Latencies from producer to consumer: records with a timestamp, sent at a constant rate."""
 
 import struct
 import threading
@@ -13,18 +13,18 @@ DRAIN_SECONDS = 10
 
 
 class LostRecords(Exception):
-    """Records that were acknowledged did not arrive in time."""
+    """Acknowledged records did not arrive in time."""
 
 
 def stamped(record_bytes: int) -> bytes:
-    """A record that carries the time of its making."""
+    """A record that contains its creation time."""
     return STAMP.pack(time.perf_counter_ns()) + bytes(record_bytes - STAMP.size)
 
 
 def pace(job: Job) -> Iterator[float]:
     """The times, by `time.perf_counter`, at which the job's records are due.
 
-    They are fixed beforehand: a client that was held up catches up, instead of sending less.
+    They are fixed in advance: a delayed client catches up instead of sending fewer records.
     """
     start = time.perf_counter()
     for index in range(count_sent(job)):
@@ -32,19 +32,19 @@ def pace(job: Job) -> Iterator[float]:
 
 
 def sleep_until(due: float) -> None:
-    """Return at that time of `time.perf_counter`, or at once when it has passed."""
+    """Return at that time of `time.perf_counter`, or at once if it has passed."""
     left = due - time.perf_counter()
     if left > 0:
         time.sleep(left)
 
 
 def count_sent(job: Job) -> int:
-    """How many records a paced job sends, its warm-up included."""
+    """The number of records that a paced job sends, including its warm-up."""
     return int((job.warm_up_seconds + job.seconds) * job.rate)
 
 
 class Arrivals:
-    """The latencies of the records that have arrived; those of the warm-up are dropped at the end."""
+    """The latencies of the records that have arrived, without those of the warm-up."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -52,13 +52,13 @@ class Arrivals:
         self.complete = threading.Event()
 
     def add(self, record: bytes | memoryview) -> None:
-        """Take a record that has arrived just now."""
+        """Add a record that has just arrived."""
         self._latencies_ns.append(time.perf_counter_ns() - STAMP.unpack_from(record)[0])
         if len(self._latencies_ns) == count_sent(self._job):
             self.complete.set()
 
     def summary(self) -> dict[str, float]:
-        """The percentiles in milliseconds, once all records are there."""
+        """The percentiles in milliseconds, when all records have arrived."""
         if not self.complete.is_set():
             raise LostRecords(
                 f"{len(self._latencies_ns)} of {count_sent(self._job)} records arrived: "

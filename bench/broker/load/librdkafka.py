@@ -1,6 +1,6 @@
-"""Load by librdkafka, through confluent-kafka: the very same program for Headrace and Apache Kafka.
+"""Load by librdkafka (confluent-kafka), with the same program for Headrace and Apache Kafka.
 
-Its costs are the client's as much as the broker's: the readings name the CPU time of both.
+Its figures depend on the client as much as on the broker: the readings contain the CPU time of both.
 """
 
 import random
@@ -24,7 +24,7 @@ QUEUE_FULL_SECONDS = 0.0005
 
 
 class LoadFailed(Exception):
-    """The broker refused or lost records; the message says which."""
+    """The broker rejected or lost records."""
 
 
 def produce(job: Job) -> Outcome:
@@ -43,7 +43,7 @@ def produce(job: Job) -> Outcome:
 
 
 def consume(job: Job) -> Outcome:
-    """Read what `produce` left, by explicit assignment: no group has a part in the figure."""
+    """Read the records that `produce` wrote, by explicit assignment, so without a consumer group."""
     with topic_of(job):
         # The fetch that waits at the end of the topic holds up the first one of the next pass.
         consumer = make_consumer(job, **{"fetch.wait.max.ms": 5})
@@ -57,7 +57,7 @@ def consume(job: Job) -> Outcome:
 
 
 def requests(job: Job) -> Outcome:
-    """One record in each request: pipelined, or one by one when only one may be in flight."""
+    """One record per request: pipelined, or one by one if only one may be in flight."""
     with topic_of(job):
         producer = make_producer(job, **_one_record_a_request(job))
         messages = [{"value": random.randbytes(job.record_bytes)}] * (BATCH if job.in_flight > 1 else 1)
@@ -74,7 +74,7 @@ def requests(job: Job) -> Outcome:
 
 
 def latency(job: Job) -> Outcome:
-    """A producer and a consumer beside each other; a record is on its way from `produce` to `poll`."""
+    """A producer and a consumer at the same time; the latency is from `produce` to `poll`."""
     with topic_of(job):
         consumer, producer = make_consumer(job), make_producer(job, **{"linger.ms": 0})
         consumer.assign([TopicPartition(job.topic, 0, 0)])
@@ -96,7 +96,7 @@ def latency(job: Job) -> Outcome:
 
 @contextmanager
 def topic_of(job: Job) -> Iterator[None]:
-    """The job's topic, made when it is not there yet, and removed at the end unless it is to be kept."""
+    """The job's topic, created if it does not exist, and deleted at the end unless it is to be kept."""
     admin = AdminClient({"bootstrap.servers": job.address})
     made = admin.create_topics([NewTopic(job.topic, job.partitions, 1, config=job.settings)])[job.topic]
     try:
@@ -110,7 +110,7 @@ def topic_of(job: Job) -> Iterator[None]:
 
 
 def make_producer(job: Job, **settings: Any) -> Producer:
-    """A producer with librdkafka's own defaults, except for what measuring needs."""
+    """A producer with librdkafka's defaults, except for what the measurement needs."""
     return Producer(
         {
             "bootstrap.servers": job.address,
@@ -134,7 +134,7 @@ def _one_record_a_request(job: Job) -> dict[str, Any]:
 
 
 def make_consumer(job: Job, **settings: Any) -> Consumer:
-    """A consumer that reads ahead without resting; partitions are assigned to it by hand."""
+    """A consumer that fetches without pauses, with assigned partitions."""
     return Consumer(
         {
             "bootstrap.servers": job.address,
@@ -151,7 +151,7 @@ def make_consumer(job: Job, **settings: Any) -> Consumer:
 
 
 def _read_through(consumer: Consumer, job: Job, window: Window) -> int:
-    """Read from the start to the end, or until the time has passed; returns how many records."""
+    """Read from the start to the end, or until the time has passed; returns the number of records."""
     records = 0
     consumer.assign([TopicPartition(job.topic, index, 0) for index in range(job.partitions)])
     while records < job.records and window.is_open:
@@ -164,7 +164,7 @@ def _read_through(consumer: Consumer, job: Job, window: Window) -> int:
 
 
 def _produce_once(producer: Producer, job: Job, messages: list[dict[str, Any]]) -> int:
-    """Connect and find the leaders before the clock starts; returns how many records that took."""
+    """Connect and find the leaders before the measurement; returns the number of records for that."""
     for partition in range(job.partitions):
         producer.produce(job.topic, messages[0]["value"], partition=partition)
     flush(producer)
@@ -172,7 +172,7 @@ def _produce_once(producer: Producer, job: Job, messages: list[dict[str, Any]]) 
 
 
 def _enqueue(producer: Producer, job: Job, messages: list[dict[str, Any]]) -> int:
-    """Hand the batch to librdkafka; waits a moment when its queue is full. Returns how many it took."""
+    """Pass the batch to librdkafka, and wait if its queue is full; returns the number of accepted records."""
     try:
         taken: int = producer.produce_batch(job.topic, messages)
     except BufferError:
@@ -184,7 +184,7 @@ def _enqueue(producer: Producer, job: Job, messages: list[dict[str, Any]]) -> in
 
 
 def flush(producer: Producer) -> None:
-    """Return when all that was produced is acknowledged."""
+    """Return when everything produced is acknowledged."""
     left = producer.flush(TIMEOUT_SECONDS)
     if left:
         raise LoadFailed(f"{left} records were not acknowledged within {TIMEOUT_SECONDS} s.")
@@ -216,7 +216,7 @@ def _take_arrivals(consumer: Consumer, arrivals: Arrivals) -> None:
 
 
 def check(messages: list[Message]) -> None:
-    """Raise when one of the messages stands for an error."""
+    """Raise an exception if one of the messages is an error."""
     for message in messages:
         if message.error() is not None:
             raise KafkaException(message.error())

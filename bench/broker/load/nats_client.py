@@ -1,7 +1,7 @@
-"""Load on NATS JetStream by nats-py, on uvloop: publishes with a window of unanswered ones, pulls in batches.
+"""Load on NATS JetStream by nats-py, on uvloop: publishes with many records in flight, pulls in batches.
 
-`JetStreamContext.publish_async` makes a future, a random token and a parsed answer for each record, and
-reaches a fraction of this: one reply subject for all, whose answers are counted and checked for errors.
+`JetStreamContext.publish_async` creates a future, a random token and a parsed response for each record, and
+is much slower than this: one reply subject for all, whose responses are counted and checked for errors.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ UNACKNOWLEDGED = ConsumerConfig(ack_policy=AckPolicy.NONE)
 
 
 def produce(job: Job) -> Outcome:
-    """Publish with thousands of unanswered records."""
+    """Publish with thousands of records in flight."""
     return uvloop.run(_produce(job, in_flight=WINDOW))
 
 
 def requests(job: Job) -> Outcome:
-    """Publish with as many unanswered records as the job allows."""
+    """Publish with as many records in flight as the job allows."""
     return uvloop.run(_produce(job, in_flight=job.in_flight))
 
 
 def consume(job: Job) -> Outcome:
-    """Pull from the start of the stream, without acknowledgements."""
+    """Pull from the start of the stream, without acknowledgments."""
     return uvloop.run(_consume(job))
 
 
 def latency(job: Job) -> Outcome:
-    """Publish at a steady pace to a consumer that the server pushes to."""
+    """Publish at a constant rate to a push consumer."""
     return uvloop.run(_latency(job))
 
 
@@ -95,7 +95,7 @@ async def _publish_paced(job: Job, publisher: "Publisher") -> None:
 
 
 class Publisher:
-    """Publishes to one subject, and counts the answers of JetStream."""
+    """Publishes to one subject, and counts the responses of JetStream."""
 
     def __init__(self, client: Client, subject: str) -> None:
         self._client = client
@@ -107,7 +107,7 @@ class Publisher:
 
     @classmethod
     async def open(cls, client: Client, subject: str) -> "Publisher":
-        """A publisher that listens for its answers."""
+        """A publisher that is subscribed to its responses."""
         publisher = cls(client, subject)
         await client.subscribe(publisher._reply, cb=publisher._count)
         return publisher
@@ -118,7 +118,7 @@ class Publisher:
         self._sent += 1
 
     async def wait_for(self, *, unanswered: int) -> None:
-        """Return when at most so many records are unanswered."""
+        """Return when at most this many records are in flight."""
         while self._sent - self.answered > unanswered:
             self._answer.clear()
             await self._answer.wait()

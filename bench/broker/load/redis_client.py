@@ -23,7 +23,7 @@ def requests(job: Job) -> Outcome:
 
 
 def consume(job: Job) -> Outcome:
-    """XREAD from the start of the stream, again and again."""
+    """XREAD from the start of the stream, repeatedly."""
     connection = _connect(job)
     last, records = b"0", 0
     with Window(job) as window:

@@ -1,8 +1,8 @@
-"""Updates over a fixed set of keys: written in a known order, and checked when they are read.
+"""Updates of a fixed set of keys: written in a known order, and verified when they are read.
 
-Update number n goes to key n × STRIDE mod keys. STRIDE is prime to the number of keys, so that each run of
-`keys` updates hits every key once: the latest update of each key is among the last `keys` ones, and the very
-last update is always there, however much was compacted away.
+Update number n goes to key n × STRIDE mod keys. STRIDE and the number of keys are coprime, so that each
+sequence of `keys` updates contains every key once: the latest update of each key is among the last `keys`
+updates, and compaction never removes the last update.
 """
 
 import struct
@@ -37,7 +37,7 @@ def produce(job: Job) -> Outcome:
 
 
 def consume(job: Job) -> Outcome:
-    """Read from the start to the last update, which may not be written yet; check order and latest values."""
+    """Read from the start to the last update, which may not exist yet; verify order and latest values."""
     consumer = make_consumer(job)
     latest = array("q", [-1]) * job.keys
     received, last_offset, number = 0, -1, -1

@@ -1,7 +1,7 @@
-"""Load by prebuilt requests on one plain socket: what the broker itself can do, with hardly any client.
+"""Load by prebuilt requests on one socket: the capacity of the broker, with hardly any client cost.
 
-The same bytes go to Headrace and to Apache Kafka: Produce 7 and Fetch 4, the simplest versions that both
-serve and that carry record batches of today's format. Only answers are looked at, never single records.
+Headrace and Apache Kafka get the same bytes: Produce 7 and Fetch 4, the simplest versions that both serve
+with the current format of record batches. Only responses are parsed, not records.
 """
 
 import random
@@ -30,7 +30,7 @@ def requests(job: Job) -> Outcome:
 
 
 def consume(job: Job) -> Outcome:
-    """Fetches of up to 4 MiB, one after the other, of the batches that `produce` left, again and again."""
+    """Fetches of up to 4 MiB, one after the other, of the batches that `produce` wrote, repeatedly."""
     with topic_of(job), Wire(job.address) as wire:
         count = batch_records(job)
         batch_bytes = len(_make_batch(job, count))
@@ -45,12 +45,12 @@ def consume(job: Job) -> Outcome:
 
 
 def batch_records(job: Job) -> int:
-    """How many records of the job's size make a batch."""
+    """The number of records of the job's size in a batch."""
     return max(1, BATCH_BYTES // job.record_bytes)
 
 
 def _replay(job: Job, *, count: int, in_flight: int) -> Outcome:
-    """Send the same Produce request again and again, with so many of them unanswered."""
+    """Send the same Produce request repeatedly, with this many in flight."""
     with topic_of(job), Wire(job.address) as wire:
         body = _produce_body(job.topic, _make_batch(job, count))
         sent = answered = 0
@@ -70,7 +70,7 @@ def _make_batch(job: Job, count: int) -> bytes:
 
 
 class Wire:
-    """One connection that sends requests and receives their answers in order."""
+    """One connection that sends requests and receives their responses in order."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -87,14 +87,14 @@ class Wire:
         self._socket.close()
 
     def send(self, api: tuple[int, int], body: bytes) -> None:
-        """Send one request; its answer is to be received in its turn."""
+        """Send one request; its response has to be received later."""
         self._sent += 1
         header = struct.pack(">hhi", *api, self._sent) + _string("bench")
         self._socket.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
         self._awaited.append(self._sent)
 
     def receive(self) -> memoryview:
-        """The body of the next answer; it is overwritten by the one after it."""
+        """The body of the next response; the following one overwrites it."""
         (length,) = struct.unpack(">i", self._receive(4))
         answer = self._receive(length)
         (correlation,) = struct.unpack_from(">i", answer)

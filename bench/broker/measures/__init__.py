@@ -1,1 +1,1 @@
-"""What is measured, one module each; every one takes a stage and adds readings to it."""
+"""The measurements, one module each; each adds readings to a stage."""

@@ -1,4 +1,4 @@
-"""The broker's own ceiling: prebuilt requests on one plain socket, the same bytes for Headrace and Kafka."""
+"""The capacity of the broker: prebuilt requests on one socket, the same bytes for Headrace and Kafka."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""End-to-end latency at a steady rate: producer and consumer in one process, by the same clock."""
+"""End-to-end latency at a constant rate: producer and consumer in one process, with the same clock."""
 
 from bench.broker.stage import Stage, new_topic
 from bench.page_cache import settle
@@ -9,7 +9,7 @@ RECORD_BYTES = 100
 
 
 def measure_latency(stage: Stage) -> None:
-    """Percentiles of each round; the warm-up is part of each load, and is left out by the client."""
+    """The percentiles of each round, without the warm-up."""
     plan = stage.plan
     for number, entry in stage.turns(plan.latency_rounds):
         if number == 0:

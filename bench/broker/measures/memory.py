@@ -5,6 +5,6 @@ from bench.processes import resident_megabytes
 
 
 def measure_memory(stage: Stage) -> None:
-    """Resident memory of each system as it is now."""
+    """The current resident memory of each system."""
     for entry in stage.entries:
         stage.read(entry, "memory", "after load", {"MB": resident_megabytes(entry.node.pid)})

@@ -1,7 +1,7 @@
-"""Produce and consume as fast as the client can, and what that costs the broker.
+"""Maximum produce and consume throughput, and its cost for the broker.
 
-Where the client's cores are busy and the broker's are not, the client sets the pace: then the CPU time of the
-broker for each GB tells more than MB/s.
+If the client's cores are busy and the broker's are not, the client is the bottleneck; then the CPU time of
+the broker per GB is more meaningful than MB/s.
 """
 
 from typing import Any

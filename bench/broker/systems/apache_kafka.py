@@ -10,7 +10,7 @@ FLUSH: dict[Flush, dict[str, str]] = {Flush.OS: {}, Flush.ALWAYS: {"log.flush.in
 
 
 class KafkaNode:
-    """A node of Apache Kafka; it keeps its data in a temporary folder of its own."""
+    """A node of Apache Kafka with its data in a temporary folder."""
 
     def __init__(self, properties: dict[str, str]) -> None:
         self._kafka = ApacheKafka(properties=properties)

@@ -1,4 +1,4 @@
-"""Whether a broker answers a Metadata request: the first thing that every Kafka client asks."""
+"""Whether a broker responds to a Metadata request, the first request of every Kafka client."""
 
 import socket
 import struct

@@ -21,9 +21,9 @@ SYNC = {Flush.OS: '"2m"', Flush.ALWAYS: "always"}  # two minutes is its default
 
 
 def _program() -> str:
-    """The server's binary, which the package puts beside the interpreter."""
-    beside = Path(sys.executable).with_name("nats-server")
-    return str(beside) if beside.exists() else shutil.which("nats-server") or "nats-server"
+    """The server's binary, which the package installs next to the interpreter."""
+    installed = Path(sys.executable).with_name("nats-server")
+    return str(installed) if installed.exists() else shutil.which("nats-server") or "nats-server"
 
 
 def _set_up(folder: Path, flush: Flush) -> Node:

@@ -1,4 +1,4 @@
-"""What the benchmark needs of a system under test."""
+"""The interface of a system under test."""
 
 import socket
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Flush(StrEnum):
 
 
 class Node(Protocol):
-    """One system, set up in a folder of its own; `start` and `stop` may follow one another."""
+    """One system, set up in its own folder; it can be started and stopped repeatedly."""
 
     @property
     def address(self) -> str:
@@ -33,21 +33,21 @@ class Node(Protocol):
         ...
 
     def start(self) -> None:
-        """Start it, and return when it says or shows that it is ready."""
+        """Start it; returns when it is ready."""
         ...
 
     def stop(self) -> None:
-        """Stop it, and return when it has gone."""
+        """Stop it; returns when it has exited."""
         ...
 
     def close(self) -> None:
-        """Stop it if it runs, and give back what it holds."""
+        """Stop it if it runs, and release its resources."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A kind of broker: how to set one up, how to ask whether it answers, and which client loads it."""
+    """A kind of broker: how to set it up, how to check that it responds, and its client."""
 
     name: str
     title: str
@@ -60,11 +60,11 @@ class System:
 
     @property
     def speaks_kafka(self) -> bool:
-        """Whether the same Kafka client, and the same bytes, can be used."""
+        """Whether it can be used with the Kafka client and the same bytes."""
         return self.client == "librdkafka"
 
     def answers(self, address: str) -> bool:
-        """Whether the system at this address gives a proper answer now."""
+        """Whether the system at this address responds correctly."""
         host, port = address.rsplit(":", 1)
         try:
             with socket.create_connection((host, int(port)), timeout=PING_SECONDS) as connection:
@@ -74,7 +74,7 @@ class System:
 
 
 class ServerNode:
-    """A node that is one process of ours."""
+    """A node that is one process of the benchmark."""
 
     def __init__(self, address: str, server: Server) -> None:
         self.address = address

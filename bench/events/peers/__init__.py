@@ -1,1 +1,1 @@
-"""Programs of those that the event store is compared with, for environments of their own."""
+"""Programs of the systems that the event store is compared with, for their own environments."""

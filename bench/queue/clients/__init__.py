@@ -1,1 +1,1 @@
-"""The clients of the systems, each a program of its own: `python -m bench.queue.clients NAME JOB`."""
+"""The clients of the systems, each a separate program: `python -m bench.queue.clients NAME JOB`."""

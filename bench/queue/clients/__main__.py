@@ -1,4 +1,4 @@
-"""Runs one load with one client, and prints what came of it."""
+"""Runs one load with one client, and prints its outcome."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ MODULES = {
 
 
 def main(name: str, text: str) -> None:
-    """Do the job with the client of that name."""
+    """Run the job with the client of that name."""
     module = importlib.import_module(f"bench.queue.clients.{MODULES[name]}")
     print(module.run(Job.from_json(text)).to_json())
 

@@ -1,4 +1,4 @@
-"""The topic and the group of a load, on whatever speaks Kafka."""
+"""The topic and the group of a load, for systems with the Kafka protocol."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ PATIENCE_S = 30
 
 
 def prepare(job: Job) -> None:
-    """Make the topic, with one partition, and let its group begin at the start."""
+    """Create the topic with one partition, and set the group's start to the beginning."""
     admin = AdminClient({"bootstrap.servers": job.address})
     for future in admin.create_topics([NewTopic(job.topic, 1, 1)]).values():
         future.result(PATIENCE_S)
@@ -28,7 +28,7 @@ def group_of(job: Job) -> str:
 
 
 def send_all(job: Job, payloads: Iterator[bytes]) -> None:
-    """Send the messages: in batches to fill a queue, at once to follow them."""
+    """Send the messages: in batches to fill a queue, one by one to follow them."""
     linger_ms = 5 if job.act == "drain" else 0
     producer = Producer({"bootstrap.servers": job.address, "linger.ms": linger_ms, "acks": "all"})
     for payload in payloads:

@@ -1,4 +1,4 @@
-"""NATS JetStream as a work queue: pull consumers of one durable name, each message acknowledged by itself."""
+"""NATS JetStream as a work queue: pull consumers of one durable name; each message is acknowledged."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from nats.errors import TimeoutError as NothingCame
 from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.js.client import JetStreamContext
 
-from bench.queue.clients.crowd import LONGEST_S, STAMP, Sample, sample, steady
+from bench.queue.clients.worker_pool import LONGEST_S, STAMP, Sample, sample, steady
 from bench.queue.job import Job, Outcome
 
 AT_ONCE = 64
@@ -90,5 +90,5 @@ async def _run(job: Job) -> Outcome:
 
 
 def run(job: Job) -> Outcome:
-    """Do the job."""
+    """Run the job."""
     return asyncio.run(_run(job))

@@ -1,10 +1,10 @@
-"""Headrace's own `queue(…)`, on whatever speaks Kafka: accepted when the body of the loop ends."""
+"""Headrace's `queue(…)`: a message is accepted when the body of the loop ends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.queue.clients.crowd import run_crowd
 from bench.queue.clients.kafka_topic import group_of, prepare, send_all
+from bench.queue.clients.worker_pool import run_pool
 from bench.queue.job import Job, Outcome
 from headrace.protocol.share import AcknowledgeType
 from headrace.queues import Message, queue
@@ -21,7 +21,7 @@ class OwnWorker:
         self._messages: list[Message] = []
 
     def take(self) -> list[bytes]:
-        """The messages that come together."""
+        """The next batch of messages."""
         first = self._consumer.poll()
         self._messages = [] if first is None else [first]
         while self._consumer.is_ready:
@@ -31,12 +31,12 @@ class OwnWorker:
         return [message.value or b"" for message in self._messages]
 
     def acknowledge(self, index: int) -> None:
-        """Accept one message, and tell the broker."""
+        """Accept one message, and send the acknowledgment."""
         self._consumer.acknowledge(self._messages[index], AcknowledgeType.ACCEPT)
         self._consumer.send()
 
     def confirm(self) -> None:
-        """Return when the broker has heard it."""
+        """Return when the broker has the acknowledgment."""
         self._consumer.flush()
 
 
@@ -53,6 +53,6 @@ def worker(job: Job) -> Iterator[OwnWorker]:
 
 
 def run(job: Job) -> Outcome:
-    """Do the job."""
+    """Run the job."""
     prepare(job)
-    return run_crowd(job, worker, send_all)
+    return run_pool(job, worker, send_all)

@@ -1,4 +1,4 @@
-"""RabbitMQ by pika: a durable queue, persistent messages, each acknowledged by itself."""
+"""RabbitMQ by pika: a durable queue and persistent messages; each message is acknowledged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from bench.queue.clients.crowd import run_crowd
+from bench.queue.clients.worker_pool import run_pool
 from bench.queue.job import Job, Outcome
 
 PREFETCH = 64
@@ -20,7 +20,7 @@ def _connect(job: Job) -> pika.BlockingConnection:
 
 
 class PikaWorker:
-    """One consumer with a channel of its own."""
+    """One consumer with its own channel."""
 
     def __init__(self, channel: BlockingChannel, queue: str) -> None:
         self._channel = channel
@@ -40,7 +40,7 @@ class PikaWorker:
         self._channel.basic_ack(self._tag)
 
     def confirm(self) -> None:
-        """Nothing: AMQP does not confirm acknowledgements."""
+        """Do nothing: AMQP does not confirm acknowledgments."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def worker(job: Job) -> Iterator[PikaWorker]:
 
 
 def _send(job: Job, payloads: Iterator[bytes]) -> None:
-    """Send the messages, as librdkafka does without waiting for each; a queue to be drained is full then."""
+    """Send the messages without waiting for each, as librdkafka does; a queue to be drained is then full."""
     connection = _connect(job)
     channel = connection.channel()
     persistent = pika.BasicProperties(delivery_mode=2)
@@ -72,8 +72,8 @@ def _waiting(channel: BlockingChannel, queue: str) -> int:
 
 
 def run(job: Job) -> Outcome:
-    """Do the job."""
+    """Run the job."""
     connection = _connect(job)
     connection.channel().queue_declare(job.topic, durable=True)
     connection.close()
-    return run_crowd(job, worker, _send)
+    return run_pool(job, worker, _send)

@@ -1,1 +1,1 @@
-"""What is measured, a module each."""
+"""The measurements, one module each."""

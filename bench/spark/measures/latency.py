@@ -1,4 +1,4 @@
-"""How long a micro-batch with few rows takes, from topic to topic, when all is warm."""
+"""The duration of a micro-batch with few rows, from topic to topic, after warm-up."""
 
 from bench.readings import percentile
 from bench.spark.stage import Stage

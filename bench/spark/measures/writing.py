@@ -33,7 +33,7 @@ def _measure_streams(stage: Stage, size: str, rows: int, record_bytes: int) -> N
             rate = _write_stream(stage, program, sink, seeds, step, record_bytes)
             if number:
                 stage.read(program.system.name, MEASURE, f"stream, {sink}, {size}", {"rows/s": rate})
-                # A row of its own: the one system's exactly once stands beside the other's at least once.
+                # A separate row: exactly-once of one system is compared with at-least-once of the other.
                 if sink == program.system.sinks[-1]:
                     stage.read(program.system.name, MEASURE, f"{EXACTLY_ONCE}, {size}", {"rows/s": rate})
     delete_topic(stage.bootstrap, seeds)

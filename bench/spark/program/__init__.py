@@ -1,4 +1,4 @@
-"""The program that is measured: Spark with one way to Kafka, doing what standard input asks for.
+"""The measured program: Spark with one way to access Kafka, which runs the actions on standard input.
 
-It runs in the environment of its system, and so imports nothing of the benchmark's but itself.
+It runs in the environment of its system, and imports nothing else of the benchmark.
 """

@@ -4,7 +4,7 @@ import json
 import sys
 import traceback
 
-from bench.spark.program.acts import Acts
+from bench.spark.program.actions import Actions
 from bench.spark.program.dialect import Dialect
 
 OUTCOME = "outcome: "
@@ -12,12 +12,12 @@ OUTCOME = "outcome: "
 
 def main() -> None:
     """Serve until standard input ends."""
-    acts = Acts(_dialect(sys.argv[1]), int(sys.argv[2]))
+    actions = Actions(_dialect(sys.argv[1]), int(sys.argv[2]))
     _say({"ready": True})
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            _say(getattr(acts, order.pop("act"))(**order))
+            _say(getattr(actions, order.pop("act"))(**order))
         except Exception:  # noqa: BLE001  the benchmark decides what a failed act means
             _say({"failure": traceback.format_exc()})
 

@@ -1,4 +1,4 @@
-"""What the two ways to Kafka have to do, each in its own words."""
+"""The interface of the two ways to access Kafka."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

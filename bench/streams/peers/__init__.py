@@ -1,1 +1,1 @@
-"""The programs of other systems: each runs in an environment of its own, and imports only what is there."""
+"""The programs of other systems, each in its own environment with its own dependencies."""

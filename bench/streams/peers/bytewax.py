@@ -1,4 +1,4 @@
-"""The works in Bytewax, in a process for each core, without recovery: it begins anew after a crash."""
+"""The works in Bytewax, in one process per core, without recovery: it starts over after a crash."""
 
 import json
 import socket

@@ -35,7 +35,7 @@ COUNTS = "COUNT(*) AS n, SUM(amount) AS total"
 
 
 def main() -> None:
-    """Run one statement until the process is ended."""
+    """Run one statement until the process is stopped."""
     task = json.loads(sys.argv[1])
     tables = _environment(task)
     work = task["work"]

@@ -1,4 +1,4 @@
-"""The works in Pathway, with a thread for each core, without persistence: it begins anew after a crash."""
+"""The works in Pathway, with one thread per core, without persistence: it starts over after a crash."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class Department(pw.Schema):
 
 
 def main() -> None:
-    """Run the work until the process is ended."""
+    """Run the work until the process is stopped."""
     kind = TASK["work"]["kind"]
     makers = {"table": _join_table, "streams": _join_streams, "view": _view}
     rows = makers[kind]() if kind in makers else _windows(TASK["work"])

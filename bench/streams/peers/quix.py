@@ -16,7 +16,7 @@ CONSUMER = {"fetch.queue.backoff.ms": 1}
 
 
 def main() -> None:
-    """Run the application until the process is ended."""
+    """Run the application until the process is stopped."""
     task = json.loads(sys.argv[1])
     if len(sys.argv) == 2:
         start_workers("bench.streams.peers.quix", task["cores"])

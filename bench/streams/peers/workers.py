@@ -7,7 +7,7 @@ from types import FrameType
 
 
 def start_workers(module: str, count: int, *more: str) -> None:
-    """Run a module so many times with this program's task, a number and more, until this one is ended."""
+    """Run a module `count` times, with the task, a number and further arguments, until this process stops."""
     command = [sys.executable, "-m", module, sys.argv[1]]
     workers = [subprocess.Popen([*command, str(number), *more]) for number in range(count)]
 

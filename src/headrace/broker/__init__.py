@@ -1,1 +1,1 @@
-"""The broker: topics, produce and fetch, groups, transactions, and the server that speaks for them."""
+"""The broker: topics, groups, transactions, request handlers, and the server."""

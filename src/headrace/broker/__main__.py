@@ -1,4 +1,4 @@
-"""The command `headrace broker`: a broker in the foreground, until Ctrl-C."""
+"""The command `headrace broker`: runs a broker in the foreground until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,26 +10,43 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.config import BrokerConfig, Flush
+from headrace.broker.init import main as init
+from headrace.broker.listeners import Protocol, parse_listeners
+from headrace.broker.security.sasl import SCRAM
+from headrace.broker.security.settings import MECHANISMS, ClientAuth, OAuthSettings, SecuritySettings
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from headrace.broker.listeners import Endpoint, Listener
+
+DEFAULT_LISTENER: Final = "127.0.0.1:9092"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace broker",
         description="Start a broker that speaks the Apache Kafka protocol, and run it until Ctrl-C.",
-        epilog="example: headrace broker --listen 127.0.0.1:9092 --data ./data --flush always",
+        epilog="example: headrace broker --listen 127.0.0.1:9092 --data ./data --flush always; "
+        "`headrace broker init --data DIR --user NAME` creates the first user",
     )
     parser.add_argument(
         "--listen",
-        default="127.0.0.1:9092",
-        metavar="HOST:PORT",
-        help="loopback address; port 0 for a free one",
+        action="append",
+        metavar="[PROTOCOL://]HOST:PORT",
+        help="address to listen on (default: 127.0.0.1:9092); port 0 for a free one; "
+        "PLAINTEXT (the default), SSL, SASL_PLAINTEXT or SASL_SSL; repeatable",
+    )
+    parser.add_argument(
+        "--advertise",
+        action="append",
+        metavar="[PROTOCOL://]HOST:PORT",
+        help="address that clients are told for the listener of that protocol (default: the one it "
+        "listens on); repeatable",
     )
     parser.add_argument(
         "--data", default="data", type=Path, metavar="DIR", help="the data folder (default: data)"
@@ -85,23 +102,109 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="memory for requests being read and responses waiting to be sent, of all connections",
     )
+    _add_security_options(parser)
     parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
     return parser
 
 
+def _add_security_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sasl-mechanism",
+        action="append",
+        choices=MECHANISMS,
+        help="mechanism of SASL listeners (default: SCRAM-SHA-256 and SCRAM-SHA-512); PLAIN and "
+        "OAUTHBEARER are offered only with TLS or on loopback; repeatable",
+    )
+    parser.add_argument(
+        "--oauth-jwks",
+        metavar="FILE_OR_URL",
+        help="public keys of the identity provider, for OAUTHBEARER: a file, or an https URL",
+    )
+    parser.add_argument(
+        "--oauth-audience", metavar="NAME", help="audience that tokens must be meant for, for OAUTHBEARER"
+    )
+    parser.add_argument("--oauth-issuer", metavar="NAME", help="issuer that tokens must have")
+    parser.add_argument(
+        "--oauth-user-claim", default="sub", metavar="CLAIM", help="claim that is the name of the user"
+    )
+    parser.add_argument(
+        "--sasl-session-ms",
+        default=0,
+        type=int,
+        metavar="MS",
+        help="after this time clients must authenticate again; 0 for never",
+    )
+    parser.add_argument(
+        "--super-user",
+        action="append",
+        metavar="User:NAME",
+        help="principal that may do everything, besides the users of `headrace broker init`; repeatable",
+    )
+    parser.add_argument(
+        "--tls-certificate",
+        type=Path,
+        metavar="FILE",
+        help="certificate chain of SSL and SASL_SSL listeners, as PEM",
+    )
+    parser.add_argument(
+        "--tls-key", type=Path, metavar="FILE", help="private key, as PEM (default: in --tls-certificate)"
+    )
+    parser.add_argument(
+        "--tls-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="authorities that sign certificates of clients, as PEM",
+    )
+    parser.add_argument(
+        "--tls-client-auth",
+        default="none",
+        choices=[each.value for each in ClientAuth],
+        help="whether clients of SSL listeners must present certificates",
+    )
+    parser.add_argument(
+        "--tls-principal-rules",
+        default="DEFAULT",
+        metavar="RULES",
+        help="how the name in a client's certificate becomes a user, in the syntax of Kafka's "
+        "ssl.principal.mapping.rules",
+    )
+
+
+def _security(options: argparse.Namespace) -> SecuritySettings:
+    oauth = None
+    if options.oauth_jwks and options.oauth_audience:
+        oauth = OAuthSettings(
+            jwks=options.oauth_jwks,
+            audience=options.oauth_audience,
+            issuer=options.oauth_issuer,
+            user_claim=options.oauth_user_claim,
+        )
+    return SecuritySettings(
+        oauth=oauth,
+        sasl_mechanisms=tuple(options.sasl_mechanism or SCRAM),
+        session_lifetime_ms=options.sasl_session_ms,
+        super_users=frozenset(options.super_user or ()),
+        certificate=options.tls_certificate,
+        private_key=options.tls_key,
+        client_ca=options.tls_client_ca,
+        client_auth=ClientAuth(options.tls_client_auth),
+        principal_mapping_rules=options.tls_principal_rules,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a broker; gives the exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    """Run a broker; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["init"]:
+        return init(given[1:])
+    options = _parser().parse_args(given)
+    options.listen = options.listen or [DEFAULT_LISTENER]
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    host, _, port = options.listen.rpartition(":")
-    if not host or not port.isdigit():
-        parser.error(f"--listen {options.listen}: write HOST:PORT, for example 127.0.0.1:9092")
     try:
         config = BrokerConfig(
             data=options.data,
-            host=host.strip("[]"),
-            port=int(port),
+            listeners=parse_listeners(options.listen, options.advertise or ()),
+            security=_security(options),
             node_id=options.node_id,
             flush=Flush(options.flush),
             flush_interval_ms=options.flush_interval_ms,
@@ -125,9 +228,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(fault: OSError, options: argparse.Namespace) -> str:
+    addresses = ", ".join(options.listen)
     if fault.errno == errno.EADDRINUSE:
         return (
-            f"{options.listen} is in use by another process: stop it, or choose another port "
+            f"{addresses} is in use by another process: stop it, or choose another port "
             "(--listen HOST:PORT, where port 0 takes any free one)"
         )
     if fault.filename is not None:
@@ -135,7 +239,7 @@ def _explain(fault: OSError, options: argparse.Namespace) -> str:
             f"the data folder {options.data} cannot be used: {fault.filename}: {fault.strerror}; "
             "choose another one (--data DIR)"
         )
-    return f"cannot listen on {options.listen}: {fault.strerror}; choose another address (--listen HOST:PORT)"
+    return f"cannot listen on {addresses}: {fault.strerror}; choose another address (--listen HOST:PORT)"
 
 
 def _run(config: BrokerConfig) -> int:
@@ -154,7 +258,7 @@ async def _serve(config: BrokerConfig) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         broker.loop.add_signal_handler(number, stop.set)
-    sys.stdout.write(f"headrace broker ready on {broker.host}:{broker.port}\n")
+    sys.stdout.write(f"headrace broker ready on {', '.join(map(_shown, broker.endpoints))}\n")
     sys.stdout.flush()
     stopped = broker.loop.create_task(stop.wait())
     ends: list[asyncio.Future[Any]] = [stopped, broker.failed]
@@ -166,8 +270,17 @@ async def _serve(config: BrokerConfig) -> int:
     return 0
 
 
+def _shown(bound: tuple[Listener, Endpoint]) -> str:
+    listener, endpoint = bound
+    return (
+        str(endpoint)
+        if listener.protocol is Protocol.PLAINTEXT
+        else f"{listener.protocol.value}://{endpoint}"
+    )
+
+
 def _raise_file_limit() -> None:
-    """Allow as many open files as the system does: every connection and every active segment is one."""
+    """Raise the limit of open files to the hard limit: every connection and active segment needs one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -14,13 +14,17 @@ from headrace.broker.handlers import (
     add_partitions_to_txn,
     alter_configs,
     alter_share_group_offsets,
+    alter_user_scram_credentials,
     api_versions,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_share_group_offsets,
     delete_topics,
+    describe_acls,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -29,6 +33,7 @@ from headrace.broker.handlers import (
     describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     end_txn,
     fetch,
     find_coordinator,
@@ -47,6 +52,8 @@ from headrace.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     share_acknowledge,
     share_fetch,
     share_group_describe,
@@ -57,13 +64,14 @@ from headrace.broker.handlers import (
 )
 from headrace.broker.request import RequestContext
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import (
+from headrace.protocol.requests import (
     API_VERSIONS,
     RequestHeader,
     is_flexible,
+    read_request,
     read_request_header,
+    request_steps,
 )
-from headrace.protocol.requests import read_request, request_steps
 from headrace.protocol.responses import response_steps, write_response
 
 if TYPE_CHECKING:
@@ -71,6 +79,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from headrace.broker.broker import Broker
+    from headrace.broker.connection import Connection
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -111,6 +120,7 @@ APIS: Final[Mapping[int, Api]] = {
     14: _api(sync_group),
     15: _api(describe_groups),
     16: _api(list_groups),
+    17: _api(sasl_handshake),
     API_VERSIONS: _api(api_versions),
     19: _api(create_topics),
     20: _api(delete_topics),
@@ -122,13 +132,19 @@ APIS: Final[Mapping[int, Api]] = {
     26: _api(end_txn),
     27: _api(write_txn_markers),
     28: _api(txn_offset_commit),
+    29: _api(describe_acls),
+    30: _api(create_acls),
+    31: _api(delete_acls),
     32: _api(describe_configs),
     33: _api(alter_configs),
     35: _api(describe_log_dirs),
+    36: _api(sasl_authenticate),
     37: _api(create_partitions),
     42: _api(delete_groups),
     44: _api(incremental_alter_configs),
     47: _api(offset_delete),
+    50: _api(describe_user_scram_credentials),
+    51: _api(alter_user_scram_credentials),
     60: _api(describe_cluster),
     61: _api(describe_producers),
     65: _api(describe_transactions),
@@ -149,42 +165,47 @@ SERVED: Final[Mapping[int, tuple[int, int]]] = {
     key: (0 if key == PRODUCE else api.low, api.high)
     for key, api in APIS.items()
 }
-"""What ApiVersions tells."""
+"""The versions that ApiVersions lists."""
 
 
 SMALL_FRAME_BYTES: Final = 2048
 """A request of up to this size has too few items to be read in steps."""
 
 
-def answer_request(
-    broker: Broker, frame: memoryview, host: str, peer: object = None
+def handle_request(
+    broker: Broker, frame: memoryview, peer: Connection
 ) -> Response | Awaitable[Response | asyncio.Future[list[object]]]:
-    """The answer to one request; None when the client wants none. `peer` stands for the connection.
+    """The response to one request; None when the client wants none. `peer` is the connection.
 
-    The frame must stay as it is while the answer waits for a `TimeSliceFuture`, and no longer.
+    The frame must stay as it is while the response waits for a `TimeSliceFuture`, and no longer.
     """
     header = read_request_header(frame, _has_tagged_header)
     api = APIS.get(header.api_key)
     if api is None or not api.low <= header.version <= api.high:
         return _refuse_version(broker, header)
     if header.api_key == PRODUCE:
-        produced: Response | Awaitable[Response] = api.handle(broker, frame, header)
+        produced: Response | Awaitable[Response] = api.handle(broker, frame, header, peer.access)
         return produced
     if header.api_key in BY_PEER:
         taken: Response | Awaitable[Response] = api.handle(broker, frame, header, peer)
         return taken
     if len(frame) > MAX_ADMIN_BYTES:
         raise ProtocolError(f"a request of {len(frame)} bytes: API {header.api_key} takes {MAX_ADMIN_BYTES}")
-    return _serve(broker, api, frame, header, host)
+    return _serve(broker, api, frame, header, peer)
 
 
-async def _serve(broker: Broker, api: Api, frame: memoryview, header: RequestHeader, host: str) -> bytes:
+async def _serve(
+    broker: Broker, api: Api, frame: memoryview, header: RequestHeader, peer: Connection
+) -> bytes:
     time_slice = broker.scheduler.time_slice()
     context = RequestContext(
         api_key=header.api_key,
         version=header.version,
         client_id=header.client_id,
-        client_host=host,
+        client_host=peer.host,
+        endpoint=peer.endpoint,
+        authentication=peer.authentication,
+        access=peer.access,
         time_slice=time_slice,
     )
     try:

@@ -1,64 +1,73 @@
 """The broker: storage, topics, coordinators and the server.
 
-Start: lock the folder, open the topics, replay groups and transactions, then listen. Stop: take no more
-requests, let those under way end, and leave a folder that the next start need not scan.
+Startup: lock the data folder, open the topics, replay groups and transactions, then listen. Shutdown: stop
+reading requests, complete those in flight, and write checkpoints, so that the next start needs no recovery.
 """
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.broker.apis import SERVED
-from headrace.broker.clock import LoopClock
+from headrace.broker.clock import EventLoopClock
 from headrace.broker.config import BrokerConfig, Flush
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.flusher import Flusher
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.key_validation import KeyValidator
 from headrace.broker.maintenance import Maintenance
-from headrace.broker.offsets import Offsets
+from headrace.broker.offsets import CommittedOffsets
 from headrace.broker.overflow.manager import OverflowManager
 from headrace.broker.scheduling import RequestScheduler
-from headrace.broker.server import Server, listen, log_file_limit
+from headrace.broker.security.certificates import tls_contexts
+from headrace.broker.security.manager import SecurityManager
+from headrace.broker.security.sasl import ANONYMOUS
+from headrace.broker.server import BoundListener, Server, listen, log_file_limit
 from headrace.broker.shares import ShareGroupCoordinator
 from headrace.broker.state_log import PartitionStateLog
-from headrace.broker.topics import OFFSETS, SHARES, TOPICS, TRANSACTIONS, Topics
+from headrace.broker.topics import OFFSETS, SECURITY, SHARES, TOPICS, TRANSACTIONS, Topics
 from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.transactions.partitions import LogTransactionPartitions
 from headrace.protocol.errors import CorruptBatch
 from headrace.storage.folder import DataFolder
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
+    from headrace.broker.listeners import Endpoint, Listener
     from headrace.broker.scheduling import TimeSlice
+    from headrace.broker.security.certificates import TlsContexts
     from headrace.storage.time_search import Search, TimedOffset
 
 T = TypeVar("T")
 
 
 class Broker:
-    """A single node that speaks the Kafka protocol; `await Broker.start(config)` gives a running one."""
+    """A single-node broker for the Kafka protocol; `await Broker.start(config)` returns a running one."""
 
     def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.config = config
         self.loop = loop
-        self.clock = LoopClock(loop)
+        self.clock = EventLoopClock(loop)
         self.scheduler = RequestScheduler(loop)
         self._search_lock = asyncio.Lock()
-        """Held by a search by time while a batch is opened for it."""
+        """Held by a search by timestamp while it has a batch open."""
         self.served = SERVED
         self.node_id = config.node_id
-        self.port = config.port
-        self.host = config.advertised_host or config.host
+        first = config.all_listeners[0]
+        self.endpoints: list[tuple[Listener, Endpoint]] = []
+        """The listeners with the ports that they got, and the addresses that their clients are told."""
+        self.host, self.port = first.endpoint(first.port)
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Done with the reason when the broker can no longer keep its promises."""
+        """Completes with an exception when a disk error makes the broker unable to acknowledge records."""
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-disk")
-        # One thread: work on records holds Python's lock, and a second one would only take the loop's turns.
-        self._opener = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-records")
-        self.key_validator = KeyValidator(self._opener)
+        # One thread: decoding records holds the GIL, and a second thread would only slow down the event loop.
+        self._record_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-records")
+        self.key_validator = KeyValidator(self._record_executor)
         self.flusher = Flusher(config.flush, self._executor, loop, self._fail)
         self.folder = DataFolder(
             config.data,
@@ -74,12 +83,12 @@ class Broker:
             self._open_state()
         except BaseException:
             self._executor.shutdown()
-            self._opener.shutdown()
+            self._record_executor.shutdown()
             self.folder.abandon()
             raise
         self.maintenance = Maintenance(self)
         self.is_stopping = False
-        """Whether long polls are to be answered with what there is."""
+        """Whether long polls should complete with the records that are available."""
         self._server: Server | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
 
@@ -89,8 +98,12 @@ class Broker:
             for name in (TOPICS, OFFSETS, TRANSACTIONS, SHARES)
         )
         self.topics.load(topics)
+        security = PartitionStateLog(self.topics.open_hidden(SECURITY), self.flusher, self.clock)
+        self.security = SecurityManager(
+            security, self.config.security, has_authentication=self.config.has_authentication
+        )
         settings = self.config.groups
-        self.offsets = Offsets(offsets, self.clock, settings)
+        self.offsets = CommittedOffsets(offsets, self.clock, settings)
         self.groups = GroupCoordinator(offsets, self.offsets, self.clock, settings)
         partitions = LogTransactionPartitions(self.topics, self.offsets, self.flusher, self.clock)
         self.transactions = TransactionCoordinator(
@@ -102,7 +115,7 @@ class Broker:
             self.flusher,
             self.clock,
             self.config.shares,
-            self._opener,
+            self._record_executor,
             run_search=self.run_search,
         )
         self.groups.load()
@@ -112,21 +125,39 @@ class Broker:
 
     @classmethod
     async def start(cls, config: BrokerConfig) -> Broker:
-        """A broker that accepts connections; `broker.port` is the port that it got."""
-        listener = listen(config.host, config.port)
+        """Start a broker; returns it when it accepts connections. `port` is that of the first listener."""
+        contexts = [tls_contexts(config.security, listener) for listener in config.all_listeners]
+        sockets: list[socket.socket] = []
         try:
+            for listener in config.all_listeners:  # one by one: those before a bad one are closed
+                sockets.append(listen(listener.host, listener.port))  # noqa: PERF401
             broker = cls(config, asyncio.get_running_loop())
         except BaseException:
-            listener.close()
+            for each in sockets:
+                each.close()
             raise
-        broker.port = listener.getsockname()[1]
+        bound = [broker._bind(*parts) for parts in zip(config.all_listeners, sockets, contexts, strict=True)]
+        broker.endpoints = [
+            (replace(each.listener, port=each.socket.getsockname()[1]), each.endpoint) for each in bound
+        ]
+        broker.host, broker.port = bound[0].endpoint
         await broker.transactions.start()
         broker.shares.start()
         broker.maintenance.start()
-        broker._server = Server(broker, listener)
+        broker._server = Server(broker, bound)
         if config.flush is Flush.INTERVAL:
             broker._flush_regularly()
         return broker
+
+    def _bind(self, listener: Listener, bound: socket.socket, tls: TlsContexts | None) -> BoundListener:
+        return BoundListener(
+            listener=listener,
+            socket=bound,
+            endpoint=listener.endpoint(bound.getsockname()[1]),
+            mechanisms=self.security.mechanisms(listener) if listener.protocol.has_sasl else None,
+            tls=tls,
+            access=lambda host: self.security.access(ANONYMOUS, host),
+        )
 
     def _flush_regularly(self) -> None:
         self.flusher.sync_soon()
@@ -138,13 +169,13 @@ class Broker:
             self.failed.set_exception(fault)
 
     async def in_background(self, job: Callable[[], T]) -> T:
-        """Run a job that waits for the disk or takes long in a thread, and return its result."""
+        """Run a blocking job in a thread, and return its result."""
         return await self.loop.run_in_executor(self._executor, job)
 
     async def run_search(self, search: Search, time_slice: TimeSlice | None = None) -> TimedOffset | None:
-        """The result of a search by time; the loop serves others between its steps, in the turn of a request.
+        """The result of a search by timestamp, which pauses between the time slices of its request.
 
-        Only one search has a batch open at a time: each may take as much memory as a batch may hold.
+        Only one search at a time has a batch open: a decompressed batch may be large.
         """
         try:
             job = next(search)
@@ -154,7 +185,7 @@ class Broker:
                     job = search.send(None)
                     continue
                 if time_slice is not None:
-                    time_slice.release()  # other long requests work while a thread decompresses
+                    time_slice.release()  # other long requests run while a thread decompresses
                 async with self._search_lock:
                     try:
                         opened = await self.in_background(job)
@@ -167,11 +198,11 @@ class Broker:
             return found
 
     async def save_checkpoint(self) -> None:
-        """Return when start offsets and recovery points are safe."""
+        """Return when start offsets and recovery points are on disk."""
         await self.in_background(self.folder.checkpoint)
 
     async def stop(self) -> None:
-        """Stop cleanly: nothing is lost, and the next start needs no scan."""
+        """Stop cleanly: no acknowledged record is lost, and the next start needs no recovery."""
         self.is_stopping = True
         self.topics.wake_readers()
         self.overflow.drain()
@@ -186,6 +217,7 @@ class Broker:
         self.shares.close()
         await self.transactions.close()
         await self.flusher.durable()
-        self._opener.shutdown(wait=True)
+        self.security.close()
+        self._record_executor.shutdown(wait=True)
         self._executor.shutdown(wait=True)
         self.folder.close()

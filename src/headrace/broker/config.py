@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import enum
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.broker.groups.settings import GroupSettings
+from headrace.broker.listeners import Endpoint, InvalidSetting, Listener
+from headrace.broker.security.settings import SecuritySettings
 from headrace.broker.shares.settings import ShareSettings
 from headrace.broker.transactions.settings import TransactionSettings
-from headrace.errors import HeadraceError
 
-
-class InvalidSetting(HeadraceError):
-    """A setting that the broker cannot start with."""
+__all__ = ["BrokerConfig", "Flush", "InvalidSetting"]
 
 
 class Flush(enum.Enum):
@@ -32,13 +30,17 @@ class BrokerConfig:
     data: Path = field(default_factory=lambda: Path("data"))
     """The data folder."""
     host: str = "127.0.0.1"
-    """The loopback address to listen on."""
+    """The loopback address to listen on, without encryption and authentication."""
     port: int = 9092
     """The port to listen on; 0 for any free one."""
+    listeners: tuple[Listener, ...] = ()
+    """The addresses to listen on instead of `host` and `port`, each with its security protocol."""
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    """TLS, SASL and super users."""
     node_id: int = 1
     """`node.id`: the number that clients know the broker by; that of Apache Kafka's own examples."""
     advertised_host: str | None = None
-    """The host name that clients are told; the one they listen on by default."""
+    """The host name that clients connect to; the host of the listener by default."""
     flush: Flush = Flush.OS
     flush_interval_ms: int = 1000
     """How often `flush=interval` syncs."""
@@ -71,25 +73,22 @@ class BrokerConfig:
     """The most that compaction reads and writes a second; 0 for no limit."""
 
     def __post_init__(self) -> None:
-        if not _is_loopback(self.host):
-            raise InvalidSetting(
-                f"the broker does not listen on {self.host}: it has no users and passwords yet, so that "
-                "anybody who reaches the address could read and write everything; use 127.0.0.1 instead"
-            )
-        if not 0 <= self.port <= 65535:
-            raise InvalidSetting(
-                f"port {self.port} does not exist: choose one from 0 (any free one) to 65535"
-            )
+        for listener in self.all_listeners:
+            self.security.check(listener)
         if not 0 <= self.node_id < 2**31:
             raise InvalidSetting(f"node id {self.node_id} is not possible: choose one from 0 to 2147483647")
         if self.default_partitions < 1:
             raise InvalidSetting("a topic has at least one partition")
 
+    @property
+    def all_listeners(self) -> tuple[Listener, ...]:
+        """The listeners; the first is the one that `Broker.host` and `Broker.port` name."""
+        if self.listeners:
+            return self.listeners
+        advertised = None if self.advertised_host is None else Endpoint(self.advertised_host, 0)
+        return (Listener(host=self.host, port=self.port, advertised=advertised),)
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    @property
+    def has_authentication(self) -> bool:
+        """Whether clients of at least one listener must prove who they are."""
+        return any(map(self.security.authenticates, self.all_listeners))

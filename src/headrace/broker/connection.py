@@ -20,9 +20,9 @@ import socket
 import struct
 import types
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from headrace.broker.apis import answer_request
+from headrace.broker.apis import handle_request
 from headrace.broker.handlers.produce import DelayedResponse
 from headrace.broker.scheduling import TimeSliceFuture
 from headrace.protocol.errors import ProtocolError
@@ -30,15 +30,16 @@ from headrace.storage.memory_log import MemoryRange
 from headrace.storage.segment import FileRange
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator
+    from collections.abc import Awaitable, Callable, Generator
 
-    from headrace.broker.server import Server
+    from headrace.broker.security.authentication import ConnectionAuthentication
+    from headrace.broker.server import BoundListener, Server
 
 log = logging.getLogger(__name__)
 
 SIZE: Final = struct.Struct(">i")
 MAX_UNANSWERED: Final = 64
-"""Requests of one connection that may wait for their answers before it is no longer read."""
+"""Requests of one connection that may wait for their responses before it is no longer read."""
 MAX_HELD_BYTES: Final = 8 * 2**20
 """Records of one connection that may wait for room in their topics, and responses that wait for their turn,
 before it is no longer read: more than a client has under way by default (five batches of a megabyte), so that
@@ -46,30 +47,30 @@ its other requests are served."""
 MAX_A_TURN: Final = 64
 """Requests of one connection that are handled before the others have their turn."""
 MAX_UNSENT: Final = 16
-"""Pieces of answers that are put in line before they are sent."""
+"""Pieces of responses that are put in line before they are sent."""
 FIRST_BUFFER_BYTES: Final = 64 * 1024
 """A request that is larger reserves its memory before the rest of it is read."""
 KEPT_BUFFER_BYTES: Final = 4 * 2**20
 """A buffer of up to this size is kept for the next request."""
 COPY_BYTES: Final = 16 * 1024
-"""Records up to this size are copied into the answer: one system call is cheaper than two."""
+"""Records up to this size are copied into the response: one system call is cheaper than two."""
 MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 Chunk = bytes | memoryview | FileRange
-Answers = list[object]
+ResponseChunks = list[object]
 
 
 class PendingResponse:
-    """The place of an answer in the order of requests; `chunks` is None until it is there."""
+    """The place of a response in the order of requests; `chunks` is None until it is there."""
 
     __slots__ = ("chunks", "future", "held_bytes")
 
     def __init__(self) -> None:
-        self.chunks: Answers | None = None
+        self.chunks: ResponseChunks | None = None
         self.held_bytes = 0
-        """What is kept of the request until it can be answered, and then of the answer until it is sent."""
-        self.future: asyncio.Future[Answers] | None = None
-        """What the answer comes from, when nothing is lost by giving it up: a long poll."""
+        """What is kept of the request until it can be answered, and then of the response until it is sent."""
+        self.future: asyncio.Future[ResponseChunks] | None = None
+        """What the response comes from, when nothing is lost by giving it up: a long poll."""
 
 
 class Connection:
@@ -80,25 +81,40 @@ class Connection:
         "_end",
         "_fd",
         "_held_bytes",
+        "_is_closing",
         "_is_draining",
         "_is_paused",
         "_is_working",
         "_is_writing",
+        "_limit_bytes",
         "_out",
         "_pending",
         "_reserved_at",
         "_reserved_bytes",
+        "_respond",
         "_server",
         "_socket",
         "_start",
         "_view",
+        "access",
+        "authentication",
+        "endpoint",
         "host",
         "is_closed",
         "last_active",
     )
 
-    def __init__(self, server: Server, client: socket.socket, host: str) -> None:
+    BLOCKED: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
+    """What a socket raises that is to be tried again when it is ready."""
+
+    def __init__(self, server: Server, client: socket.socket, host: str, listener: BoundListener) -> None:
         self.host = host
+        self.endpoint = listener.endpoint
+        """Where this client finds the broker."""
+        self.access = listener.access(host)
+        """What the client may do; None for everything."""
+        self.authentication: ConnectionAuthentication | None = None
+        """The SASL exchange of a client that must authenticate."""
         self.is_closed = False
         self.last_active = server.loop.time()
         self._server = server
@@ -114,6 +130,9 @@ class Connection:
         self._is_writing = False
         self._is_paused = False
         self._is_draining = False
+        self._is_closing = False
+        self._limit_bytes = server.request_limit_bytes
+        self._respond: Callable[..., Any] = handle_request
         self._is_working = False
         """Whether a long request works in slices: those behind it wait."""
         self._reserved_bytes = 0
@@ -126,14 +145,32 @@ class Connection:
         return bool(self._pending)
 
     @property
-    def owes_answers(self) -> bool:
-        """Whether an answer is still to be found or to be sent."""
+    def has_pending_responses(self) -> bool:
+        """Whether a response is still to be found or to be sent."""
         return bool(self._pending or self._out)
 
     def drain(self) -> None:
-        """Read no more requests; answers to those that were read are still sent."""
+        """Read no more requests; responses to those that were read are still sent."""
         self._is_draining = True
         self._pause()
+
+    def close_when_sent(self) -> None:
+        """Read no more requests, and end when the pending responses are sent."""
+        self._is_closing = True
+        self.drain()
+
+    def require_authentication(self, authentication: ConnectionAuthentication, limit_bytes: int) -> None:
+        """Serve only what `authentication` allows, in requests of up to `limit_bytes`."""
+        self.authentication = authentication
+        self._respond = authentication.respond
+        self._limit_bytes = limit_bytes
+
+    def authenticated(self, principal: str, *, is_limited: bool) -> None:
+        """Serve the client as that principal; `is_limited` if its session has an end."""
+        assert self.authentication is not None
+        self._limit_bytes = self._server.request_limit_bytes
+        self._respond = self.authentication.respond if is_limited else handle_request
+        self._server.authenticated(self, principal)
 
     def is_late(self, since: float) -> bool:
         """Whether memory was reserved before `since` for a request that has still not arrived as a whole."""
@@ -165,7 +202,7 @@ class Connection:
             return
         try:
             received = self._socket.recv_into(view)
-        except (BlockingIOError, InterruptedError):
+        except self.BLOCKED:
             return
         except OSError:
             received = 0
@@ -186,7 +223,7 @@ class Connection:
 
     def _consume(self, view: memoryview, start: int, end: int) -> int:
         """Handle each whole request in the bytes; gives the position of what is left."""
-        limit = self._server.request_limit_bytes
+        limit = self._limit_bytes
         turns_left = MAX_A_TURN
         while end - start >= 4 and not self.is_closed:
             if self._is_full:
@@ -199,7 +236,7 @@ class Connection:
                 break
             turns_left -= 1
             (size,) = SIZE.unpack_from(view, start)
-            if not 8 <= size <= limit:
+            if not 8 <= size <= limit and not self._accepts_size(size):
                 log.warning("%s sent a request of %d bytes: the connection is closed", self.host, size)
                 self.close()
                 break
@@ -214,9 +251,15 @@ class Connection:
             self._write()
         return start
 
+    def _accepts_size(self, size: int) -> bool:
+        """Whether a request of an unusual size is read: the limit changes when a client authenticates."""
+        if self.authentication is not None and self.authentication.accepts_size(size):
+            return True
+        return 8 <= size <= self._limit_bytes
+
     @property
     def _is_full(self) -> bool:
-        """Whether the client must first wait for, or read, the answers to what it has asked."""
+        """Whether the client must first wait for, or read, the responses to what it has asked."""
         return (
             self._is_writing
             or self._is_working
@@ -286,7 +329,13 @@ class Connection:
             self._server.loop.remove_reader(self._fd)
 
     def _resume(self) -> None:
-        if self._is_paused and not (self.is_closed or self._is_draining or self._is_full or self._is_cramped):
+        if self._is_paused:
+            self._resume_paused()
+
+    def _resume_paused(self) -> None:
+        if self._is_closing and not self.has_pending_responses:
+            self.close()
+        if not (self.is_closed or self._is_draining or self._is_full or self._is_cramped):
             self._is_paused = False
             self._server.loop.add_reader(self._fd, self._readable)
             if self._start != self._end:
@@ -305,18 +354,18 @@ class Connection:
 
     def _handle(self, frame: memoryview) -> None:
         try:
-            answer = answer_request(self._server.broker, frame, self.host, self)
+            response = self._respond(self._server.broker, frame, self)
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
             return
-        if answer is None:
+        if response is None:
             return
-        if inspect.isawaitable(answer):
-            self._answer_later(answer)
+        if inspect.isawaitable(response):
+            self._respond_later(response)
         else:
-            self._answer([answer] if isinstance(answer, bytes) else answer)
+            self._send_response([response] if isinstance(response, bytes) else response)
 
-    def _answer(self, chunks: Answers) -> None:
+    def _send_response(self, chunks: ResponseChunks) -> None:
         if self._pending:
             pending = PendingResponse()
             self._pending.append(pending)
@@ -324,13 +373,13 @@ class Connection:
         else:
             self._queue(chunks)
 
-    def _answer_later(self, answer: Awaitable[Any]) -> None:
-        if isinstance(answer, asyncio.Future):
+    def _respond_later(self, response: Awaitable[Any]) -> None:
+        if isinstance(response, asyncio.Future):
             self._pending.append(pending := PendingResponse())
-            self._follow(pending, answer)
+            self._follow(pending, response)
             return
-        held_bytes = answer.held_bytes if isinstance(answer, DelayedResponse) else 0
-        steps = answer.__await__()
+        held_bytes = response.held_bytes if isinstance(response, DelayedResponse) else 0
+        steps = response.__await__()
         try:
             waits_for = next(steps)
         except StopIteration as end:
@@ -349,7 +398,7 @@ class Connection:
             self._pending.append(pending := PendingResponse())
             self._follow(pending, result)
         elif result is not None:
-            self._answer([result] if isinstance(result, bytes) else result)
+            self._send_response([result] if isinstance(result, bytes) else result)
 
     def _wait(self, pending: PendingResponse, steps: Generator[Any, Any, Any], waits_for: Any) -> None:
         """Let a handler wait: between two slices of its work, or for something else."""
@@ -379,13 +428,13 @@ class Connection:
             self._wait(pending, steps, waits_for)
         self._resume()
 
-    def _follow(self, pending: PendingResponse, future: asyncio.Future[Answers]) -> None:
+    def _follow(self, pending: PendingResponse, future: asyncio.Future[ResponseChunks]) -> None:
         pending.future = future
         future.add_done_callback(lambda done: self._complete(pending, done))
 
-    async def _await(self, pending: PendingResponse, answer: Awaitable[Any]) -> None:
+    async def _await(self, pending: PendingResponse, response: Awaitable[Any]) -> None:
         try:
-            result = await answer
+            result = await response
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
         else:
@@ -397,7 +446,7 @@ class Connection:
         else:
             self._fill(pending, [result] if isinstance(result, bytes) else result or [])
 
-    def _complete(self, pending: PendingResponse, done: asyncio.Future[Answers]) -> None:
+    def _complete(self, pending: PendingResponse, done: asyncio.Future[ResponseChunks]) -> None:
         if done.cancelled():
             return
         fault = done.exception()
@@ -413,7 +462,7 @@ class Connection:
             log.error("a request of %s failed; the connection is closed", self.host, exc_info=fault)
         self.close()
 
-    def _fill(self, pending: PendingResponse, chunks: Answers) -> None:
+    def _fill(self, pending: PendingResponse, chunks: ResponseChunks) -> None:
         if self.is_closed:
             return
         self._set(pending, chunks)
@@ -426,8 +475,8 @@ class Connection:
         else:
             self._resume()
 
-    def _set(self, pending: PendingResponse, chunks: Answers) -> None:
-        """Give a pending its answer, which is held until those before it are there."""
+    def _set(self, pending: PendingResponse, chunks: ResponseChunks) -> None:
+        """Give a pending its response, which is held until those before it are there."""
         pending.chunks = chunks
         size = sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes))
         size += sum(chunk.size for chunk in chunks if isinstance(chunk, MemoryRange))
@@ -443,13 +492,13 @@ class Connection:
 
     # ---------------------------------------------------------------- out
 
-    def _queue(self, chunks: Answers) -> None:
-        """Put an answer in line; small pieces are joined into one."""
+    def _queue(self, chunks: ResponseChunks) -> None:
+        """Put a response in line; small pieces are joined into one."""
         out = self._out
         for chunk in chunks:
             piece = chunk
             if isinstance(piece, MemoryRange):
-                out.extend(piece.pieces())
+                out.extend(piece.chunks())
                 continue
             if isinstance(piece, FileRange) and piece.size <= COPY_BYTES:
                 piece = piece.read()
@@ -473,7 +522,7 @@ class Connection:
                         out[0] = memoryview(chunk)[sent:]
                     else:
                         out.popleft()
-        except (BlockingIOError, InterruptedError):
+        except self.BLOCKED:
             if not self._is_writing:
                 self._is_writing = True
                 self._server.loop.add_writer(self._fd, self._write)
@@ -498,7 +547,7 @@ class Connection:
             self._out.popleft()
 
     def close(self) -> None:
-        """End the connection; answers that were not sent are dropped."""
+        """End the connection; responses that were not sent are dropped."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,4 +1,4 @@
-"""Kafka's error codes for what the layers below refuse: the one place where the two vocabularies meet."""
+"""Kafka's error codes for the exceptions of Headrace. No other module maps them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CODES: Final[Mapping[type[HeadraceError], ErrorCode]] = {
     topics.TopicExists: ErrorCode.topic_already_exists,
     topics.UnknownTopic: ErrorCode.unknown_topic_or_partition,
     topics.InvalidPartitions: ErrorCode.invalid_partitions,
-    # Not retriable in any client: what was refused is the application's to decide about.
+    # No client retries it: the application decides what to do with a rejected batch.
     overflow.TopicFull: ErrorCode.policy_violation,
     overflow.BackpressureTimeout: ErrorCode.request_timed_out,
     producers.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
@@ -40,7 +40,7 @@ _CODES: Final[Mapping[type[HeadraceError], ErrorCode]] = {
 
 
 def error_code(fault: HeadraceError) -> ErrorCode:
-    """The code that tells a client of `fault`."""
+    """The error code that a client gets for `fault`."""
     for kind in type(fault).__mro__:
         if kind in _CODES:
             return _CODES[kind]

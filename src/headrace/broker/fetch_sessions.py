@@ -1,7 +1,8 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once, and afterwards only what changes.
+"""Fetch sessions (KIP-227): a consumer sends its partitions once, and then only changes.
 
-The broker remembers what it last said of each partition, and an answer has only those with news. A session
-belongs to the connection that opened it, and ends with it: to any other connection it does not exist.
+The broker stores the last response for each partition, and the next response contains only partitions that
+have changed. A session belongs to the connection that opened it, and ends with it; other connections cannot
+use it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Key = tuple["str | UUID", int]
 
 
 class FetchSessionError(HeadraceError):
-    """A session that the broker does not know, or that has moved on; the consumer begins a new one."""
+    """An unknown session or a wrong epoch; the consumer opens a new session."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -35,9 +36,9 @@ class FetchSessionError(HeadraceError):
 
 
 class FetchSession:
-    """The partitions of one consumer, and what it was last told of each."""
+    """The partitions of one consumer, and the state of each in the last response."""
 
-    __slots__ = ("epoch", "id", "partitions", "peer", "told")
+    __slots__ = ("epoch", "id", "last_sent", "partitions", "peer")
 
     def __init__(self, session_id: int, peer: object = None) -> None:
         self.id = session_id
@@ -45,40 +46,40 @@ class FetchSession:
         """The connection that opened the session."""
         self.epoch = 1
         self.partitions: dict[Key, PartitionFetch] = {}
-        self.told: dict[Key, tuple[int, int, int]] = {}
+        self.last_sent: dict[Key, tuple[int, int, int]] = {}
 
     def update(self, request: FetchRequest) -> None:
-        """Take over what the request adds, changes and drops."""
+        """Apply the added, changed and removed partitions of a request."""
         for topic, indexes in request.forgotten:
             for index in indexes:
                 self.partitions.pop((topic, index), None)
-                self.told.pop((topic, index), None)
+                self.last_sent.pop((topic, index), None)
         for topic, partitions in request.topics:
             for partition in partitions:
                 self.partitions[topic, partition.partition] = partition
 
-    def has_news(self, key: Key, data: PartitionData) -> bool:
-        """Whether the consumer must hear of this partition; remembers what it hears."""
+    def has_changed(self, key: Key, data: PartitionData) -> bool:
+        """Whether the response must contain this partition; stores its state for the next response."""
         state = (data.high_watermark, data.last_stable_offset, data.start_offset)
         if data.records_bytes:
-            # To the back of the queue: the next answer begins with the partitions that had no turn.
+            # Moved to the end: the next response begins with partitions that returned no records.
             self.partitions[key] = self.partitions.pop(key)
-        elif not data.error_code and self.told.get(key) == state:
+        elif not data.error_code and self.last_sent.get(key) == state:
             return False
-        self.told[key] = state
+        self.last_sent[key] = state
         return True
 
 
 class FetchSessions:
-    """The sessions of all consumers; when they are too many or too large, the quietest ones go.
+    """The sessions of all consumers; the least recently used ones are evicted.
 
-    A consumer of more than `partition_limit` partitions gets no session, and names them in every fetch.
+    A consumer of more than `partition_limit` partitions gets no session, and sends them with every fetch.
     """
 
     def __init__(self, limit: int = 1000, partition_limit: int = 100_000) -> None:
         self._limit = limit
         self._partition_limit = partition_limit
-        # The one that was quiet longest is first.
+        # The least recently used is first.
         self._sessions: dict[int, FetchSession] = {}
         self._by_peer: dict[object, set[int]] = {}
         self._partitions = 0
@@ -87,40 +88,40 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(self, request: FetchRequest, peer: object = None) -> FetchSession | None:
-        """The session of a request, brought up to date; None for a fetch without one."""
+        """The updated session of a request; None for a fetch without a session."""
         if request.session_epoch == FINAL_EPOCH:
-            self._take_own(request.session_id, peer)
+            self._remove_own(request.session_id, peer)
             return None
         if request.session_epoch == INITIAL_EPOCH:
-            self._take_own(request.session_id, peer)
+            self._remove_own(request.session_id, peer)
             session = FetchSession(self._new_id(), peer)
             session.update(request)
-            return session if self._put_in(session) else None
+            return session if self._add(session) else None
         session = self._continue(request, peer)
         session.update(request)
-        if not self._put_in(session):
+        if not self._add(session):
             raise FetchSessionError(ErrorCode.fetch_session_id_not_found)
         return session
 
     def disconnected(self, peer: object) -> None:
-        """End the sessions of a connection that has ended."""
+        """Remove the sessions of a closed connection."""
         for session_id in tuple(self._by_peer.get(peer, ())):
-            self._take_out(session_id)
+            self._remove(session_id)
 
     def _continue(self, request: FetchRequest, peer: object) -> FetchSession:
-        session = self._take_own(request.session_id, peer)
+        session = self._remove_own(request.session_id, peer)
         if session is None:
             raise FetchSessionError(ErrorCode.fetch_session_id_not_found)
         if session.epoch != request.session_epoch:
-            self._put_in(session)
+            self._add(session)
             raise FetchSessionError(ErrorCode.invalid_fetch_session_epoch)
         session.epoch = session.epoch + 1 if session.epoch < MAX_EPOCH else 1
         return session
 
-    def _take_own(self, session_id: int, peer: object) -> FetchSession | None:
-        """The session, if it is this connection's."""
+    def _remove_own(self, session_id: int, peer: object) -> FetchSession | None:
+        """Remove and return the session if it belongs to this connection."""
         session = self._sessions.get(session_id)
-        return self._take_out(session_id) if session is not None and session.peer is peer else None
+        return self._remove(session_id) if session is not None and session.peer is peer else None
 
     def _new_id(self) -> int:
         session_id = secrets.randbelow(MAX_EPOCH) + 1
@@ -128,7 +129,7 @@ class FetchSessions:
             session_id = secrets.randbelow(MAX_EPOCH) + 1
         return session_id
 
-    def _take_out(self, session_id: int) -> FetchSession | None:
+    def _remove(self, session_id: int) -> FetchSession | None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)
@@ -138,13 +139,13 @@ class FetchSessions:
                 del self._by_peer[session.peer]
         return session
 
-    def _put_in(self, session: FetchSession) -> bool:
-        """Remember the session as the latest one, if there can be room for it."""
+    def _add(self, session: FetchSession) -> bool:
+        """Add the session as the most recently used one; False if it is too large."""
         size = len(session.partitions)
         if size > self._partition_limit:
             return False
         while len(self._sessions) >= self._limit or self._partitions + size > self._partition_limit:
-            self._take_out(next(iter(self._sessions)))
+            self._remove(next(iter(self._sessions)))
         self._sessions[session.id] = session
         self._by_peer.setdefault(session.peer, set()).add(session.id)
         self._partitions += size

@@ -1,7 +1,7 @@
-"""When appended records count as stored: at once, from time to time, or after a sync that many share.
+"""The flush setting: when appended records are synced to disk, and when they count as stored.
 
-With `flush=always` an acknowledgement waits for fdatasync. All appends that arrive while one sync runs share
-the next one, so that the disk is asked once for many producers.
+With `flush=always` an acknowledgment waits for fdatasync. All appends that arrive during a sync share the
+next one: group commit.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Executor
 
-    from headrace.broker.partition import Partition
+    from headrace.broker.topics import Partition
 
 log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Keeps the promise of the broker's flush setting."""
+    """Syncs partitions as the broker's flush setting requires."""
 
     def __init__(
         self,
@@ -33,42 +33,42 @@ class Flusher:
         on_fault: Callable[[Exception], None],
     ) -> None:
         self.waits = policy is Flush.ALWAYS
-        """Whether an acknowledgement has to wait."""
+        """Whether acknowledgments wait for a sync."""
         self._keeps_dirty = policy is not Flush.OS
         self._executor = executor
         self._loop = loop
         self._on_fault = on_fault
         self._dirty: set[Partition] = set()
         self._waiting: list[asyncio.Future[None]] = []
-        """Who waits for the next sync."""
+        """Waiters for the next sync."""
         self._covered: list[asyncio.Future[None]] = []
-        """Who waits for the sync that runs."""
+        """Waiters for the sync in progress."""
         self._task: asyncio.Task[None] | None = None
         self._fault: DiskError | None = None
 
     def appended(self, partition: Partition) -> None:
-        """Note an append; readers hear of it as soon as they may see it."""
+        """Called after each append; notifies readers when they may read the records."""
         if self._keeps_dirty and partition.log.needs_sync:
             self._dirty.add(partition)
         if self.waits and partition.log.needs_sync:
-            # Also with acks=0: readers see no record before it is synced.
+            # Also with acks=0: consumers read no record before it is synced.
             self._start()
         elif partition.waiters:
             partition.notify()
 
     async def durable(self) -> None:
-        """Return when everything appended before the call is as safe as the setting promises."""
+        """Return when everything appended before the call is as durable as the flush setting promises."""
         if self._fault is not None:
             raise self._fault
         if self.waits and (self._dirty or self._task is not None):
             future = self._loop.create_future()
-            # What is not dirty any more is covered by the sync that runs.
+            # A partition that is no longer dirty is covered by the sync in progress.
             (self._waiting if self._dirty else self._covered).append(future)
             self._start()
             await future
 
     def sync_soon(self) -> None:
-        """Begin to sync what is dirty, if anything is (for `flush=interval`)."""
+        """Start to sync partitions with unsynced records (for `flush=interval`)."""
         if self._dirty:
             self._start()
 
@@ -100,12 +100,12 @@ class Flusher:
                 future.set_result(None)
 
     def _fail(self, fault: OSError) -> None:
-        # What the kernel could not write it may have dropped, and the next sync would not tell: nothing is
-        # acknowledged any more, and only a restart knows what is left.
-        log.critical("a sync failed, the broker stops: %s", fault)
-        self._fault = DiskError(f"the disk failed to sync: {fault.strerror}; see to it, then start again")
+        # The kernel may have dropped the pages that it could not write, and the next sync would succeed. So
+        # nothing is acknowledged any more, and recovery at the next start finds what is on disk.
+        log.critical("Syncing to disk failed, the broker stops: %s", fault)
+        self._fault = DiskError(f"syncing to disk failed: {fault.strerror}; repair the disk, then restart")
         for future in (*self._covered, *self._waiting):
-            # One whose client has gone is cancelled already.
+            # Cancelled if the client has disconnected.
             if not future.done():
                 future.set_exception(self._fault)
         self._waiting.clear()

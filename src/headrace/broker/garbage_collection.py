@@ -1,9 +1,9 @@
-"""Short garbage collections in a broker that has much to remember.
+"""Shorter garbage collections for a broker with many partitions.
 
-A full collection walks every object that Python tracks, and a broker keeps about 25 for each partition: with
-15,000 of them it takes 95 ms, during which no client is served. Objects that survive a full collection in
-large numbers are state that lives as long as its topic or group. They are frozen, so that no later collection
-walks them; they are still freed when their last reference goes.
+A full collection traverses every tracked object, about 25 for each partition: 95 ms with 15,000 partitions,
+during which no client is served. Objects that survive a full collection in large numbers are long-lived state
+of topics and groups. They are frozen, so that later collections skip them; reference counting still frees
+them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 FULL: Final = 2
 """The generation of a full collection."""
 MANY_OBJECTS: Final = 10_000
-"""Survivors of a full collection that are frozen: walking them takes about a millisecond.
+"""More survivors of a full collection than this are frozen; traversing them takes about a millisecond.
 
-Fewer are left as they are: a cycle of frozen objects is never freed, and requests under way may be in one.
+Fewer are not frozen: a reference cycle of frozen objects is never freed, and requests in flight may have one.
 """
 
 
 THRESHOLDS: Final = (700, 10, 3)
-"""Python's own but for the last: full collections come sooner, and have less to walk each."""
+"""Python's defaults, except for the last: more frequent full collections, each with less to traverse."""
 
 
 def freeze_growth() -> None:
-    """Freeze all that exists now and, after each full collection, what has been added since.
+    """Freeze all objects now, and new ones after each full collection.
 
     The longest collection then takes 6 ms with 15,000 partitions.
     """
@@ -36,6 +36,6 @@ def freeze_growth() -> None:
 
 
 def freeze_survivors(phase: str, info: dict[str, int]) -> None:
-    """Freeze what a full collection has found alive, if that is much."""
+    """Freeze the survivors of a full collection if there are many."""
     if phase == "stop" and info["generation"] == FULL and len(gc.get_objects(FULL)) > MANY_OBJECTS:
         gc.freeze()

@@ -1,14 +1,15 @@
-"""Batches for compacted topics whose keys take long to look for: checked off the loop, stored in order.
+"""Key validation of batches for compacted topics, in a thread if it takes long.
 
-Every record of a compacted topic has a key, and only a walk over the records shows it. A few hundred of them
-are walked where they arrive. More of them, and compressed ones, whose number of bytes is unknown, go to a
-thread of their own: meanwhile others are served. Batches that arrive for the partition wait behind them, for
-a producer's batches are stored in the order in which it sent them.
+Every record of a compacted topic needs a key, which only parsing the records can show. Batches of up to
+`INLINE_RECORDS` records are parsed on the event loop; larger and compressed batches, whose size is unknown,
+in a thread. Later batches for the partition wait for them: batches of a producer must be stored in order.
+They also wait for a batch that is so large that it is written in steps.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,40 +18,40 @@ from headrace.protocol.batch import read_header
 from headrace.storage.validation import check_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from concurrent.futures import Executor
 
-    from headrace.broker.partition import Partition
+    from headrace.broker.topics import Partition
     from headrace.protocol.produce import PartitionResult
 
     Store = Callable[[HeadraceError | None], Awaitable[PartitionResult]]
 
 INLINE_RECORDS: Final = 500
-"""Records that are looked at on the loop: half a millisecond."""
+"""Records that are parsed on the event loop: about half a millisecond."""
 
 
 class KeyValidator:
-    """The checks that are under way, by partition."""
+    """The validations in progress, by partition."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._last: dict[Partition, asyncio.Task[PartitionResult]] = {}
+        self._last: dict[Partition, asyncio.Future[PartitionResult]] = {}
 
     def must_wait(self, partition: Partition, batch: memoryview) -> bool:
-        """Whether a batch cannot be stored at once: its own check takes long, or that of one before it."""
+        """Whether a batch cannot be stored at once because its validation, or an earlier one, takes long."""
         if partition in self._last:
             return True
         config = partition.log.config
-        # One that is too large is refused before its keys are looked for.
+        # A batch that is too large is rejected without parsing it.
         if not config.is_compacted or len(batch) > config.max_message_bytes:
             return False
         header = read_header(batch)
         return bool(header.codec) or header.count > INLINE_RECORDS
 
     def check(self, partition: Partition, batch: memoryview, store: Store) -> asyncio.Task[PartitionResult]:
-        """What `store` gives after the keys of `batch` were looked for, and after all that came before it.
+        """Validate the keys of `batch` after those of earlier batches; returns the result of `store`.
 
-        `store` is given what is wrong with the batch, or None.
+        `store` receives the validation error, or None.
         """
         before = self._last.get(partition)
         task = asyncio.get_running_loop().create_task(self._run(partition, batch, before, store))
@@ -58,11 +59,25 @@ class KeyValidator:
         task.add_done_callback(partial(self._forget, partition))
         return task
 
+    @contextmanager
+    def holding(self, partition: Partition) -> Iterator[bool]:
+        """Let later batches for the partition wait; False where others wait already, and nothing is held."""
+        if partition in self._last or partition.log.config.is_compacted:
+            yield False
+            return
+        held = asyncio.get_running_loop().create_future()
+        self._last[partition] = held
+        try:
+            yield True
+        finally:
+            self._forget(partition, held)
+            held.cancel()
+
     async def _run(
         self,
         partition: Partition,
         batch: memoryview,
-        before: asyncio.Task[PartitionResult] | None,
+        before: asyncio.Future[PartitionResult] | None,
         store: Store,
     ) -> PartitionResult:
         if before is not None:
@@ -75,6 +90,6 @@ class KeyValidator:
                 fault = found
         return await store(fault)
 
-    def _forget(self, partition: Partition, task: asyncio.Task[PartitionResult]) -> None:
+    def _forget(self, partition: Partition, task: asyncio.Future[PartitionResult]) -> None:
         if self._last.get(partition) is task:
             del self._last[partition]

@@ -1,7 +1,7 @@
-"""What the broker does on the side: retention, compaction, checkpoints, and forgetting idle producers.
+"""Background maintenance: retention, compaction, checkpoints, and expiration of producer ids.
 
-Compaction runs in a process of its own at low priority, so that the event loop keeps its latency; here it is
-started, and what it made is swapped in between two reads.
+Compaction runs in a separate process at low priority, to keep the latency of the event loop low. This module
+starts it, and swaps in the cleaned segments.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.storage.compaction import recover_swaps, swap_in
-from headrace.storage.compaction_planning import plan_compaction
-from headrace.storage.compactor import run_compactor
+from headrace.storage.compaction.compactor import run_compactor
+from headrace.storage.compaction.request import plan_compaction
 from headrace.storage.errors import StorageError
 from headrace.storage.partition import PartitionLog
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from headrace.broker.broker import Broker
-    from headrace.broker.partition import Partition
     from headrace.broker.scheduling import TimeSlice
+    from headrace.broker.topics import Partition
     from headrace.storage.compaction import CleanedGroup, CompactionRequest, CompactionResult
 
 log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """The broker's upkeep, as two tasks that run until it stops."""
+    """Two tasks that run until the broker stops: cleanup and compaction."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -37,12 +37,12 @@ class Maintenance:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin the upkeep."""
+        """Start the tasks."""
         loop = self._broker.loop
-        self._tasks = [loop.create_task(self._repeat(job)) for job in (self.tidy, self.compact)]
+        self._tasks = [loop.create_task(self._repeat(job)) for job in (self.clean_up, self.compact)]
 
     async def close(self) -> None:
-        """End the upkeep; a compaction under way is given up, which loses nothing."""
+        """Stop the tasks; a compaction in progress is discarded."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -53,23 +53,24 @@ class Maintenance:
             try:
                 await job()
             except (StorageError, OSError):
-                log.exception("upkeep failed and is tried again in %s s", self._interval)
+                log.exception("Maintenance failed and is retried in %s s", self._interval)
 
     def _partitions(self) -> Iterator[Partition]:
         for topic in self._broker.topics:
             yield from topic.partitions
+        yield from self._broker.topics.hidden
 
-    async def tidy(self) -> None:
-        """Apply retention, forget idle producers, close what a full disk left open, save the checkpoints."""
+    async def clean_up(self) -> None:
+        """Apply retention, expire producer ids, close rolled segments, and save the checkpoints."""
         now_ms = self._broker.clock.now_ms()
         time_slice = self._broker.scheduler.time_slice()
         try:
-            await self._tidy_partitions(now_ms, time_slice)
+            await self._clean_up_partitions(now_ms, time_slice)
         finally:
             time_slice.release()
         await self._broker.save_checkpoint()
 
-    async def _tidy_partitions(self, now_ms: int, time_slice: TimeSlice) -> None:
+    async def _clean_up_partitions(self, now_ms: int, time_slice: TimeSlice) -> None:
         async for partition in time_slice.over(self._partitions()):
             if partition.log.is_deleted:
                 continue
@@ -77,13 +78,13 @@ class Maintenance:
             partition.log.producers.expire(now_ms)
             if freed:
                 self._broker.overflow.start_moved(partition)
-                log.info("%s-%d: %d bytes were past their retention", partition.topic, partition.index, freed)
+                log.info("%s-%d: retention deleted %d bytes", partition.topic, partition.index, freed)
             if isinstance(partition.log, PartitionLog) and partition.log.has_rolled:
-                time_slice.release()  # the disk may take seconds, and long requests wait for this turn
+                time_slice.release()  # the disk may take seconds, and long requests wait for this time slice
                 await self._broker.in_background(partition.log.close_rolled)
 
     async def compact(self) -> None:
-        """Compact the partitions that are worth it, one after the other."""
+        """Compact the partitions that need it, one after the other."""
         for partition in list(self._partitions()):
             if not isinstance(partition.log, PartitionLog):
                 continue
@@ -91,9 +92,9 @@ class Maintenance:
             try:
                 await self._compact(partition.log)
             except (StorageError, OSError) as fault:
-                # The others must not wait for one that cannot be compacted; a deleted one need not be.
+                # A partition that cannot be compacted must not block the others.
                 if not partition.log.is_deleted:
-                    log.warning("%s-%d was not compacted: %s", partition.topic, partition.index, fault)
+                    log.warning("Compaction of %s-%d failed: %s", partition.topic, partition.index, fault)
 
     async def _compact(self, partition: PartitionLog) -> None:
         limit = self._broker.config.compaction_bytes_per_second or None
@@ -104,13 +105,13 @@ class Maintenance:
     async def _swap_in(
         self, partition: PartitionLog, request: CompactionRequest, result: CompactionResult
     ) -> None:
-        # The recovery point on disk must lie beyond what is replaced: a scan would not find in it every batch
-        # by which a producer is known.
+        # The recovery point on disk must be after the replaced segments: recovery restores producer state
+        # from batches, some of which compaction has removed.
         await self._broker.save_checkpoint()
         for group in result.groups:
             present = {segment.base_offset for segment in partition.segments}
             if partition.is_deleted or not present.issuperset(group.replaces):
-                # Retention or DeleteRecords was quicker: what is left is compacted the next time.
+                # Retention or DeleteRecords has removed segments: the rest is compacted the next time.
                 recover_swaps(request.directory)
                 return
             await self._swap_group(partition, group)
@@ -129,5 +130,5 @@ class Maintenance:
             partition.replace_segments(group.replaces)
         finally:
             partition.is_swapping = False
-        # What DeleteRecords or retention passed over meanwhile goes now.
+        # Deletions by DeleteRecords or retention were postponed during the swap.
         partition.trim()

@@ -1,9 +1,9 @@
-"""Where every group goes on reading: committed offsets, and those that wait for the end of a transaction.
+"""Committed offsets of all groups, and pending offsets of transactions.
 
-Both live in `__consumer_offsets`. A commit is appended there first and counts once it is in the log. Offsets
-of a transaction are appended under its producer; they are pending until the transaction's marker, which
-applies them all or drops them all. Of two commits for one partition the later in the log wins, whenever its
-transaction ended, so that a replay of the log comes to the same result.
+Both are stored in `__consumer_offsets`. A commit takes effect when it is in the log. Offsets of a transaction
+are appended with its producer id, and are pending until the transaction's marker applies or drops all of
+them. Of two commits for a partition the later one in the log wins, regardless of when its transaction ended,
+so that a replay of the log gives the same result.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from headrace.broker.state_log import StateMarker
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.broker.groups.settings import GroupSettings
     from headrace.broker.state_log import Producer, StateLog, StateRecord
 
 TopicPartition = tuple[str, int]
 
-FORGET_AT_ONCE: Final = 200
-"""Offsets that are forgotten in one step: about a millisecond."""
+DELETES_PER_STEP: Final = 200
+"""Offsets that are deleted in one step: about a millisecond."""
 
 
 class CommitRules(Protocol):
-    """Who may commit: what the offsets ask of the groups."""
+    """Decides which clients may commit; implemented by the group coordinator."""
 
     def check_commit(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None, *, transactional: bool
     ) -> ErrorCode:
-        """Whether this client may commit; a group without members is made when it is missing."""
+        """Whether this client may commit; a commit without a generation creates a missing group."""
         ...
 
 
 class _Entry(NamedTuple):
     sequence: int
-    """Its place in the order of the log."""
+    """Its position in the order of the log."""
     committed: CommittedOffset
 
 
-class Offsets:
-    """The offsets of all groups; in memory, and in the log when a method returns."""
+class CommittedOffsets:
+    """The offsets of all groups, in memory and in the log."""
 
-    def __init__(self, state: StateLog, clock: Clock, settings: GroupSettings) -> None:
+    def __init__(self, state: StateLog, clock: BrokerClock, settings: GroupSettings) -> None:
         self._state = state
         self._clock = clock
         self._settings = settings
         self._rules: CommitRules | None = None
-        self._moved: Callable[[OffsetKey], None] = lambda _key: None
+        self._on_change: Callable[[OffsetKey], None] = lambda _key: None
         self._reset()
 
     def _reset(self) -> None:
@@ -67,24 +67,24 @@ class Offsets:
         self._pending: dict[int, dict[OffsetKey, _Entry]] = {}
         self._sequence = 0
 
-    def follow(self, rules: CommitRules) -> None:
-        """Ask `rules` who may commit; the groups introduce themselves when they are made."""
+    def set_commit_rules(self, rules: CommitRules) -> None:
+        """Use `rules` to decide which clients may commit; the group coordinator calls this."""
         self._rules = rules
 
-    def watch(self, moved: Callable[[OffsetKey], None]) -> None:
-        """Have `moved` called when a group has moved in a partition, or has let go of it."""
-        self._moved = moved
+    def on_change(self, callback: Callable[[OffsetKey], None]) -> None:
+        """Call `callback` whenever a committed offset changes or is deleted."""
+        self._on_change = callback
 
-    # Life
+    # Lifecycle
 
     def load(self) -> None:
-        """Come to the state that the log describes; `GroupCoordinator.load` does it too, in its own pass."""
+        """Restore the offsets from the log. `GroupCoordinator.load` does that as well, with the groups."""
         self._reset()
         for entry in self._state.replay():
             self.replay(entry)
 
     def replay(self, entry: StateRecord | StateMarker) -> None:
-        """Apply one entry of the log; what is not about offsets is passed over."""
+        """Apply one entry of the log; entries that are not offsets are ignored."""
         if isinstance(entry, StateMarker):
             self.complete(entry.producer.producer_id, committed=entry.committed)
             return
@@ -94,68 +94,68 @@ class Offsets:
             self._apply(key, committed, entry.producer)
 
     def begin_replay(self) -> None:
-        """Forget everything, because the log is about to be replayed."""
+        """Remove all offsets before the log is replayed."""
         self._reset()
 
     def close(self) -> None:
-        """Nothing is left to do: the log has everything."""
+        """Do nothing: everything is in the log."""
 
     async def durable(self) -> None:
-        """Return when every commit so far is as durable as the broker's flush setting promises."""
+        """Return when all commits are as durable as the flush setting promises."""
         await self._state.durable()
 
     # Reading
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """The offset that the group committed last."""
+        """The committed offset of the group, or None if it has none."""
         entry = self._committed.get(group_id, {}).get((topic, partition))
         return None if entry is None else entry.committed
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Everything that the group committed."""
+        """All committed offsets of the group."""
         return {where: entry.committed for where, entry in self._committed.get(group_id, {}).items()}
 
     def group_ids(self) -> set[str]:
-        """The groups that have offsets, pending ones included."""
+        """The groups with committed or pending offsets."""
         return self._committed.keys() | {key.group_id for keys in self._pending.values() for key in keys}
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that has not ended holds an offset of this partition."""
+        """Whether an open transaction has an offset of this partition."""
         key = OffsetKey(group_id, topic, partition)
         return any(key in keys for keys in self._pending.values())
 
     def has_pending(self, group_id: str) -> bool:
-        """Whether a transaction that has not ended holds offsets of this group."""
+        """Whether an open transaction has offsets of this group."""
         return any(key.group_id == group_id for keys in self._pending.values() for key in keys)
 
     # Writing
 
     def accepts_metadata(self, metadata: str | None) -> bool:
-        """Whether a note is short enough to be kept; counted in characters, as Kafka does."""
+        """Whether the metadata is short enough, in characters as in Apache Kafka."""
         return len(metadata or "") <= self._settings.offset_metadata_max_bytes
 
     def commit(self, group_id: str, entries: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Keep these offsets; the caller has checked that the group, the member and the partitions exist."""
+        """Commit offsets; the caller has validated group, member and partitions."""
         self._write({OffsetKey(group_id, *where): committed for where, committed in entries.items()})
 
     def delete(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget these offsets, pending ones too."""
+        """Delete committed and pending offsets."""
         keys = (OffsetKey(group_id, *where) for where in partitions)
-        self._forget([key for key in keys if self._holds(key)])
+        self._delete([key for key in keys if self._holds(key)])
 
-    def forget_group_steps(self, group_id: str) -> Generator[None, None, None]:
-        """Forget all offsets of a group; yields between two parts of them."""
-        yield from self._forget_steps([OffsetKey(group_id, *where) for where in self._of_group(group_id)])
+    def delete_group_steps(self, group_id: str) -> Generator[None, None, None]:
+        """Delete all offsets of a group; yields between steps."""
+        yield from self._delete_steps([OffsetKey(group_id, *where) for where in self._of_group(group_id)])
         for keys in tuple(self._pending.values()):
-            yield from self._forget_steps([key for key in keys if key.group_id == group_id])
+            yield from self._delete_steps([key for key in keys if key.group_id == group_id])
 
-    def forget_topic_steps(self, topic: str) -> Generator[None, None, None]:
-        """Forget all offsets of a deleted topic, so that a new one of that name has none; yields as above."""
+    def delete_topic_steps(self, topic: str) -> Generator[None, None, None]:
+        """Delete all offsets of a topic, so that a new topic with its name has none; yields between steps."""
         for group_id in tuple(self._committed):
-            places = [where for where in self._of_group(group_id) if where[0] == topic]
-            yield from self._forget_steps([OffsetKey(group_id, *where) for where in places])
+            partitions = [where for where in self._of_group(group_id) if where[0] == topic]
+            yield from self._delete_steps([OffsetKey(group_id, *where) for where in partitions])
         for keys in tuple(self._pending.values()):
-            yield from self._forget_steps([key for key in keys if key.topic == topic])
+            yield from self._delete_steps([key for key in keys if key.topic == topic])
 
     # Transactions
 
@@ -172,18 +172,18 @@ class Offsets:
     def add_pending(
         self, producer: Producer, group_id: str, entries: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Keep offsets that count when the producer's transaction commits."""
+        """Add offsets that are committed with the producer's transaction."""
         self._write(
             {OffsetKey(group_id, *where): committed for where, committed in entries.items()}, producer
         )
 
     def complete(self, producer_id: int, *, committed: bool) -> None:
-        """Apply the producer's pending offsets or drop them; its marker is in the log already."""
+        """Commit or drop the producer's pending offsets; the transaction's marker is in the log."""
         for key, entry in self._pending.pop(producer_id, {}).items():
             if committed:
-                self._settle(key, entry)
+                self._set_committed(key, entry)
 
-    # Memory
+    # State
 
     def _write(
         self, entries: Mapping[OffsetKey, CommittedOffset | None], producer: Producer | None = None
@@ -200,12 +200,12 @@ class Offsets:
         for key, committed in entries.items():
             self._apply(key, committed, producer)
 
-    def _forget(self, keys: Iterable[OffsetKey]) -> None:
+    def _delete(self, keys: Iterable[OffsetKey]) -> None:
         self._write(dict.fromkeys(keys))
 
-    def _forget_steps(self, keys: Sequence[OffsetKey]) -> Generator[None, None, None]:
-        for first in range(0, len(keys), FORGET_AT_ONCE):
-            self._forget(keys[first : first + FORGET_AT_ONCE])
+    def _delete_steps(self, keys: Sequence[OffsetKey]) -> Generator[None, None, None]:
+        for first in range(0, len(keys), DELETES_PER_STEP):
+            self._delete(keys[first : first + DELETES_PER_STEP])
             yield
         yield
 
@@ -217,17 +217,17 @@ class Offsets:
         if committed is None:
             self._remove(key)
         elif producer is None:
-            self._settle(key, _Entry(self._sequence, committed))
+            self._set_committed(key, _Entry(self._sequence, committed))
         else:
             self._pending.setdefault(producer.producer_id, {})[key] = _Entry(self._sequence, committed)
 
-    def _settle(self, key: OffsetKey, entry: _Entry) -> None:
+    def _set_committed(self, key: OffsetKey, entry: _Entry) -> None:
         of_group = self._committed.setdefault(key.group_id, {})
         where = (key.topic, key.partition)
         present = of_group.get(where)
         if present is None or present.sequence < entry.sequence:
             of_group[where] = entry
-            self._moved(key)
+            self._on_change(key)
 
     def _remove(self, key: OffsetKey) -> None:
         of_group = self._committed.get(key.group_id, {})
@@ -236,7 +236,7 @@ class Offsets:
             self._committed.pop(key.group_id, None)
         for keys in self._pending.values():
             keys.pop(key, None)
-        self._moved(key)
+        self._on_change(key)
 
     def _holds(self, key: OffsetKey) -> bool:
         is_committed = (key.topic, key.partition) in self._committed.get(key.group_id, {})

@@ -1,10 +1,13 @@
-"""A broker in a process of its own: one that can be killed, to see what survives, or serves a program."""
+"""A broker as a child process; `python -m headrace.broker.process` runs one that exits with its parent."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.errors import HeadraceError
 
@@ -13,18 +16,19 @@ if TYPE_CHECKING:
 
 READY: Final = "headrace broker ready on "
 STOP_SECONDS: Final = 15
+PR_SET_PDEATHSIG: Final = 1
 
 
 class BrokerDidNotStart(HeadraceError):
-    """The broker's process ended before it was ready."""
+    """The broker's process exited before it was ready."""
 
 
 class BrokerProcess:
-    """A broker that keeps its data in `folder` and its port over restarts.
+    """A broker process with its data in `folder`; restarts keep the port.
 
-    `kill()` is SIGKILL: what a power cut of the process looks like. `start()` after it recovers. As a context
-    manager it is started, and stopped cleanly at the end. An `attached` one does not hear the Ctrl-C of the
-    terminal, and ends when the program that started it ends, however that happens.
+    `kill()` sends SIGKILL, and `start()` after it recovers. As a context manager it starts the broker, and
+    stops it cleanly at the end. An `attached` broker ignores Ctrl-C in the terminal, and exits when the
+    process that started it exits, even by a crash.
     """
 
     def __init__(self, folder: Path, *arguments: str, port: int = 0, attached: bool = False) -> None:
@@ -36,52 +40,52 @@ class BrokerProcess:
 
     @property
     def bootstrap(self) -> str:
-        """The address to give to clients as `bootstrap.servers`."""
+        """The address for `bootstrap.servers` of clients."""
         return self._address
 
     @property
     def pid(self) -> int:
-        """The process id of the broker, which must be running."""
+        """The process id; the broker must be running."""
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
-        """The command that starts the broker."""
+        """The command line of the broker."""
         listen = ["--listen", self._address, "--data", str(self._folder)]
-        module = "headrace.broker.attached" if self._attached else "headrace.broker"
+        module = "headrace.broker.process" if self._attached else "headrace.broker"
         return [sys.executable, "-m", module, *listen, *self._arguments]
 
     def launch(self) -> subprocess.Popen[str]:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting until it is ready."""
         self._process = subprocess.Popen(
             self.command(), stdout=subprocess.PIPE, text=True, start_new_session=self._attached
         )
         return self._process
 
     def start(self) -> Self:
-        """Start the broker and return when it accepts connections."""
+        """Start the broker; returns when it accepts connections."""
         process = self.launch()
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith(READY):
             code = self._end()
-            raise BrokerDidNotStart(f"the broker ended with {code} before it was ready; its errors say why")
+            raise BrokerDidNotStart(f"the broker exited with code {code}; its error output has the reason")
         self._address = line.removeprefix(READY).strip()
         return self
 
     def kill(self) -> None:
-        """End the process at once, with SIGKILL."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._end()
 
     def stop(self) -> int:
-        """Let the broker stop cleanly, and give its exit code; one that does not stop is killed."""
+        """Stop the broker cleanly; returns its exit code. It is killed if it does not stop in time."""
         if self._process is None:
             return 0
         self._process.terminate()
@@ -93,7 +97,7 @@ class BrokerProcess:
         return self._end()
 
     def restart(self) -> None:
-        """Kill the broker and start it again, on the same folder and port."""
+        """Kill the broker, and start it again on the same folder and port."""
         self.kill()
         self.start()
 
@@ -108,3 +112,28 @@ class BrokerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def exit_with_parent() -> None:
+    """Stop this process when its parent process exits, so that no orphan keeps the data folder locked.
+
+    The kernel sends the signal when the parent *thread* ends. The process continues as long as the parent
+    process exists.
+    """
+    parent = os.getppid()
+
+    def stop_if_orphaned(_signal: int, _frame: Any) -> None:
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGUSR1, stop_if_orphaned)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    from headrace.broker.__main__ import main
+
+    exit_with_parent()
+    sys.exit(main())

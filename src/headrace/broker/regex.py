@@ -1,9 +1,10 @@
-"""Regular expressions whose matching takes time proportional to the text, as RE2 promises.
+"""Regular expressions that match in linear time, as RE2 does.
 
-Python's `re` tries one way after the other, which takes exponential time for expressions such as `(a|aa)*b`.
-Here an expression is parsed by Python's own parser and becomes a nondeterministic automaton; a match follows
-all ways at once, and remembers the sets of states that it has met. Expressions without such an automaton
-(back-references, look-around, atomic groups) are refused, as in RE2; so are word boundaries, which RE2 knows.
+Python's `re` backtracks, which takes exponential time for expressions such as `(a|aa)*b`. Here Python's
+parser parses an expression, which is then compiled to a nondeterministic finite automaton. A match follows
+all paths at once, and caches transitions between sets of states. Expressions without such an automaton
+(back-references, look-around, atomic groups) are rejected, as in RE2; word boundaries, too, which RE2
+supports.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
 MAX_CHARACTERS: Final = 249
-"""Characters of an expression."""
+"""The maximum length of an expression."""
 MAX_STATES: Final = 1_000
-"""States of an automaton: a counted repetition has as many copies of its content."""
-MAX_REMEMBERED: Final = 1_000
-"""Transitions between sets of states that a match remembers."""
+"""The maximum size of an automaton: a counted repetition copies its content."""
+MAX_CACHED: Final = 1_000
+"""Cached transitions between sets of states."""
 STEP_STATES: Final = 2_000
 """States that a match visits in one step: about half a millisecond."""
 
@@ -37,42 +38,42 @@ _CATEGORIES: Final[Mapping[Any, re.Pattern[str]]] = {
 
 
 class InvalidExpression(ValueError):
-    """Text that is no regular expression, or one that cannot be matched in linear time."""
+    """Not a regular expression, or one that cannot be matched in linear time."""
 
 
 class _State(NamedTuple):
-    """A state that takes one character if `accepts` says so, or else leads on without taking any."""
+    """A state that consumes one character if `accepts` returns True; without `accepts` it consumes none."""
 
     following: tuple[int, ...]
     accepts: Callable[[str], bool] | None = None
     only_at: Any = None
-    """The end of the text at which the state may be passed."""
+    """The position in the text, start or end, at which the state may be passed."""
 
 
 class Regex:
-    """One expression."""
+    """A compiled expression."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
             raise InvalidExpression(
-                f"the expression has {len(text)} characters, and at most {MAX_CHARACTERS} are allowed"
+                f"the expression has {len(text)} characters; the maximum is {MAX_CHARACTERS}"
             )
         try:
             parsed = parser.parse(text)
         except (re.error, RecursionError, OverflowError) as fault:
-            raise InvalidExpression(f"{text!r} is no regular expression: {fault}") from fault
+            raise InvalidExpression(f"{text!r} is not a regular expression: {fault}") from fault
         self._ignores_case = bool(parsed.state.flags & re.IGNORECASE)
         self._states = [_State(())]
         self._built = 0
         self._first = self._build(parsed, _MATCH)
-        self._remembered: dict[tuple[frozenset[int], str], frozenset[int]] = {}
+        self._cache: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
     def match_steps(self, text: str) -> Generator[None, None, bool]:
-        """Whether the whole text matches; yields between two steps of the work."""
+        """Whether the whole text matches; yields between steps."""
         states = frozenset((self._first,))
         visited = 0
         for position, character in enumerate(text):
-            following = self._remembered.get((states, character)) if position else None
+            following = self._cache.get((states, character)) if position else None
             if following is None:
                 following = self._advance(states, character, is_start=not position)
                 visited += len(self._states)
@@ -86,19 +87,19 @@ class Regex:
         return _MATCH in self._reach(states, is_start=not text, is_end=True)
 
     def _advance(self, states: frozenset[int], character: str, *, is_start: bool) -> frozenset[int]:
-        """The states after one more character."""
+        """The states after the next character."""
         reached = (self._states[number] for number in self._reach(states, is_start=is_start, is_end=False))
         following = frozenset(
             state.following[0] for state in reached if state.accepts is not None and state.accepts(character)
         )
         if not is_start:
-            if len(self._remembered) >= MAX_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[states, character] = following
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            self._cache[states, character] = following
         return following
 
     def _reach(self, states: Iterable[int], *, is_start: bool, is_end: bool) -> set[int]:
-        """The states that are reached without taking a character."""
+        """The states that are reachable without consuming a character."""
         passable = {None: True, opcodes.AT_BEGINNING: is_start, opcodes.AT_END: is_end}
         reached: set[int] = set()
         waiting = list(states)
@@ -120,7 +121,7 @@ class Regex:
         return len(self._states) - 1
 
     def _build(self, parsed: Any, following: int) -> int:
-        """The first state of a sequence that leads to `following`."""
+        """The first state of a sequence that ends in `following`."""
         self._built += 1
         if self._built > MAX_STATES:
             raise _too_large()
@@ -140,7 +141,7 @@ class Regex:
             return self._build_repetition(repeated, least, most, following)
         if code is opcodes.AT and argument in (opcodes.AT_BEGINNING, opcodes.AT_END):
             return self._add(_State((following,), only_at=argument))
-        raise InvalidExpression(f"{code} cannot be matched in linear time: leave it out of the expression")
+        raise InvalidExpression(f"{code} cannot be matched in linear time: remove it from the expression")
 
     def _build_repetition(self, parsed: Any, least: int, most: Any, following: int) -> int:
         if most is opcodes.MAXREPEAT:

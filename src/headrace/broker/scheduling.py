@@ -1,9 +1,9 @@
-"""Cooperative scheduling of long requests: none of them keeps the event loop from other connections for long.
+"""Cooperative scheduling of long requests, so that they do not block other connections.
 
-A request pauses after a time slice, and continues in a later iteration of the event loop. Of all long
-requests only one runs at a time, for one time slice per iteration, so that the latency of other requests does
-not depend on the number of long ones. The next long request runs when the first is complete, or waits for the
-disk or for another client.
+A request pauses after a time slice, and continues in a later iteration of the event loop. Only one long
+request runs at a time, for one time slice per iteration, so that the latency of other requests does not
+depend on the number of long ones. The next one runs when the first is complete, or waits for the disk or
+another client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from headrace.protocol.steps import Steps
+from headrace.protocol.wire import Steps
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable

@@ -1,4 +1,8 @@
-"""The listener: takes connections in, looks after idle ones, and drains when the broker stops."""
+"""The server: accepts connections on all listeners, closes idle ones, and drains when the broker stops.
+
+A connection on a listener with authentication has a deadline until which it must be authenticated, and only
+so many may be waiting for that; one more closes the oldest of them.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,25 @@ import logging
 import resource
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.connection import Connection
 from headrace.broker.memory_pool import RequestMemoryPool
+from headrace.broker.security.authentication import MAX_REQUEST_BYTES, ConnectionAuthentication
+from headrace.broker.security.certificates import NoMatchingRule
+from headrace.broker.tls_connection import TlsConnection
 from headrace.storage.folder import OPEN_FILES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from headrace.broker.broker import Broker
+    from headrace.broker.listeners import Endpoint, Listener
+    from headrace.broker.security.acls import Access
+    from headrace.broker.security.certificates import TlsContexts
+    from headrace.broker.security.sasl import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -23,15 +38,31 @@ SWEEP_SECONDS: Final = 5.0
 SPARE_DESCRIPTORS: Final = 32
 """File descriptors that are neither for connections nor for logs: a process for compaction, a checkpoint."""
 RETRY_SECONDS: Final = 0.1
-"""After this time a connection that could not be taken in is tried again."""
+"""After this time a connection that could not be accepted is tried again."""
 ARRIVAL_SECONDS: Final = 30.0
 """How long a large request may take to arrive while other connections wait for its memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoundListener:
+    """A listener with its socket."""
+
+    listener: Listener
+    socket: socket.socket
+    endpoint: Endpoint
+    """The address that its clients connect to."""
+    mechanisms: Mapping[str, Callable[[], Exchange]] | None = None
+    """The SASL mechanisms that its clients must authenticate with; None without SASL."""
+    tls: TlsContexts | None = None
+    """The TLS contexts; None without TLS."""
+    access: Callable[[str], Access | None] = lambda _host: None
+    """What a client from a host may do before it is authenticated; None for everything."""
 
 
 class Server:
     """Everything between the broker and its sockets."""
 
-    def __init__(self, broker: Broker, listener: socket.socket) -> None:
+    def __init__(self, broker: Broker, listeners: Sequence[BoundListener]) -> None:
         self.broker = broker
         self.loop = broker.loop
         self.request_limit_bytes = broker.config.request_limit_bytes
@@ -39,7 +70,9 @@ class Server:
         self.memory = RequestMemoryPool(broker.config.connection_memory_bytes, self.loop.call_soon)
         self._idle_seconds = broker.config.idle_connection_ms / 1000
         self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds)
-        self._listener = listener
+        self._listeners = listeners
+        self._unauthenticated: dict[Connection, asyncio.TimerHandle] = {}
+        """Connections that are being authenticated, the oldest first, with the timers that end them."""
         self._connections: set[Connection] = set()
         self._by_host: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,27 +80,29 @@ class Server:
         self._last_descriptor = _descriptor_limit() - 2 * log_file_limit() - SPARE_DESCRIPTORS
         self._max_connections = broker.config.max_connections
         self._max_per_host = broker.config.max_connections_per_ip
-        self._retry: asyncio.TimerHandle | None = None
-        self._listen()
+        self._retries: dict[BoundListener, asyncio.TimerHandle] = {}
+        for listener in listeners:
+            self._listen(listener)
 
     def __len__(self) -> int:
         return len(self._connections)
 
-    def _listen(self) -> None:
-        self.loop.add_reader(self._listener.fileno(), self._accept)
+    def _listen(self, listener: BoundListener) -> None:
+        self._retries.pop(listener, None)
+        self.loop.add_reader(listener.socket.fileno(), partial(self._accept, listener))
 
-    def _accept(self) -> None:
+    def _accept(self, listener: BoundListener) -> None:
         try:
-            client, address = self._listener.accept()
+            client, address = listener.socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as fault:
             # Out of descriptors or memory: the connection stays in the queue, and asking at once is no use.
-            log.warning("a connection could not be taken in, tried again soon: %s", fault)
-            self.loop.remove_reader(self._listener.fileno())
-            self._retry = self.loop.call_later(RETRY_SECONDS, self._listen)
+            log.warning("a connection could not be accepted, and is tried again soon: %s", fault)
+            self.loop.remove_reader(listener.socket.fileno())
+            self._retries[listener] = self.loop.call_later(RETRY_SECONDS, self._listen, listener)
             return
-        host = address[0]
+        host = address[0].removeprefix("::ffff:")  # as an IPv4 client is shown that comes by IPv6
         refusal = self._refusal(client, host)
         if refusal is not None:
             log.warning("a connection from %s is refused: %s", host, refusal)
@@ -75,8 +110,58 @@ class Server:
             return
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        kind = Connection if listener.tls is None else TlsConnection
+        try:
+            connection = kind(self, client, host, listener)
+        except (OSError, ValueError) as fault:
+            log.info("%s went away before it was served: %s", host, fault)
+            client.close()
+            return
         self._by_host[host] += 1
-        self._connections.add(Connection(self, client, host))
+        self._connections.add(connection)
+        if listener.mechanisms is not None:
+            authentication = ConnectionAuthentication(self.broker, connection, listener.mechanisms)
+            connection.require_authentication(authentication, MAX_REQUEST_BYTES)
+        if listener.mechanisms is not None or listener.tls is not None:
+            self._await_authentication(connection)
+
+    def handshake_done(
+        self, connection: Connection, listener: BoundListener, certificate: Mapping[str, Any] | None
+    ) -> None:
+        """The TLS handshake of a connection is over; without SASL the certificate says who the client is."""
+        if listener.mechanisms is not None:
+            return
+        try:
+            principal = self.broker.security.certificate_principal(certificate)
+        except NoMatchingRule as fault:
+            log.warning("%s is not authenticated: %s", connection.host, fault)
+            connection.close()
+            return
+        self.authenticated(connection, principal)
+
+    def _await_authentication(self, connection: Connection) -> None:
+        settings = self.broker.config.security
+        if len(self._unauthenticated) >= settings.max_unauthenticated:
+            oldest = next(iter(self._unauthenticated))
+            log.warning("%s is closed before it was authenticated: others wait", oldest.host)
+            oldest.close()
+        delay = settings.authentication_timeout_ms / 1000
+        self._unauthenticated[connection] = self.loop.call_later(delay, self._end_late, connection)
+
+    def _end_late(self, connection: Connection) -> None:
+        log.warning("%s was not authenticated in time: closed", connection.host)
+        connection.close()
+
+    def authenticated(self, connection: Connection, principal: str) -> None:
+        """Let a connection stay, with the rights of its principal."""
+        connection.access = self.broker.security.access(principal, connection.host)
+        log.debug("%s is %s", connection.host, principal)
+        self._stop_timer(connection)
+
+    def _stop_timer(self, connection: Connection) -> None:
+        timer = self._unauthenticated.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
 
     def _refusal(self, client: socket.socket, host: str) -> str | None:
         """Why a connection cannot be served; None when it can."""
@@ -106,6 +191,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
+        self._stop_timer(connection)
         self._by_host[connection.host] -= 1
         if not self._by_host[connection.host]:
             del self._by_host[connection.host]
@@ -114,7 +200,7 @@ class Server:
         self.broker.shares.disconnected(connection)
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """Hold a task that works on an answer until it is done."""
+        """Hold a task that works on a response until it is done."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -135,14 +221,15 @@ class Server:
     async def close(self, grace_seconds: float = 2.0) -> None:
         """Take nothing new in, let what is under way end, and close every connection."""
         self._sweeper.cancel()
-        if self._retry is not None:
-            self._retry.cancel()
-        self.loop.remove_reader(self._listener.fileno())
-        self._listener.close()
+        for retry in self._retries.values():
+            retry.cancel()
+        for listener in self._listeners:
+            self.loop.remove_reader(listener.socket.fileno())
+            listener.socket.close()
         for connection in self._connections:
             connection.drain()
         deadline = self.loop.time() + grace_seconds
-        while self.loop.time() < deadline and any(c.owes_answers for c in self._connections):
+        while self.loop.time() < deadline and any(c.has_pending_responses for c in self._connections):
             await asyncio.sleep(0.01)
         for connection in tuple(self._connections):
             connection.close()

@@ -1,6 +1,6 @@
-"""The broker's own state as records: what groups, transactions and topics keep in internal compacted topics.
+"""State logs: the internal compacted topics in which the broker stores groups, transactions and topics.
 
-One place to look and one recovery path: a component appends what changed, and replays it all when it starts.
+Components append every change, and replay the log when the broker starts.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from headrace.protocol.records import NewRecord, decode_batch, encode_records
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.broker.flusher import Flusher
-    from headrace.broker.partition import Partition
+    from headrace.broker.topics import Partition
 
 
 class UnknownRecord(HeadraceError):
-    """A record of an internal topic in a format that this broker does not know: a newer one wrote it."""
+    """A record of an internal topic in a format that only a newer broker knows."""
 
 
 class Producer(NamedTuple):
-    """The writer of a transactional append."""
+    """Producer id and epoch."""
 
     producer_id: int
     epoch: int
 
 
 class StateRecord(NamedTuple):
-    """One record of an internal topic; `producer` is set while it belongs to a transaction."""
+    """A record of an internal topic; `producer` is set for transactional records."""
 
     key: bytes
     value: bytes | None
@@ -46,75 +46,75 @@ class StateMarker(NamedTuple):
 
 
 class StateLog(Protocol):
-    """An internal compacted topic of one partition."""
+    """An internal compacted topic with one partition."""
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], producer: Producer | None = None) -> None:
-        """Write key and value pairs (a value of None deletes its key); in the log when this returns."""
+        """Append key-value pairs as one batch; a value of None deletes the key."""
         ...
 
     def mark(self, producer: Producer, *, committed: bool) -> None:
-        """End the producer's transaction in this topic."""
+        """Write the marker that ends the producer's transaction in this topic."""
         ...
 
     async def durable(self) -> None:
-        """Return when all that was appended is as durable as the broker's flush setting promises."""
+        """Return when everything appended is as durable as the flush setting promises."""
         ...
 
     def replay(self) -> Iterator[StateRecord | StateMarker]:
-        """Everything that is in the log, in order."""
+        """All records and markers in the log, in order."""
         ...
 
 
 class MemoryStateLog:
-    """A state log in memory, for tests of what is built on one; replays what was appended."""
+    """A state log in memory, for tests."""
 
     def __init__(self) -> None:
         self.entries: list[StateRecord | StateMarker] = []
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], producer: Producer | None = None) -> None:
-        """Remember the records."""
+        """Append key-value pairs."""
         self.entries.extend(StateRecord(key, value, producer) for key, value in records)
 
     def mark(self, producer: Producer, *, committed: bool) -> None:
-        """Remember the end of a transaction."""
+        """Append the marker of a transaction."""
         self.entries.append(StateMarker(producer, committed))
 
     async def durable(self) -> None:
-        """Memory is as durable as it will be."""
+        """Do nothing: memory is not durable."""
 
     def replay(self) -> Iterator[StateRecord | StateMarker]:
-        """What was remembered, in order."""
+        """All records and markers, in order."""
         return iter(tuple(self.entries))
 
 
 class PartitionStateLog:
-    """A state log in a partition of the broker's own storage."""
+    """A state log in a partition of the broker."""
 
-    def __init__(self, partition: Partition, flusher: Flusher, clock: Clock) -> None:
+    def __init__(self, partition: Partition, flusher: Flusher, clock: BrokerClock) -> None:
         self.partition = partition
         self._flusher = flusher
         self._clock = clock
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]], producer: Producer | None = None) -> None:
-        """Write key and value pairs as one batch."""
+        """Append key-value pairs as one batch."""
         now_ms = self._clock.now_ms()
         encoded = encode_records([NewRecord(key, value, now_ms) for key, value in records], now_ms)
         self.partition.log.append_internal(encoded, len(records), now_ms, producer)
         self._flusher.appended(self.partition)
 
     def mark(self, producer: Producer, *, committed: bool) -> None:
-        """End the producer's transaction in this topic."""
+        """Write the marker that ends the producer's transaction in this topic."""
         self.partition.log.append_marker(
             producer.producer_id, producer.epoch, committed=committed, now_ms=self._clock.now_ms()
         )
         self._flusher.appended(self.partition)
 
     async def durable(self) -> None:
-        """Return when all that was appended is safe."""
+        """Return when everything appended is as durable as the flush setting promises."""
         await self._flusher.durable()
 
     def replay(self) -> Iterator[StateRecord | StateMarker]:
-        """Everything that is in the log, in order."""
+        """All records and markers in the log, in order."""
         for batch in self.partition.log.batches(self.partition.log.start_offset):
             header = read_header(batch)
             producer = (

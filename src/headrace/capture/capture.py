@@ -14,7 +14,7 @@ from headrace.capture.settings import MIB
 from headrace.capture.source import LARGEST_RECORD
 from headrace.capture.writer import TransactionalChangeWriter
 from headrace.client.cluster import Cluster
-from headrace.client.errors import BrokerUnreachable, Fenced, RequestRefused
+from headrace.client.errors import BrokerUnreachable, ProducerFenced, RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ class Capture:
         self._on_ready = on_ready
         self._stopped = threading.Event()
         self._sessions = 0
-        """How many sessions had both the database and the broker."""
+        """The number of sessions that reached both the database and the broker."""
         self.records = 0
         """The number of committed records, including those of snapshots."""
 
@@ -109,7 +109,7 @@ class Capture:
                 )
                 self._on_message(f"{fault} Retrying in {backoff_s:g} s.")
                 self._stopped.wait(backoff_s)
-            except Fenced as fault:
+            except ProducerFenced as fault:
                 raise CaptureError(
                     f"another capture named {self._settings.name!r} has fenced this one: this one stops, "
                     "and its last transaction is aborted."
@@ -134,7 +134,7 @@ class Capture:
                 )
                 try:
                     self._capture(source, writer)
-                except (BrokerUnreachable, Fenced):
+                except (BrokerUnreachable, ProducerFenced):
                     raise  # the next process that opens the transactional id aborts the transaction
                 except BaseException:
                     writer.close()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.capture.errors import CaptureError
 from headrace.capture.settings import slot_name
 from headrace.client.errors import BrokerUnreachable
+from headrace.client.librdkafka import SILENT, client_config
 from headrace.client.topics import NewTopic, create_topics
 
 if TYPE_CHECKING:
@@ -200,8 +200,7 @@ def _partitions(consumer: Any, topic: str) -> list[int]:
 
 
 def _config(bootstrap: str, isolation: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": bootstrap,
+    settings = {
         "group.id": "headrace.capture",  # required by librdkafka; the group is never joined
         "enable.auto.commit": False,
         "enable.partition.eof": True,
@@ -209,5 +208,6 @@ def _config(bootstrap: str, isolation: str) -> dict[str, Any]:
         "allow.auto.create.topics": False,
         "isolation.level": isolation,
         "fetch.wait.max.ms": 10,
-        "logger": logging.Logger("librdkafka", level=logging.CRITICAL + 1),
+        "logger": SILENT,
     }
+    return client_config(bootstrap, settings)

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.capture import source
 from headrace.capture.errors import CaptureError
 from headrace.capture.offsets import STOP, TOPIC, live_keys
-from headrace.client.partition import TopicPartition
-from headrace.client.partitioner import partition_of
-from headrace.client.produce import BatchProducer
+from headrace.client.partition import TopicPartition, partition_of
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.client.topics import NewTopic, create_topics
 from headrace.errors import HeadraceError
@@ -131,11 +129,8 @@ class TransactionalChangeWriter:
         self._bootstrap = bootstrap
         self._settings = settings
         self._transaction = SharedTransaction.open(cluster, settings.transactional_id, timeout_ms=TIMEOUT_MS)
-        self._producer = BatchProducer(
-            cluster, transactional_id=settings.transactional_id, adding=self._transaction.writes_add
-        )
+        self._producer = self._transaction.producer()
         self._builders: dict[TopicPartition, BatchBuilder] = {}
-        self._sequences: dict[TopicPartition, int] = {}
         self._partitions: dict[str, int] = {}
         self._empty_topics: set[str] = set()
         """Topics that this writer created and has not written to."""
@@ -166,7 +161,7 @@ class TransactionalChangeWriter:
         configs = {"max.message.bytes": str(source.LARGEST_RECORD + 2 * BATCH_BYTES)}
         if compacted:
             configs["cleanup.policy"] = "compact"
-        # PostgreSQL describes a table again after each VACUUM or ANALYZE: the broker is not asked each time.
+        # PostgreSQL describes a table again after each VACUUM or ANALYZE: topics are cached.
         if topic not in self._partitions:
             self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions, configs=configs))
         count = self._partitions[topic]
@@ -263,7 +258,6 @@ class TransactionalChangeWriter:
             self._send(topic_partition, self._builders[topic_partition])
         self._producer.flush()
         self._transaction.commit()
-        self._sequences.clear()
         self._sent_bytes, self._complete_position = 0, None
         self.records += self._open_records
         self._open_records = 0
@@ -273,8 +267,7 @@ class TransactionalChangeWriter:
     def _send(self, topic_partition: TopicPartition, builder: BatchBuilder) -> None:
         self._transaction.begin([topic_partition])
         self._empty_topics.discard(topic_partition.topic)
-        sequence = self._sequences.get(topic_partition, 0)
-        self._sequences[topic_partition] = sequence + builder.count
+        sequence = self._transaction.next_sequence(topic_partition, builder.count)
         if topic_partition != OFFSETS_PARTITION:
             self._open_records += builder.count
         self._max_timestamp_ms = max(self._max_timestamp_ms, builder.max_timestamp_ms)

@@ -1,4 +1,4 @@
-"""`python -m headrace.cli`, for where the command `headrace` is not on the path."""
+"""`python -m headrace.cli`: the same as the command `headrace`."""
 
 from headrace.cli.main import main
 

@@ -1,4 +1,4 @@
-"""The commands of `headrace`: groups named by a noun, with verbs; and the most frequent commands directly."""
+"""The command tree of `headrace`: groups such as `headrace topic`, and frequent commands at the top level."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import (
+    acl,
     capture,
     consume,
     dead,
@@ -20,9 +21,9 @@ from headrace.cli import (
     query,
     queue,
     run,
-    search,
     topic,
     txn,
+    user,
     view,
 )
 from headrace.cli.main import run_broker
@@ -33,13 +34,15 @@ app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Headrace: a broker that speaks the Kafka protocol, and stream processing on Spark. "
+    help="Headrace: a Kafka-compatible broker, and stream processing on Spark. "
     "Every command also works with Apache Kafka.",
 )
 app.add_typer(topic.commands, name="topic")
 app.add_typer(group.commands, name="group")
 app.add_typer(queue.commands, name="queue")
 app.add_typer(txn.commands, name="txn")
+app.add_typer(user.commands, name="user")
+app.add_typer(acl.commands, name="acl")
 app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")
 app.add_typer(dead.commands, name="dead")
@@ -49,7 +52,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("changes")(view.changes)
 app.command("query")(query.query)
-app.command("search")(search.search)
+app.command("search")(query.search)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
@@ -74,12 +77,14 @@ def headrace(
     """Declare the options that all commands share."""
 
 
-# `main` starts the broker before this tree is built; here the command is listed, and works all the same.
+# `main` runs the broker without this command tree. It is declared here so that `headrace --help` lists it.
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )
 def broker(ctx: typer.Context) -> None:
     """Run a broker until Ctrl-C.
+
+    `headrace broker init` creates its first user.
 
     Example: headrace broker --data ./log
     """

@@ -321,7 +321,7 @@ def _bootstrap(option: str | None) -> str:
 
 
 def _configured(url: str | None) -> str | None:
-    """The URL of the database, as given or configured; warns of a password in the process list."""
+    """The URL of the database; warns if the command line contains a password."""
     if url is not None and urlsplit(url).password:
         note(
             "every user of this machine can read the password of the URL in the process list: put the URL "

@@ -1,4 +1,4 @@
-"""`headrace consume`: records of a topic on standard output."""
+"""`headrace consume`: prints the records of a topic."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class _Plan:
     def reader(
         self, group: str | None, begin: Position | None, until: Position | None
     ) -> Iterator[TopicReader]:
-        """A reader that has started, and is closed at the end of the block."""
+        """A started reader, which is closed at the end of the block."""
         from headrace.cli.reader import TopicReader
 
         stop = None if until is None else self._resolve(until)
@@ -148,7 +148,7 @@ class _Plan:
 def _print_batches(
     batches: Iterator[list[Message]], write_record: Callable[[Message], bytes], *, total: int | None
 ) -> None:
-    # One write and one flush for each batch: a record at a time costs ten times as much in a pipe.
+    # One write and one flush per batch: one per record takes ten times as long in a pipe.
     output = sys.stdout.buffer
     with Progress("read", total=total, wanted=not sys.stdout.isatty()) as progress:
         for batch in batches:

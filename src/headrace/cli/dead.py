@@ -1,4 +1,4 @@
-"""`headrace dead`: list, show and send again the dead letters of jobs."""
+"""`headrace dead`: lists, shows and resends the dead letters of jobs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.cli.session import Session
-    from headrace.streams.letter import DeadLetter
+    from headrace.streams.dead_letter import DeadLetter
 
 SUFFIX: Final = ".dead"
 
 
 def dead_topic(session: Session, name: str) -> str:
-    """The dead-letter topic for the name of a job or of the topic itself."""
+    """The dead-letter topic for the name of a job, or of the topic itself."""
     from headrace.cli.topic_admin import find_partitions, topic_names
 
     known = topic_names(session)
     is_own = name.endswith(SUFFIX) or (f"{name}{SUFFIX}" not in known and name in known)
     topic = name if is_own else f"{name}{SUFFIX}"
-    find_partitions(session, topic)  # which explains it if there is none
+    find_partitions(session, topic)  # raises an error if it does not exist
     return topic
 
 
 def read_letters(
     session: Session, topic: str, *, begin: Mapping[int, int] | None = None
 ) -> Iterator[DeadLetter]:
-    """The dead letters of a topic, from the offsets in `begin` if it is given."""
+    """The dead letters of a topic, starting at the offsets in `begin`."""
     from headrace.cli.offsets import read_offset_ranges
     from headrace.cli.reader import TopicReader
     from headrace.cli.topic_admin import choose_partitions
@@ -58,11 +58,11 @@ def read_letters(
 
 
 def sent_again(session: Session, topic: str) -> dict[int, int]:
-    """The offset of each partition before which dead letters were resent."""
+    """For each partition, the offset before which dead letters were resent."""
     from confluent_kafka import Consumer, TopicPartition
 
     from headrace.cli.topic_admin import choose_partitions
-    from headrace.streams.letter import group_of
+    from headrace.streams.dead_letter import group_of
 
     consumer = Consumer(session.client_config(group_id=group_of(topic), enable_auto_commit=False))
     try:
@@ -76,7 +76,7 @@ def sent_again(session: Session, topic: str) -> dict[int, int]:
 
 
 def _letter(message: Any) -> DeadLetter:
-    from headrace.streams.letter import DeadLetter
+    from headrace.streams.dead_letter import DeadLetter
 
     return DeadLetter(
         partition=message.partition(),
@@ -131,7 +131,7 @@ def show(
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
-    """Show dead letters: where each comes from, why it is there, and what is in it.
+    """Show dead letters: origin, reason and content.
 
     Example: headrace dead show revenue -n 3
     """
@@ -169,11 +169,11 @@ def redrive(
     yes: options.Yes = False,
     broker: options.Broker = None,
 ) -> None:
-    """Send the dead letters of a job again that were not sent before.
+    """Resend the dead letters of a job that were not resent yet.
 
-    Records that did not parse go back to the topic that they came from, and the job reads them as new ones.
-    Rows that a target did not take are given to the target once more; they take the place of what it has
-    under their keys now, however new that is. What fails again becomes a dead letter again.
+    Records that could not be parsed are written to their original topic again. Rows that a sink rejected are
+    written to the sink again, and replace the current rows with the same keys. What fails again becomes a
+    dead letter again.
 
     Example: headrace dead redrive revenue pipeline.py
     """

@@ -1,4 +1,4 @@
-"""`headrace doctor`: whether this machine has what jobs need, and what to do about what is missing."""
+"""`headrace doctor`: checks whether this machine can run jobs, and says how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.output import print_json, print_line, size_text
+from headrace.client.bootstrap import PLAINTEXT
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headrace.settings import Settings
+    from headrace.settings import BrokerAddress, Settings
 
 GIB: Final = 1 << 30
 USUAL_PORT: Final = 9092
@@ -29,7 +30,7 @@ ENOUGH_MEMORY: Final = 3 * GIB
 ENOUGH_DISK: Final = 2 * GIB
 PROBE_S: Final = 3.0
 NEEDED: Final = {"pyspark": ((4, 3), (4, 4)), "pyarrow": ((21,), None), "confluent-kafka": ((2, 15), None)}
-"""Packages with the first version that serves, and the first that no longer does."""
+"""Packages with their minimum version, and the first version that is not supported."""
 
 
 class Severity(StrEnum):
@@ -42,7 +43,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was found, and if it is not good, what to do."""
+    """The result of a check, with advice if there is a problem."""
 
     what: str
     severity: Severity
@@ -60,9 +61,9 @@ def doctor(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check Java, memory, disk, ports, versions and the broker, and say what to do.
+    """Check Java, memory, disk, ports, versions and the broker.
 
-    The exit code is 1 if there is a problem that keeps jobs from running.
+    The exit code is 1 if a problem prevents jobs from running.
 
     Example: headrace doctor
     """
@@ -76,7 +77,7 @@ def doctor(
 
 
 def examine(*, broker: str | None = None, state: str | None = None) -> list[Finding]:
-    """All findings."""
+    """The results of all checks."""
     from headrace.settings import Settings
 
     settings = Settings.read()
@@ -99,7 +100,7 @@ def python_version() -> Finding:
 
 
 def java_version() -> Finding:
-    """Which Java Spark will run on."""
+    """The Java that Spark uses."""
     from headrace.spark.java import NoJava, find_java
 
     try:
@@ -111,7 +112,7 @@ def java_version() -> Finding:
 
 
 def package_version(name: str) -> Finding:
-    """Whether a package is there, in a version that serves."""
+    """Whether a package is installed in a supported version."""
     least, below = NEEDED[name]
     try:
         found = metadata.version(name)
@@ -125,7 +126,7 @@ def package_version(name: str) -> Finding:
 
 
 def memory() -> Finding:
-    """Whether Spark has room: its heap, its Python processes, and the log's page cache."""
+    """Whether there is enough memory for Spark's heap, its Python processes and the page cache."""
     from headrace.spark.machine import driver_memory_gib, usable_memory_bytes
 
     usable = usable_memory_bytes()
@@ -137,7 +138,7 @@ def memory() -> Finding:
 
 
 def disk(state: Path) -> Finding:
-    """Whether the state folder can be written to, and has room."""
+    """Whether the state directory is writable and has enough space."""
     there = next(folder for folder in (state.absolute(), *state.absolute().parents) if folder.exists())
     if not os.access(there, os.W_OK):
         advice = "choose a folder that you may write to: --state DIR, HEADRACE_STATE, or headrace.toml"
@@ -149,7 +150,7 @@ def disk(state: Path) -> Finding:
 
 
 def own_name() -> Finding:
-    """Whether this machine's name leads to an address, which Spark needs on a cluster."""
+    """Whether the machine's host name can be resolved, which Spark needs."""
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)
@@ -161,19 +162,34 @@ def own_name() -> Finding:
 
 
 def reach_broker(settings: Settings, option: str | None) -> Finding:
-    """Whether the broker that was named answers; if none was, whether there is a port for an embedded one."""
+    """Whether the configured broker accepts connections; without one, whether the default port is free."""
     try:
         address = settings.broker(option)
     except HeadraceError as fault:
         return Finding(what="broker", severity=Severity.PROBLEM, found="bad address", advice=str(fault))
     if address is None:
         return _usual_port()
+    if address.profile != PLAINTEXT:
+        return _authenticate(address)
     for one in address.addresses:
         if _answers(one.host, one.port):
             return Finding(what="broker", severity=Severity.GOOD, found=f"{one} answers ({address.origin})")
     advice = "start it with `headrace broker`, or correct the address"
     found = f"{address} ({address.origin}) does not answer"
     return Finding(what="broker", severity=Severity.PROBLEM, found=found, advice=advice)
+
+
+def _authenticate(address: BrokerAddress) -> Finding:
+    """Whether a broker accepts the security profile."""
+    from headrace.client.cluster import Cluster
+
+    with Cluster(address.addresses, profile=address.profile, timeout_s=PROBE_S) as cluster:
+        try:
+            found = f"{cluster.any().name} accepts the security profile {address.profile} ({address.origin})"
+        except HeadraceError as fault:
+            found = f"{address} ({address.origin}) does not accept this client"
+            return Finding(what="broker", severity=Severity.PROBLEM, found=found, advice=str(fault))
+    return Finding(what="broker", severity=Severity.GOOD, found=found)
 
 
 def _usual_port() -> Finding:

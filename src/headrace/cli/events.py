@@ -1,4 +1,4 @@
-"""`headrace events`: what happened to aggregates, and what they were."""
+"""`headrace events`: shows the events of aggregates, and their state at any version or time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log(
     broker: options.Broker = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the events of an aggregate, or of all, in their order.
+    """List the events of an aggregate, or of all, in order.
 
     Example: headrace events log shop.Cart cart-17
     """
@@ -81,14 +81,14 @@ def show(
     broker: options.Broker = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show an aggregate as it is, or as it was at a version.
+    """Show the state of an aggregate, now or at a version.
 
     Example: headrace events show shop.Cart cart-17 --program shop.py
     """
     _show(of, key, program, broker, version=version, as_of=None, as_json=as_json)
 
 
-# A time ago begins with a dash, as options do.
+# A relative time begins with a dash, like an option.
 @commands.command("as-of", context_settings={"ignore_unknown_options": True})
 def as_of(
     *,
@@ -102,7 +102,7 @@ def as_of(
     broker: options.Broker = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show an aggregate as it was at a time.
+    """Show the state of an aggregate at a time.
 
     Example: headrace events as-of shop.Cart cart-17 2026-01-31T12:00 --program shop.py
     """

@@ -49,16 +49,16 @@ class GroupMember:
 
     member: str
     instance: str | None
-    """The name of a static member."""
+    """The instance id of a static member."""
     client: str
     host: str
     partitions: tuple[str, ...]
-    """What it was assigned, as `topic/partition`."""
+    """Its assignment, as `topic/partition`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """How far a group is with one partition."""
+    """The committed offset and lag of a group in one partition."""
 
     topic: str
     partition: int
@@ -66,13 +66,13 @@ class PartitionLag:
     start: int
     end: int
     lag: int
-    """How many offsets are left to read. Without a commit: all that the partition holds."""
+    """The number of offsets still to read; without a committed offset, all offsets of the partition."""
     member: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    """Everything that `group describe` shows."""
+class GroupDetails:
+    """The output of `headrace group describe`."""
 
     group: str
     state: str
@@ -82,7 +82,7 @@ class GroupDescription:
     members: tuple[GroupMember, ...]
     partitions: tuple[PartitionLag, ...]
     lag: int
-    """The lag of all partitions together."""
+    """The total lag of all partitions."""
 
 
 def group_names(session: Session) -> list[str]:
@@ -91,7 +91,7 @@ def group_names(session: Session) -> list[str]:
 
 
 def list_groups(session: Session) -> list[GroupListing]:
-    """All consumer groups by name."""
+    """All consumer groups, sorted by name."""
     result = session.ask(
         lambda: session.admin.list_consumer_groups(request_timeout=session.timeout_s).result(),
         "list its groups",
@@ -104,8 +104,8 @@ def list_groups(session: Session) -> list[GroupListing]:
     return sorted(listings, key=lambda listing: listing.group)
 
 
-def describe_group(session: Session, group: str) -> GroupDescription:
-    """A group's members and lag; a group that does not exist is an error."""
+def describe_group(session: Session, group: str) -> GroupDetails:
+    """The members and lag of a group; raises `UnknownGroup` if it does not exist."""
     found = _describe(session, group)
     committed = read_committed_offsets(session, group)
     if _state(found) == DEAD and not committed:
@@ -115,7 +115,7 @@ def describe_group(session: Session, group: str) -> GroupDescription:
         )
     lags = _lags(session, committed, _owners(found))
     coordinator = found.coordinator
-    return GroupDescription(
+    return GroupDetails(
         group=group,
         state=_state(found),
         type=_type(found),
@@ -128,7 +128,7 @@ def describe_group(session: Session, group: str) -> GroupDescription:
 
 
 def read_committed_offsets(session: Session, group: str) -> dict[Partition, int]:
-    """The offsets that a group has committed, by topic and partition."""
+    """The committed offsets of a group, by topic and partition."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     asked = ConsumerGroupTopicPartitions(group)
@@ -138,7 +138,7 @@ def read_committed_offsets(session: Session, group: str) -> dict[Partition, int]
 
 
 def write_committed_offsets(session: Session, group: str, offsets: Mapping[Partition, int]) -> None:
-    """Commit offsets in the name of a group, which must have no members."""
+    """Commit offsets for a group, which must have no members."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
     places = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
@@ -186,7 +186,7 @@ def _lags(
             committed=committed.get((topic, number)),
             start=held.start,
             end=held.end,
-            # Records that retention has removed are not left to read.
+            # Records that retention has deleted do not count.
             lag=max(0, held.end - max(committed.get((topic, number), 0), held.start)),
             member=owners.get((topic, number)),
         )
@@ -299,7 +299,7 @@ def seek(
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
-    """Move a group that has no members to another place.
+    """Move the committed offsets of a group without members.
 
     Example: headrace group seek billing --topic orders --to -1h --dry-run
     """
@@ -345,7 +345,7 @@ def delete(
 def plan_moves(
     session: Session, group: str, to: Position, *, topics: Collection[str], numbers: Collection[int]
 ) -> list[Move]:
-    """Where `to` takes the group, partition by partition."""
+    """The new offset of each partition for the position `to`."""
     from headrace.cli.offsets import read_offset_ranges, resolve
 
     committed = read_committed_offsets(session, group)
@@ -365,7 +365,7 @@ def _chosen(session: Session, topics: Collection[str], numbers: Collection[int])
     return [(topic, number) for topic in topics for number in choose_partitions(session, topic, numbers)]
 
 
-def _print_description(description: GroupDescription) -> None:
+def _print_description(description: GroupDetails) -> None:
     how = f", {description.assignor}" if description.assignor else ""
     print_line(
         f"group {description.group}: {description.state} ({description.type}{how}), lag {description.lag}"

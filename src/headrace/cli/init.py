@@ -1,4 +1,4 @@
-"""The command `headrace init`: a project to begin with."""
+"""`headrace init`: creates a new project."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def init(
         Path | None, typer.Option(help="Directory of the project (default: the name of the application).")
     ] = None,
 ) -> None:
-    """Create a project: a pipeline of three jobs, events for it, its tests, and its settings.
+    """Create a project: a pipeline with three jobs, a traffic generator, tests and settings.
 
-    A file that exists is not overwritten.
+    Existing files are not overwritten.
 
     Example: headrace init shop
     """

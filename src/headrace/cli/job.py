@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.cli.offsets import Position
-    from headrace.streams.job_folder import Beginning, JobFolder
+    from headrace.streams.job_folder import JobFolder, StartPosition
 
 commands = typer.Typer(no_args_is_help=True, help="List, describe and reset jobs that have run.")
 
@@ -50,7 +50,7 @@ class JobListing:
 
 @commands.command("list")
 def list_(*, state: State = None, as_json: options.Json = False) -> None:
-    """List the jobs that have run with this state folder.
+    """List the jobs that have run with this state directory.
 
     Example: headrace job list
     """
@@ -66,7 +66,7 @@ def list_(*, state: State = None, as_json: options.Json = False) -> None:
 
 @commands.command()
 def describe(*, job: Name, state: State = None, as_json: options.Json = False) -> None:
-    """Show what a job's checkpoint was made by: topics, columns, and the state that it keeps.
+    """Show the topics, columns and state that a job's checkpoint depends on.
 
     Example: headrace job describe revenue
     """
@@ -150,7 +150,7 @@ def _line(folder: JobFolder) -> JobListing:
 
 
 def _state_folder(option: str | None) -> Path:
-    """The state folder that `headrace run` uses here, or for the one project in a folder of this one."""
+    """The state directory that `headrace run` uses here, or that of the only project in a subdirectory."""
     from headrace.settings import Settings
 
     settings = Settings.read()
@@ -176,7 +176,7 @@ def _position(text: str) -> Position:
         raise Misuse(str(fault)) from fault
 
 
-def _beginning_text(beginning: Beginning) -> str:
+def _beginning_text(beginning: StartPosition) -> str:
     match beginning.kind:
         case "stream":
             return "where its streams say"

@@ -1,7 +1,11 @@
-"""What the commands use of librdkafka's admin client. To be imported only when a broker is to be asked."""
+"""The parts of librdkafka's admin client that commands use; imported only when a command connects."""
 
-# The package imports these for its users, but does not mark them as its own.
+# Public, but missing in the package's `__all__`.
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -10,9 +14,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
 )
 
 __all__ = (
+    "AclBinding",
+    "AclBindingFilter",
+    "AclOperation",
+    "AclPermissionType",
     "AdminClient",
     "AlterConfigOpType",
     "ConfigEntry",
@@ -21,4 +35,10 @@ __all__ = (
     "NewPartitions",
     "NewTopic",
     "OffsetSpec",
+    "ResourcePatternType",
+    "ResourceType",
+    "ScramCredentialInfo",
+    "ScramMechanism",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
 )

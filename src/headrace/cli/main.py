@@ -1,4 +1,4 @@
-"""The entry point. The broker is started without importing the other commands."""
+"""The entry point. It runs the broker without importing the other commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions in a topic (start, end, an offset, a time) and the offsets that they stand for."""
+"""Positions in a topic (start, end, an offset, a time), and the offsets that they resolve to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AGO: Final = re.compile(r"-(\d+)([smhdw])")
 
 
 class Kind(StrEnum):
-    """How a place is said."""
+    """The kind of a position."""
 
     START = "start"
     END = "end"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in each partition of a topic."""
+    """A position in each partition of a topic."""
 
     kind: Kind
     value: int = 0
@@ -43,7 +43,7 @@ END: Final = Position(kind=Kind.END)
 
 
 def read_position(text: str, *, now: datetime | None = None) -> Position:
-    """The place that `text` names. A time without a zone is local time.
+    """Parse a position. A time without a zone is local time.
 
     >>> read_position("end").kind
     <Kind.END: 'end'>
@@ -66,7 +66,7 @@ def read_position(text: str, *, now: datetime | None = None) -> Position:
         return _at(datetime.fromisoformat(text).astimezone(UTC))
     except ValueError:
         raise ValueError(
-            f"{text!r} is not a place in a topic: write start, end, an offset such as 42, "
+            f"{text!r} is not a position in a topic: use start, end, an offset such as 42, "
             "a time such as 2026-01-31T12:00, or a time ago such as -5m (s, m, h, d, w)"
         ) from None
 
@@ -80,25 +80,25 @@ NO_ANSWER: Final = -1001
 
 
 class OutOfRange(RequestFailed):
-    """An offset that the partition does not hold."""
+    """An offset outside of the partition's range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """The offsets that a partition holds: from `start`, up to and without `end`."""
+    """The offset range of a partition; `end` is exclusive."""
 
     start: int
     end: int
 
 
 Partition = tuple[str, int]
-"""A topic and the number of one of its partitions."""
+"""Topic and partition index."""
 
 
 def read_offset_ranges(
     session: Session, partitions: Collection[Partition], *, committed_only: bool = False
 ) -> dict[Partition, OffsetRange]:
-    """The offsets that partitions hold; with `committed_only` they end where an open transaction begins."""
+    """The offset ranges of partitions; with `committed_only` they end at the last stable offset."""
     starts = _read(session, dict.fromkeys(partitions, _spec("earliest")), committed_only=committed_only)
     ends = _read(session, dict.fromkeys(partitions, _spec("latest")), committed_only=committed_only)
     return {partition: OffsetRange(start=starts[partition], end=ends[partition]) for partition in partitions}
@@ -107,10 +107,10 @@ def read_offset_ranges(
 def resolve(
     session: Session, position: Position, ranges: Mapping[Partition, OffsetRange]
 ) -> dict[Partition, int]:
-    """The offset of `position` in each of the partitions in `ranges`.
+    """The offset of `position` in each partition of `ranges`.
 
-    A time means the first record of that time or later, and the end where there is none. An offset that one
-    of the partitions does not hold is an error.
+    A time resolves to the first record with that timestamp or a later one, and to the end if there is none.
+    Raises `OutOfRange` if a partition does not have the offset.
     """
     if position.kind is Kind.START:
         return {partition: held.start for partition, held in ranges.items()}
@@ -141,14 +141,14 @@ def _check(offset: int, partition: Partition, held: OffsetRange) -> None:
 
 
 def _answered(offset: int) -> int:
-    # librdkafka reports a request that got no answer as a success with this offset.
+    # librdkafka reports a request without a response as a success with this offset.
     if offset == NO_ANSWER:
         raise RequestFailed("the broker did not list offsets: it gave no answer", code=LOST)
     return offset
 
 
 def _spec(kind: str, *arguments: int) -> Any:
-    """One of librdkafka's questions for an offset; its makers are not typed."""
+    """One of librdkafka's offset specifications, whose factories are not typed."""
     from headrace.cli.librdkafka import OffsetSpec
 
     return getattr(OffsetSpec, kind)(*arguments)

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from headrace.cli.session import Session
 
 PATIENCE_S: Final = 1.0
-"""A key press is not worth a longer wait."""
+"""Shell completion must not block for longer."""
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics that begin with what was typed."""
+    """Topics that start with the typed text."""
     from headrace.cli.topic_admin import topic_names
 
     return _beginning_with(incomplete, topic_names, ctx)
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of consumer groups that begin with what was typed."""
+    """Consumer groups that start with the typed text."""
     from headrace.cli.group import group_names
 
     return _beginning_with(incomplete, group_names, ctx)
 
 
 def complete_view(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of views that begin with what was typed."""
+    """Views that start with the typed text."""
 
     def view_names(session: Session) -> list[str]:
         from headrace.feeds.catalog import read_views

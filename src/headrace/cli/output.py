@@ -1,4 +1,4 @@
-"""What commands print: lines, tables, JSON, notes, confirmations and progress."""
+"""Output of commands: lines, tables, JSON, messages on standard error, confirmations and progress."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ UNBOUNDED: Final = 100_000
 
 
 def print_json(value: Any, *, default: Callable[[Any], Any] | None = None) -> None:
-    """Print `value` (data classes, and what JSON knows) as one JSON document.
+    """Print `value` as a JSON document; data classes are supported.
 
-    `default` gives other values their form.
+    `default` converts values of other types.
     """
     typer.echo(json_text(value, default=default or _plain, indent=2))
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under headings; columns of numbers are aligned to the right, and nothing is shown as `-`."""
+    """Print rows under headings; columns of numbers are right-aligned, and missing values shown as `-`."""
     from rich.table import Table
 
     cells = [list(row) for row in rows]
@@ -51,12 +51,12 @@ def print_line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a remark on standard error, where it does not mix with the result."""
+    """Print a message on standard error, so that it does not mix with the result."""
     typer.echo(printable(text), err=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask the user to confirm, unless `--yes` was given; a refusal ends the command."""
+    """Ask the user to confirm, unless `--yes` was given; without a confirmation the command ends."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -66,14 +66,14 @@ def confirm(question: str, *, yes: bool) -> None:
             f"standard input is not a terminal, so this cannot be confirmed: {question}\n"
             "To confirm, repeat the command with --yes."
         )
-    # Not typer.confirm: it leaves a space on standard output, where only results belong.
+    # Not typer.confirm: it writes a space to standard output, which is for results only.
     typer.echo(printable(f"{question} [y/N]: "), nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Abort
 
 
 def size_text(size_bytes: int | None) -> str | None:
-    """A number of bytes as people read it.
+    """A size in bytes in a readable unit.
 
     >>> size_text(1536)
     '1.5 KiB'
@@ -131,7 +131,7 @@ EVERY_S: Final = 0.1
 
 
 class Progress:
-    """Counts records, and shows the count from the second second on, if standard error is a terminal.
+    """Counts records, and shows the count after one second if standard error is a terminal.
 
     `total` is the amount of work in the unit of `advance`; without it there is no bar.
     """
@@ -147,7 +147,7 @@ class Progress:
         self._display: Any = None
 
     def advance(self, records: int, amount: int) -> None:
-        """Count `records` more, which are `amount` of the total."""
+        """Add `records` to the count, and `amount` to the progress."""
         self._records += records
         self._done += amount
         if self._watched and time.monotonic() >= self._next:

@@ -1,4 +1,4 @@
-"""`headrace produce`: lines of standard input as records of a topic."""
+"""`headrace produce`: writes lines of standard input to a topic."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ SMALLEST_LIMIT_BYTES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFailure:
-    """Lines whose records were not stored, and why the first of them was not."""
+    """The lines whose records were not stored, and the first reason."""
 
     line: int
     last: int
-    """The last of the lines: records of one batch are refused together."""
+    """The last line: records of one batch are rejected together."""
     reason: str
 
 
 class RecordSender:
-    """A producer for one topic. Unless `acks` is 0 or 1, records of a partition arrive once and in order."""
+    """A producer for one topic. Unless `acks` is 0 or 1, it is idempotent and keeps the order of records."""
 
     def __init__(
         self, session: Session, topic: str, *, acks: str, compression: str, limit_bytes: int
@@ -76,7 +76,7 @@ class RecordSender:
 
     def finish(self) -> None:
         """Wait until every record has been acknowledged or has failed."""
-        # A finite wait in a loop, so that Ctrl-C is noticed.
+        # Short waits in a loop, so that Ctrl-C is handled.
         while self._producer.flush(0.5):
             pass
 
@@ -96,7 +96,7 @@ class RecordSender:
         return True
 
     def _note(self, line: int, error: KafkaError | None, _: Any) -> None:
-        """Count a record that failed; librdkafka calls this for no other (`delivery.report.only.error`)."""
+        """Count a failed record; librdkafka reports no others (`delivery.report.only.error`)."""
         self._failed += 1
         if error is None:
             return
@@ -122,7 +122,7 @@ class RecordSender:
 
 
 class Compression(StrEnum):
-    """The codecs of Kafka's record batches."""
+    """Compression codecs of record batches."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -132,7 +132,7 @@ class Compression(StrEnum):
 
 
 class Acks(StrEnum):
-    """Who must have a record before it counts as sent."""
+    """The replicas that must store a record before it is acknowledged."""
 
     NOBODY = "0"
     LEADER = "1"
@@ -163,11 +163,11 @@ def produce(
     acks: Annotated[Acks, typer.Option("--acks", help="Replicas that must acknowledge a record.")] = Acks.ALL,
     broker: options.Broker = None,
 ) -> None:
-    """Send lines of standard input as records.
+    """Write lines of standard input to a topic.
 
-    With --json a line has the fields value (text, or any JSON), and if wanted key, headers, partition and
-    timestamp; value_base64 and key_base64 hold bytes that are not text. A value of null deletes its key in a
-    compacted topic.
+    With --json a line has the field value (text or any JSON), and optionally key, headers, partition and
+    timestamp; value_base64 and key_base64 contain binary data. A value of null deletes its key in a compacted
+    topic.
 
     Example: echo 'alice:{"amount": 20}' | headrace produce orders --key-separator :
     """
@@ -187,7 +187,7 @@ def produce(
 
 @contextmanager
 def _interruptible(sender: RecordSender) -> Iterator[None]:
-    """On Ctrl-C wait for what was sent already, and say how much it was."""
+    """On Ctrl-C, wait for records in flight and report how many were stored."""
     try:
         yield
     except KeyboardInterrupt:
@@ -233,7 +233,7 @@ def _read_headers(pairs: list[str] | None) -> Headers:
 def _send_lines(
     sender: RecordSender, lines: BinaryIO, read: Callable[[bytes], InputRecord], *, skip_blank: bool
 ) -> None:
-    """Send every line, up to the first that is no record or is not accepted."""
+    """Send every line, up to the first that is malformed or rejected."""
     if lines.isatty():
         note("type records, one a line; Ctrl-D ends")
     bad: str | None = None
@@ -253,7 +253,7 @@ def _send_lines(
 
 
 def _report(sender: RecordSender, bad: str | None) -> None:
-    """Fail if a line was bad or a record was refused, with what is stored and what is not."""
+    """Raise an error if a line was malformed or a record was rejected, with what was stored."""
     done = f"{_records(sender.acknowledged)} acknowledged; nothing from that line on was sent"
     if sender.failure is not None:
         done = f"{_records(sender.acknowledged)} acknowledged, the rest was not"
@@ -272,7 +272,7 @@ def _records(count: int) -> str:
 
 
 def _size_bytes(lines: BinaryIO) -> int | None:
-    """The size of the input, where it is a file."""
+    """The size of the input if it is a file."""
     try:
         status = os.fstat(lines.fileno())
     except OSError:

@@ -1,4 +1,4 @@
-"""`headrace query`: SQL over what views and topics hold now."""
+"""`headrace query` and `headrace search`: SQL on views and topics, and queries of search indexes."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def query(
 ) -> None:
     """Query the current content of views and topics with SQL.
 
-    A name after FROM is a view, which has its columns and its current rows; or a topic, which has key, value,
-    partition, offset and timestamp of every record, or with --schema the fields of its values. Names with
-    dots or hyphens are written in backticks. Spark answers, on this machine: it takes seconds to start.
+    A table is a view, with its columns and current rows, or a topic, with key, value, partition, offset and
+    timestamp of every record, or with --schema the fields of its values. Write names with dots or hyphens in
+    backticks. The query runs on a local Spark, which takes seconds to start.
 
     Example: headrace query "SELECT product, sum(revenue) FROM revenue GROUP BY product"
     """
@@ -68,6 +68,53 @@ def query(
     note(f"{_rows_text(shown.num_rows)} in {asked_s:.1f} s, after {started_s:.1f} s to start Spark")
 
 
+def search(
+    *,
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="Name or path of the index.")],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help='Query such as "tea AND cup", or * for all rows.')
+    ],
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of rows to print.")] = 10,
+    as_json: options.Json = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="State directory (default: HEADRACE_STATE, headrace.toml, or .headrace here).",
+        ),
+    ] = None,
+) -> None:
+    """Find rows in the search index of a job, best matches first.
+
+    "tea cup" matches rows with either word, "tea AND cup" rows with both. A prefix searches one column:
+    "name:tea", "price:[2 TO 5]", "at:[2026-01-01T00:00:00Z TO *]".
+
+    Example: headrace search products "tea AND cup"
+    """
+    from headrace.sinks.search import search_index
+
+    opened = search_index(index, state=state)
+    hits = opened.find(query, limit=limit)
+    total = opened.count(query)
+    if as_json:
+        print_json(hits)
+    else:
+        columns = list(dict.fromkeys(name for hit in hits for name in hit.row))
+        rows = [[round(hit.score, 3), *(_json_cell(hit.row.get(name)) for name in columns)] for hit in hits]
+        print_table(["score", *columns], rows)
+    if total > len(hits):
+        note(f"Only the best {len(hits)} of {total} rows are shown; raise --limit to see more.")
+
+
+def _json_cell(value: object) -> object:
+    if not isinstance(value, dict | list):
+        return value
+    from headrace.sinks.rows import to_json
+
+    return to_json(value)
+
+
 class _Names:
     """Resolves the names in a query to views and topics."""
 
@@ -82,7 +129,7 @@ class _Names:
             self._check(topic)
 
     def frame(self, spark: SparkSession, name: str) -> DataFrame:
-        """The rows that a name stands for."""
+        """The DataFrame for a table name."""
         if name in self._schemas:
             return _typed_topic(self._read(spark, name, self._schemas[name]))
         if name in self._views:
@@ -99,7 +146,7 @@ class _Names:
             )
 
     def _view(self, spark: SparkSession, view: ViewDescription) -> DataFrame:
-        """The newest row of each key."""
+        """The latest row of each key."""
         import json
 
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
@@ -132,7 +179,7 @@ def _typed_topic(records: DataFrame) -> DataFrame:
 
 
 def _answer(spark: SparkSession, sql: str, names: _Names, limit: int) -> pa.Table:
-    """The rows of the query: names are given a meaning one by one, as Spark asks for them."""
+    """The rows of the query. A temporary view is created for each name that Spark reports as unknown."""
     from pyspark.errors import PySparkException
 
     given: set[str] = set()
@@ -156,7 +203,7 @@ def _answer(spark: SparkSession, sql: str, names: _Names, limit: int) -> pa.Tabl
 
 
 def _unknown_name(error: PySparkException) -> str | None:
-    """The name that Spark does not know, if that is its complaint."""
+    """The unknown table name in Spark's error, if that is the error."""
     if error.getCondition() != UNKNOWN:
         return None
     relation = (error.getMessageParameters() or {}).get("relationName", "")
@@ -184,7 +231,7 @@ def _read_schemas(options: list[str] | None) -> dict[str, str]:
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """A session on this machine that keeps quiet; one that was there before is left as it is."""
+    """A local Spark session without log output; an existing session is reused and not stopped."""
     from pyspark import SparkContext
 
     from headrace.spark.session import open_session
@@ -211,7 +258,7 @@ def _print(rows: pa.Table, *, as_json: bool) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a table shows it; numbers stay numbers, and are put to the right."""
+    """A value as a table shows it; numbers stay numbers, and are right-aligned."""
     if value is None or isinstance(value, int | float | str):
         return value
     if isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""`headrace queue`: list and describe queues, look at their dead letters, and send those back."""
+"""`headrace queue`: lists and describes queues, and shows or redrives their dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.cli.output import confirm, note, print_json, print_line, print_tab
 from headrace.cli.session import connect
 
 if TYPE_CHECKING:
-    from headrace.cli.queue_admin import DeadLetter, QueueDescription
+    from headrace.cli.queue_admin import QueueDeadLetter, QueueDetails
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -132,7 +132,7 @@ def redrive(
         print_line(f"{moved} dead letters went back to {chosen}, {total - moved} are left")
 
 
-def _print_description(description: QueueDescription) -> None:
+def _print_description(description: QueueDetails) -> None:
     left = sum(part.left for part in description.partitions)
     print_line(f"queue {description.group}: {description.state}, {left} left")
     if description.partitions:
@@ -153,7 +153,7 @@ def _print_description(description: QueueDescription) -> None:
             print_table([title, ""], list(pairs.items()))
 
 
-def _print_letters(letters: list[DeadLetter]) -> None:
+def _print_letters(letters: list[QueueDeadLetter]) -> None:
     if not letters:
         note("there are no dead letters")
         return

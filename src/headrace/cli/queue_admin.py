@@ -1,4 +1,4 @@
-"""What a broker knows about queues: share groups, how much they have left, and their dead letters."""
+"""Queues on a broker: share groups, their progress and their dead letters."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ REDRIVE_GROUP: Final = "headrace-redrive"
 
 
 class UnknownQueue(RequestFailed):
-    """There is no share group of that name, or it does not read that topic."""
+    """The share group does not exist, or does not read the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueListing:
-    """One topic as the queue of one share group."""
+    """One topic of a share group."""
 
     group: str
     topic: str
@@ -61,7 +61,7 @@ class QueueListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMember:
-    """One worker."""
+    """One member of a share group."""
 
     member: str
     client: str
@@ -71,7 +71,7 @@ class QueueMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePartition:
-    """How far a group is with one partition."""
+    """The progress of a share group in one partition."""
 
     topic: str
     partition: int
@@ -80,21 +80,21 @@ class QueuePartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDescription:
-    """Everything that `queue describe` shows."""
+class QueueDetails:
+    """The output of `headrace queue describe`."""
 
     group: str
     state: str
     members: tuple[QueueMember, ...]
     partitions: tuple[QueuePartition, ...]
     dead: dict[str, int]
-    """Dead letters by the name of their topic."""
+    """The number of dead letters by dead-letter topic."""
     settings: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """A message in the dead-letter topic of a queue."""
+class QueueDeadLetter:
+    """A record in the dead-letter topic of a queue."""
 
     offset: int
     key: str | None
@@ -107,7 +107,7 @@ class DeadLetter:
 
 
 def list_queues(session: Session) -> list[QueueListing]:
-    """Every share group with every topic that it reads."""
+    """All share groups with each of their topics."""
     return [
         QueueListing(
             group=group,
@@ -124,14 +124,14 @@ def list_queues(session: Session) -> list[QueueListing]:
     ]
 
 
-def describe_queue(session: Session, group: str) -> QueueDescription:
-    """A share group's workers, what is left, and its dead letters; one that is not there is an error."""
+def describe_queue(session: Session, group: str) -> QueueDetails:
+    """Members, progress and dead letters of a share group; raises `UnknownQueue` if it does not exist."""
     progress = read_progress(session, group)
     found = describe_share_group(session.cluster, group)
     dead = {
         dead_letter_topic(topic, group): count_dead(session, topic, group) for topic in topics_of(progress)
     }
-    return QueueDescription(
+    return QueueDetails(
         group=group,
         state=found.group_state.lower(),
         members=tuple(
@@ -173,7 +173,7 @@ def topics_of(progress: list[ShareProgress]) -> list[str]:
 
 
 def choose_topic(session: Session, group: str, topic: str | None) -> str:
-    """The topic: the one that was named, or the only one of the group."""
+    """The given topic, or the only topic of the group."""
     topics = topics_of(read_progress(session, group))
     if topic is None and len(topics) == 1:
         return topics[0]
@@ -197,7 +197,7 @@ def dead_letter_range(session: Session, topic: str, group: str) -> OffsetRange:
 
 
 def count_dead(session: Session, topic: str, group: str) -> int:
-    """How many dead letters a queue has."""
+    """The number of dead letters of a queue."""
     held = dead_letter_range(session, topic, group)
     return held.end - held.start
 
@@ -215,15 +215,15 @@ def read_dead(session: Session, topic: str, group: str, count: int | None = None
         reader.close()
 
 
-def show_letter(message: Message) -> DeadLetter:
-    """A dead letter as it is shown; bytes that are no text are shown as Python writes them."""
+def show_letter(message: Message) -> QueueDeadLetter:
+    """A dead letter as it is printed; binary data is printed as a Python literal."""
     headers = dict(message.headers() or ())
 
     def number(name: str) -> int:
         text = headers.get(name) or b""
         return int(text) if text.isdigit() else -1
 
-    return DeadLetter(
+    return QueueDeadLetter(
         offset=message.offset() or 0,
         key=_text(message.key()),
         value=_text(message.value()),

@@ -1,4 +1,4 @@
-"""Reading a topic batch by batch: alone from given offsets, or as a member of a group."""
+"""Reads a topic in batches: from given offsets, or as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 BATCH: Final = 10_000
 POLL_S: Final = 0.1
-"""How long a batch may gather, and how soon Ctrl-C is noticed."""
+"""How long a batch is collected, and how soon Ctrl-C is handled."""
 NO_GROUP: Final = "headrace-consume"
 """librdkafka insists on a group id; without a subscription nothing is done under it."""
 
 
 class TopicReader:
-    """Records of one topic, in the order of each partition.
+    """The records of one topic, in order within each partition.
 
-    `until` is the end offset (exclusive) of each partition; without it the reader never ends.
-    In a group, a batch counts as read when the next one is requested. Offsets are committed every second and
-    at the end: at-least-once.
+    `until` is the end offset (exclusive) of each partition; without it the reader never ends. In a group, a
+    batch counts as read when the next one is requested. Offsets are committed every second and at the end:
+    at-least-once.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TopicReader:
         self._consumer.assign([TopicPartition(self._topic, number, at) for number, at in wanted.items()])
 
     def subscribe(self) -> None:
-        """Read what the group assigns, from where the group is."""
+        """Read the assigned partitions from the committed offsets of the group."""
         self._consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def batches(self, count: int | None = None) -> Iterator[list[Message]]:
@@ -79,7 +79,7 @@ class TopicReader:
         self._consumer.close()
 
     def _records_in(self, messages: list[Message]) -> list[Message]:
-        """The records among what librdkafka handed over, without those past the place where to stop."""
+        """The records among librdkafka's messages, without those at or after `until`."""
         records = [message for message in messages if message.error() is None]
         if len(records) != len(messages):
             for message in messages:
@@ -110,7 +110,7 @@ class TopicReader:
             raise self._failure(error)
 
     def _on_error(self, error: KafkaError) -> None:
-        """Note since when no broker can be reached; librdkafka calls this while a batch is waited for."""
+        """Remember since when no broker is reachable; librdkafka calls this while a batch is collected."""
         if error.name() == "_ALL_BROKERS_DOWN":
             self._down_since = self._down_since or time.monotonic()
 
@@ -120,7 +120,7 @@ class TopicReader:
         )
 
     def _check_connection(self, *, heard: bool) -> None:
-        """Give up on a broker that has been away longer than the timeout; one that restarts is waited for."""
+        """Raise an error if no broker has been reachable for longer than the timeout."""
         if heard:
             self._down_since = None
         if self._down_since is None or time.monotonic() - self._down_since < self._session.timeout_s:

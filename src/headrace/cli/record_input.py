@@ -1,4 +1,4 @@
-"""Lines of text as records to be sent: plain lines, lines with keys, and lines of JSON."""
+"""Parses input lines as records: values, keys and values, or JSON."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ALL_FIELDS: Final = FIELDS | IGNORED_FIELDS
 
 
 class MalformedLine(ValueError):
-    """A line that is not a record. Its message is the reason, to be put after "line 7"."""
+    """A line that is not a record. The message is the reason, and is appended to "line 7"."""
 
 
 class InputRecord(NamedTuple):
-    """A record to be sent. A tuple, because there is one for every line of the input."""
+    """A record to send. A tuple, because there is one for every input line."""
 
     value: bytes | None
     key: bytes | None = None
@@ -44,7 +44,7 @@ class InputRecord(NamedTuple):
 def plain_lines(
     *, key: bytes | None, separator: bytes | None, headers: Headers, partition: int
 ) -> Callable[[bytes], InputRecord]:
-    """A reader of lines that are values, or, where a separator is given, keys and values."""
+    """A parser of lines that are values or, with a separator, keys and values."""
     same = headers or None
 
     def read(line: bytes) -> InputRecord:
@@ -60,7 +60,7 @@ def plain_lines(
 
 
 def json_lines(*, headers: Headers, partition: int) -> Callable[[bytes], InputRecord]:
-    """A reader of lines that are JSON objects; the arguments are the defaults of a line's fields."""
+    """A parser of lines that are JSON objects; the arguments are defaults for missing fields."""
 
     def read(line: bytes) -> InputRecord:
         fields = _object(line)
@@ -94,7 +94,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _content(fields: Mapping[str, Any], name: str) -> bytes | None:
-    """The bytes of a key or a value: text as it is, other JSON as JSON, base64 as the bytes it stands for."""
+    """The bytes of a key or value: text is encoded as it is, other JSON as JSON, base64 is decoded."""
     coded = f"{name}_base64"
     if name in fields and coded in fields:
         raise MalformedLine(f"has both {name!r} and {coded!r}: one of them is enough")

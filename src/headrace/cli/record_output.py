@@ -1,4 +1,4 @@
-"""Records as lines of text: by a format of the user's, or as JSON."""
+"""Formats records as lines of text: with a format string, or as JSON."""
 
 from __future__ import annotations
 
@@ -48,12 +48,11 @@ FIELDS: Final[Mapping[str, tuple[bytes, Callable[[Any], object]]]] = {
 
 
 def read_format(text: str, *, for_terminal: bool = False) -> Callable[[Message], bytes]:
-    r"""A function that prints a record as `text` says: `%t %p %o %k %v %h %T %%`, and `\n \t \r \0 \\ \xHH`.
+    r"""A function that formats a record as `text` says: `%t %p %o %k %v %h %T %%`, and `\n \t \r \0 \\ \xHH`.
 
-    For a terminal, control characters in the record are escaped; what the format itself says is not.
+    For a terminal, control characters in the record are escaped, but not those of the format itself.
 
-    The format becomes one template of Python's own, so that a record costs one formatting, however many
-    fields it names.
+    The format is compiled to one Python template, so that a record needs a single formatting operation.
     """
     template = b""
     getters: list[Callable[[Any], object]] = []
@@ -91,7 +90,7 @@ def _shown(getter: Callable[[Any], Any]) -> Callable[[Any], object]:
 
 
 def _literal(token: re.Match[str]) -> bytes:
-    """The bytes that a piece of a format stands for, when it is no field."""
+    """The bytes of a part of the format that is not a field."""
     field, escape = token["field"], token["escape"]
     if token["text"] is not None:
         return token["text"].encode()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.cli.termination import RequestFailed
+from headrace.client.bootstrap import PLAINTEXT
 from headrace.client.errors import BrokerUnreachable
+from headrace.client.librdkafka import SILENT, client_config
 from headrace.client.retry import attempts
-from headrace.settings import BrokerAddress, Said, Settings, read_broker_address
+from headrace.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.cli.librdkafka import AdminClient
     from headrace.client.cluster import Cluster
-
-DEFAULT: Final = Said("127.0.0.1:9092", "the default")
+    from headrace.settings import BrokerAddress
 
 
 def broker_address(
@@ -31,10 +31,7 @@ def broker_address(
 
     The environment and the current folder are those of the process, unless others are given.
     """
-    if option is not None:  # nothing else needs to be right then, not even the file
-        return read_broker_address(Said(option, "from --broker"))
-    named = Settings.read(environment=environment, folder=folder).broker()
-    return named or read_broker_address(DEFAULT)
+    return Settings.read(environment=environment, folder=folder).broker_or_default(option)
 
 
 Answer = TypeVar("Answer")
@@ -43,6 +40,7 @@ TIMEOUT_S: Final = 30.0
 PROBE_S: Final = 5.0
 PATIENCE_S: Final = 5.0
 
+SECURED_HINT: Final = ". If its listener requires TLS or SASL, choose a security profile"
 LOST: Final = -156
 """What librdkafka says when it has lost its connection and knows no leader (its error for "no entry")."""
 PASSING: Final = frozenset({5, 6, 14, 15, 16, LOST})
@@ -62,15 +60,12 @@ class Session:
     def client_config(self, **more: Any) -> dict[str, Any]:
         """The configuration of a librdkafka client; underscores in names stand for dots."""
         settings = {name.replace("_", "."): value for name, value in more.items()}
-        # librdkafka would log to standard error; relevant errors are raised.
-        silent = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
-        return {
-            "bootstrap.servers": str(self.address),
+        common = {
             "client.id": "headrace",
-            "logger": silent,
+            "logger": SILENT,
             "socket.timeout.ms": int(self.timeout_s * 1000),
-            **settings,
         }
+        return client_config(str(self.address), {**common, **settings})
 
     @property
     def admin(self) -> AdminClient:
@@ -87,7 +82,7 @@ class Session:
         if self._cluster is None:
             from headrace.client.cluster import Cluster
 
-            self._cluster = Cluster(self.address.addresses)
+            self._cluster = Cluster(self.address.addresses, profile=self.address.profile)
         return self._cluster
 
     def ask(self, question: Callable[[], Answer], act: str) -> Answer:
@@ -132,7 +127,8 @@ class Session:
         from confluent_kafka import KafkaError
 
         if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
-            return self.unreachable(f"it did not {act}: {error.str()}")
+            hint = "" if self.address.profile != PLAINTEXT else SECURED_HINT
+            return self.unreachable(f"it did not {act}: {error.str()}{hint}")
         return RequestFailed(f"the broker did not {act}: {error.str()} ({error.name()})", code=error.code())
 
     def unreachable(self, reason: str) -> BrokerUnreachable:
@@ -145,8 +141,15 @@ class Session:
     def probe(self) -> None:
         """Return when one of the addresses accepts a connection; fail at once when none does.
 
-        librdkafka would retry for the whole timeout, and would not give the reason.
+        librdkafka would retry for the whole timeout, and would not give the reason. With a security profile
+        the connection is also authenticated.
         """
+        if self.address.profile != PLAINTEXT:
+            try:
+                self.cluster.any()
+            except BrokerUnreachable as fault:
+                raise self.unreachable(str(fault)) from fault
+            return
         reason = ""
         for address in self.address.addresses:
             try:

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, error messages on standard error, and signals."""
+"""Termination of commands: exit codes, error messages on standard error, and signals."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class RequestFailed(HeadraceError):
     def __init__(self, message: str, *, code: int = 0) -> None:
         super().__init__(message)
         self.code = code
-        """Kafka's error code, or 0 where the broker gave none."""
+        """Kafka's error code, or 0 if there is none."""
 
 
 class CommandGroup(TyperGroup):
-    """The commands of `headrace`: expected errors end in a message, never in a traceback."""
+    """The command tree; expected errors are printed as messages, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named on the command line."""
+        """Run the command."""
         with errors_explained():
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
 def errors_explained() -> Iterator[None]:
-    """Turn expected errors into a message and an exit code."""
+    """Print expected errors as messages, and exit with their code."""
     try:
         yield
     except HeadraceError as error:
@@ -59,10 +59,10 @@ def errors_explained() -> Iterator[None]:
 
 
 def discard_standard_output() -> None:
-    """Discard what standard output still buffers.
+    """Discard the buffer of standard output.
 
-    The reader of the pipe has left (`| head`), or the disk is full. Python would flush once more when it
-    ends, and complain; this gives it somewhere else to flush to.
+    The reader of the pipe has exited (`| head`), or the disk is full. Python would flush the buffer again at
+    exit, and print an error.
     """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -70,7 +70,7 @@ def discard_standard_output() -> None:
 
 @contextmanager
 def terminated_like_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does: with its offsets committed, and what it started ended."""
+    """Handle SIGTERM like Ctrl-C: offsets are committed and child processes stopped."""
 
     def stop(_signal: int, _frame: Any) -> None:
         raise KeyboardInterrupt

@@ -13,21 +13,21 @@ from headrace.cli.options import complete_topic
 from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
 from headrace.cli.session import connect
 from headrace.cli.termination import RequestFailed
-from headrace.cli.topic_admin import TopicConfig, is_internal
+from headrace.cli.topic_admin import TopicSetting, is_internal
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace.cli.session import Session
-    from headrace.cli.topic_admin import TopicConfig
+    from headrace.cli.topic_admin import TopicSetting
 
 STATUS: Final = "headrace.overflow.status"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOverflow:
-    """One partition: what counts against its bound, and what became of records since the broker started."""
+    """The backlog of one partition, and counts since the broker started."""
 
     partition: int
     backlog_records: int
@@ -40,8 +40,8 @@ class PartitionOverflow:
     waiting_batches: int
 
 
-def read_overflow(configs: Iterable[TopicConfig]) -> tuple[PartitionOverflow, ...]:
-    """What the broker says about the topic's bound; nothing when it has none, or is Apache Kafka's."""
+def read_overflow(configs: Iterable[TopicSetting]) -> tuple[PartitionOverflow, ...]:
+    """The backlog of each partition; empty if the topic has no limit, or the broker is Apache Kafka."""
     text = next((config.value for config in configs if config.name == STATUS), None)
     if text is None:
         return ()
@@ -53,7 +53,7 @@ def read_overflow(configs: Iterable[TopicConfig]) -> tuple[PartitionOverflow, ..
 
 
 def print_overflow(partitions: Sequence[PartitionOverflow]) -> None:
-    """The table of a topic with a bound."""
+    """Print the backlogs as a table."""
     print_line("")
     rows = [
         (
@@ -100,7 +100,7 @@ Configs = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition of a topic: who holds it, and what it holds."""
+    """One partition of a topic: replicas, offsets and size."""
 
     partition: int
     leader: int | None
@@ -112,13 +112,13 @@ class PartitionDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDescription:
-    """Everything that `topic describe` shows."""
+class TopicDetails:
+    """The output of `headrace topic describe`."""
 
     topic: str
     partitions: tuple[PartitionDescription, ...]
     overflow: tuple[PartitionOverflow, ...]
-    configs: tuple[TopicConfig, ...]
+    configs: tuple[TopicSetting, ...]
 
 
 @commands.command()
@@ -196,7 +196,7 @@ def describe(
     as_json: options.Json = False,
     broker: options.Broker = None,
 ) -> None:
-    """Show a topic's partitions, offsets, sizes and settings, and how full it is if it has a bound.
+    """Show a topic's partitions, offsets, sizes and settings, and its backlog if it has a limit.
 
     Settings that differ from the default are marked with a star.
 
@@ -231,7 +231,7 @@ def alter(
 ) -> None:
     """Change the settings of a topic, or add partitions.
 
-    New partitions change the partition of keys from then on. Partitions cannot be removed.
+    With more partitions, keys may map to other partitions. Partitions cannot be removed.
 
     Example: headrace topic alter orders --config retention.ms=86400000 --unset segment.bytes
     """
@@ -274,8 +274,8 @@ def delete(
             print_line(f"deleted topic {topic}")
 
 
-def describe_topic(session: Session, topic: str) -> TopicDescription:
-    """What the brokers know about a topic."""
+def describe_topic(session: Session, topic: str) -> TopicDetails:
+    """The details of a topic."""
     from headrace.cli import topic_admin
     from headrace.cli.offsets import read_offset_ranges
     from headrace.client.topics import partition_sizes
@@ -296,7 +296,7 @@ def describe_topic(session: Session, topic: str) -> TopicDescription:
         for place in places
     )
     configs = topic_admin.read_configs(session, topic)
-    return TopicDescription(
+    return TopicDetails(
         topic=topic,
         partitions=partitions,
         overflow=read_overflow(configs),
@@ -304,7 +304,7 @@ def describe_topic(session: Session, topic: str) -> TopicDescription:
     )
 
 
-def _print_partitions(description: TopicDescription) -> None:
+def _print_partitions(description: TopicDetails) -> None:
     rows = [
         (
             part.partition,
@@ -320,7 +320,7 @@ def _print_partitions(description: TopicDescription) -> None:
     print_table(["partition", "leader", "replicas", "in sync", "start", "end", "size"], rows)
 
 
-def _print_configs(description: TopicDescription, *, every: bool) -> None:
+def _print_configs(description: TopicDetails, *, every: bool) -> None:
     shown = [config for config in description.configs if every or not config.is_default]
     if shown:
         print_line("")

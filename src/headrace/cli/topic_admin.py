@@ -1,4 +1,4 @@
-"""What a broker knows about topics, and what can be changed about them."""
+"""Reads and changes topics on a broker."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BATCH_LIMIT: Final = "max.message.bytes"
 DEFAULT_BATCH_LIMIT_BYTES: Final = 1_048_588
 SETTLING_S: Final = 5.0
 BROKER_DEFAULT: Final = -1
-"""What CreateTopics takes for "as the broker is configured"."""
+"""The value with which CreateTopics uses the broker's default."""
 
 
-class UnknownTopic(RequestFailed):
+class TopicNotFound(RequestFailed):
     """The topic does not exist."""
 
 
@@ -36,7 +36,7 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReplicas:
-    """Which brokers hold a partition."""
+    """The replicas of a partition."""
 
     partition: int
     leader: int | None
@@ -45,7 +45,7 @@ class PartitionReplicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
+class TopicSetting:
     """One setting of a topic."""
 
     name: str
@@ -54,7 +54,7 @@ class TopicConfig:
 
 
 def is_internal(topic: str) -> bool:
-    """Whether the topic holds state of the broker itself, which by Kafka's custom its name shows."""
+    """Whether the topic is internal: as in Kafka, its name then starts with two underscores."""
     return topic.startswith("__")
 
 
@@ -64,7 +64,7 @@ def topic_names(session: Session) -> list[str]:
 
 
 def list_topics(session: Session) -> list[TopicListing]:
-    """All topics by name, those of the broker itself included."""
+    """All topics, sorted by name, including internal ones."""
     found = _metadata(session)
     return [
         TopicListing(
@@ -77,11 +77,11 @@ def list_topics(session: Session) -> list[TopicListing]:
 
 
 def find_partitions(session: Session, topic: str) -> list[PartitionReplicas]:
-    """The partitions of a topic. Raises `UnknownTopic` if it does not exist, and does not create it."""
-    # Asking for all topics and not for this one: a broker may create a topic that is asked for by name.
+    """The partitions of a topic. Raises `TopicNotFound` if it does not exist, and does not create it."""
+    # Lists all topics: requesting one by name might create it.
     found = _metadata(session)
     if topic not in found:
-        raise UnknownTopic(
+        raise TopicNotFound(
             f"topic {topic!r} does not exist.{did_you_mean(topic, found)}\n"
             f"`headrace topic list` shows what there is; `headrace topic create {topic}` makes it."
         )
@@ -89,7 +89,7 @@ def find_partitions(session: Session, topic: str) -> list[PartitionReplicas]:
 
 
 def choose_partitions(session: Session, topic: str, numbers: Collection[int]) -> list[int]:
-    """The partitions of a topic that are meant: those in `numbers`, or all where it is empty."""
+    """The partitions in `numbers`, or all partitions of the topic if it is empty."""
     known = [place.partition for place in find_partitions(session, topic)]
     for number in numbers:
         if number not in known:
@@ -100,23 +100,23 @@ def choose_partitions(session: Session, topic: str, numbers: Collection[int]) ->
     return sorted(numbers) or known
 
 
-def read_configs(session: Session, topic: str) -> list[TopicConfig]:
-    """All settings of a topic by name."""
+def read_configs(session: Session, topic: str) -> list[TopicSetting]:
+    """All settings of a topic, by name."""
     from headrace.cli.librdkafka import ConfigResource
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     entries = session.ask_about("describe_configs", resource, f"describe the settings of topic {topic!r}")
     return [
-        TopicConfig(name=name, value=entries[name].value, is_default=not _is_set_on_topic(entries[name]))
+        TopicSetting(name=name, value=entries[name].value, is_default=not _is_set_on_topic(entries[name]))
         for name in sorted(entries)
     ]
 
 
 def read_batch_limit(session: Session, topic: str) -> int:
-    """The bytes that a batch of records may have in this topic."""
+    """The maximum size of a batch in this topic, in bytes."""
     try:
         configs = {config.name: config.value for config in read_configs(session, topic)}
-    except RequestFailed:  # who may write to a topic may not always see its settings
+    except RequestFailed:  # a producer may not be allowed to read settings
         configs = {}
     return int(configs.get(BATCH_LIMIT) or DEFAULT_BATCH_LIMIT_BYTES)
 
@@ -124,7 +124,7 @@ def read_batch_limit(session: Session, topic: str) -> int:
 def create_topic(
     session: Session, topic: str, *, partitions: int | None, replicas: int | None, configs: Mapping[str, str]
 ) -> None:
-    """Create a topic; what is not given is the broker's choice."""
+    """Create a topic; the broker's defaults apply to what is not given."""
     from headrace.cli.librdkafka import NewTopic
 
     new = NewTopic(
@@ -138,7 +138,7 @@ def create_topic(
 
 
 def add_partitions(session: Session, topic: str, total: int) -> None:
-    """Raise the number of partitions to `total`."""
+    """Increase the number of partitions to `total`."""
     from headrace.cli.librdkafka import NewPartitions
 
     new = NewPartitions(topic, total)
@@ -173,7 +173,7 @@ def _metadata(session: Session) -> dict[str, Any]:
 
 
 def _await_leaders(session: Session, topic: str) -> None:
-    """Wait a little for the new topic to be usable: a cluster says that it is made before it has leaders."""
+    """Wait until the new topic has leaders: a cluster reports it as created before."""
     for _ in attempts(SETTLING_S):
         found = _metadata(session).get(topic)
         if found is not None and all(place.leader >= 0 for place in found.partitions.values()):

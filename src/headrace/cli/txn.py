@@ -1,4 +1,4 @@
-"""`headrace txn`: see the transactions of a broker, and end one that hangs."""
+"""`headrace txn`: lists and describes transactions, and aborts hanging ones."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def abort(transactional_id: TransactionalId, yes: options.Yes = False, broker: o
 
 @contextmanager
 def _suggested(session: Session, transactional_id: str) -> Iterator[None]:
-    """Add to the error about an unknown id the one that may have been meant."""
+    """Add the most similar transactional id to the error about an unknown one."""
     from headrace.client.transactions import UnknownTransaction, list_transactions
 
     try:

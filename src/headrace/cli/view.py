@@ -1,4 +1,4 @@
-"""`headrace view` and `headrace changes`: the views of jobs, their rows, and their changes."""
+"""`headrace view` and `headrace changes`: views of jobs, their rows and their changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(no_args_is_help=True, help="List the materialized views of jobs.")
 
 
-# Without a callback a group that has one command would be that command.
+# Without a callback, typer would replace a group with a single command by that command.
 @commands.callback()
 def view() -> None:
     """List the materialized views of jobs."""
@@ -78,7 +78,7 @@ def changes(
     ] = None,
     broker: options.Broker = None,
 ) -> None:
-    """Print the rows of a view, and with --follow every change to it from then on.
+    """Print the rows of a view, and with --follow every later change.
 
     With --http, the changes of this view, or of all views, are served at /changes/VIEW to browsers
     (EventSource) and other HTTP clients. There is no authentication: only clients on this machine are served
@@ -122,7 +122,7 @@ def _json_line(change: Change) -> str:
 
 
 def _line(change: Change) -> str:
-    """The kind and the row as JSON; of a delete, the key."""
+    """The kind of change and the row as JSON; for a delete, the key."""
     if change.value is not None:
         return f"{change.kind:<6} {change.row_json()}\n"
     return f"{change.kind:<6} {change.key_json()}\n"

@@ -1,1 +1,1 @@
-"""The narrow raw client: what the Kafka protocol offers and librdkafka does not."""
+"""A Kafka client for what librdkafka does not offer."""

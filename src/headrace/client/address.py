@@ -1,4 +1,4 @@
-"""Where brokers are found: `host:port`, or several of them with commas between."""
+"""Addresses of brokers: `host:port`, or a comma-separated list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_PORT: Final = 9092
 
 
 class BadAddress(HeadraceError):
-    """Text that does not name a host and a port."""
+    """Text that is not a host and a port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Address:
 
 
 def read_addresses(text: str) -> tuple[Address, ...]:
-    """The addresses in `text`; one without a port means Kafka's own, 9092.
+    """Parse a list of addresses; the default port is 9092.
 
     >>> [str(address) for address in read_addresses("kafka-1:9094, localhost, [::1]:9093")]
     ['kafka-1:9094', 'localhost:9092', '[::1]:9093']

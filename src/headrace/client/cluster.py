@@ -1,11 +1,11 @@
-"""The brokers of a cluster, found from a few addresses: who they are, who leads and who coordinates what.
+"""Connections to the brokers of a cluster, and its metadata: brokers, topics, leaders and coordinators.
 
     with Cluster.of("127.0.0.1:9092") as cluster:
         cluster.topics(["orders"])["orders"].partitions
 
-What was learned is kept until `refresh`, and connections are opened when they are first needed, and again
-when they broke. A cluster is for one thread at a time: its connections refuse a second one that uses them
-meanwhile. In a process that was forked off it starts anew: sockets are not shared with the parent.
+Metadata is cached until `refresh`. Connections are opened on first use, and again after they were lost. A
+cluster is for one thread at a time: its connections refuse concurrent use. A forked process opens its own
+connections.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ from kio.schema.metadata.v10.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8
 
-from headrace.client.address import Address, read_addresses
+from headrace.client.address import Address
+from headrace.client.bootstrap import PLAINTEXT, Bootstrap
 from headrace.client.connection import Connection
-from headrace.client.error_codes import COORDINATOR_RETRIABLE, LEADER_CHANGED, RETRIABLE_IN_PLACE
-from headrace.client.errors import BrokerUnreachable, RequestRefused, UnknownPartition
+from headrace.client.errors import (
+    COORDINATOR_RETRIABLE,
+    LEADER_CHANGED,
+    RETRIABLE_IN_PLACE,
+    BrokerUnreachable,
+    RequestRefused,
+    UnknownPartition,
+)
 from headrace.client.partition import TopicPartition
-from headrace.client.retry import LONGEST_PAUSE_S, Result, attempts, persist
+from headrace.client.retry import MAX_BACKOFF_S, Result, attempts, retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -40,35 +47,39 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
 
 GROUP: Final = i8(0)
-"""What FindCoordinator calls a consumer group."""
 TRANSACTION: Final = i8(1)
-"""What FindCoordinator calls a transactional id."""
 
-NEWS_S: Final = 3.0
-"""How long a partition may be unknown before it counts as missing: brokers learn of new topics one by one."""
+METADATA_DELAY_S: Final = 3.0
+"""A partition that is unknown for this long does not exist: brokers learn of new topics one after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDescription:
-    """A topic as the cluster describes it."""
+class TopicMetadata:
+    """A topic in the metadata of the cluster."""
 
     name: str
     partitions: tuple[int, ...]
     internal: bool
     topic_id: str | None
-    """What tells a topic from one of the same name that was deleted before it, as Kafka's tools write it."""
+    """The topic id in the text format of Kafka's tools; a re-created topic has another one."""
 
 
 class Cluster:
-    """Connections to the brokers of one cluster, opened when they are first needed."""
+    """Connections to the brokers of one cluster."""
 
     def __init__(
-        self, bootstrap: Sequence[Address], *, client_id: str = "headrace", timeout_s: float = 10.0
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        profile: str = PLAINTEXT,
+        client_id: str = "headrace",
+        timeout_s: float = 10.0,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
+        self._profile = profile
         self._client_id = client_id
         self._timeout_s = timeout_s
-        self._process = os.getpid()
+        self._pid = os.getpid()
         self._connections: dict[Address, Connection] = {}
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, Address] = {}
@@ -76,102 +87,110 @@ class Cluster:
 
     @classmethod
     def of(cls, bootstrap: str, *, client_id: str = "headrace", timeout_s: float = 30.0) -> Self:
-        """The cluster that is found at these addresses: `host:port`, several with commas between."""
-        return cls(read_addresses(bootstrap), client_id=client_id, timeout_s=timeout_s)
+        """The cluster at these addresses, such as `kafka-1:9092,kafka-2:9092`.
+
+        `production://kafka-1:9094` connects with the security profile `production`.
+        """
+        found = Bootstrap.of(bootstrap)
+        return cls(found.addresses, profile=found.profile, client_id=client_id, timeout_s=timeout_s)
 
     @property
     def timeout_s(self) -> float:
-        """How long an answer, and a change of leaders or coordinators, is waited for."""
+        """The longest wait for a response, and for the election of a leader or coordinator."""
         return self._timeout_s
 
     def connection(self, address: Address) -> Connection:
         """An open connection to the broker at `address`."""
-        self._leave_parent()
-        known = self._connections.get(address)
-        if known is None or not known.is_open:
-            known = Connection.open(
-                address.host, address.port, client_id=self._client_id, timeout_s=self._timeout_s
+        self._detach_from_parent()
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_open:
+            connection = Connection.open(
+                address.host,
+                address.port,
+                profile=self._profile,
+                client_id=self._client_id,
+                timeout_s=self._timeout_s,
             )
-            self._connections[address] = known
-        return known
+            self._connections[address] = connection
+        return connection
 
     def any(self) -> Connection:
-        """A connection to the first broker that answers: those of the bootstrap, then those learned of."""
-        fault = BrokerUnreachable("no address of a broker was given")
+        """A connection to the first broker that answers, bootstrap addresses first."""
+        error = BrokerUnreachable("no address of a broker was given")
         for address in dict.fromkeys((*self._bootstrap, *self._brokers.values())):
             try:
                 return self.connection(address)
-            except BrokerUnreachable as refusal:
-                fault = refusal
-        raise fault
+            except BrokerUnreachable as unreachable:
+                error = unreachable
+        raise error
 
     def brokers(self) -> tuple[Address, ...]:
-        """The addresses of all brokers, as the cluster itself names them."""
-        self._learn(())
+        """The addresses of all brokers, from the metadata."""
+        self._update_metadata(())
         return tuple(self._brokers.values())
 
     def controller(self) -> Connection:
-        """A connection to the broker that takes administrative requests."""
-        response = self._learn(())
+        """A connection to the controller."""
+        response = self._update_metadata(())
         address = self._brokers.get(response.controller_id)
         return self.any() if address is None else self.connection(address)
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
-        """The topics of these names, or all of them; one that does not exist is absent."""
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
+        """Describe these topics, or all; topics that do not exist are left out."""
         wanted = None if names is None else tuple(names)
-        response = self.persist(partial(self._describe, wanted), LEADER_CHANGED)
+        response = self.retry(partial(self._describe, wanted), LEADER_CHANGED)
         found = (_describe(topic) for topic in response.topics if topic.error_code is ErrorCode.none)
         return {topic.name: topic for topic in sorted(found, key=lambda topic: topic.name)}
 
     def leader(self, partition: TopicPartition) -> Connection:
-        """A connection to the broker that leads `partition`; waits while it has no leader that answers."""
-        return self.persist(lambda: self.connection(self.leader_address(partition)), LEADER_CHANGED)
+        """A connection to the leader of `partition`; waits for its election."""
+        return self.retry(lambda: self.connection(self.leader_address(partition)), LEADER_CHANGED)
 
     def leader_address(self, partition: TopicPartition) -> Address:
-        """Where the leader of `partition` is found; a partition that has none now is refused."""
+        """The address of the leader of `partition`; raises `RequestRefused` if it has none now."""
         if partition not in self._leaders:
             self._find_leader(partition)
         return self._leaders[partition]
 
     def group_coordinator(self, group: str) -> Connection:
-        """A connection to the broker that coordinates the consumer group `group`."""
+        """A connection to the coordinator of a group."""
         return self._coordinator(GROUP, group)
 
     def transaction_coordinator(self, transactional_id: str) -> Connection:
-        """A connection to the broker that coordinates `transactional_id`."""
+        """A connection to the coordinator of a transactional id."""
         return self._coordinator(TRANSACTION, transactional_id)
 
-    def persist(
+    def retry(
         self,
-        act: Callable[[], Result],
-        passing: Collection[ErrorCode],
+        call: Callable[[], Result],
+        retriable: Collection[int],
         *,
-        longest_pause_s: float = LONGEST_PAUSE_S,
+        max_backoff_s: float = MAX_BACKOFF_S,
     ) -> Result:
-        """What `act` returns once it succeeds; lost brokers and refusals in `passing` are waited out.
+        """Return the result of `call`, which is repeated after lost connections and `retriable` error codes.
 
-        Before each new attempt leaders and coordinators are looked for again, unless the right one answered.
+        The metadata is refreshed before each retry, unless the right broker answered.
         """
 
-        def look_again(fault: HeadraceError) -> None:
-            if not (isinstance(fault, RequestRefused) and fault.code in RETRIABLE_IN_PLACE):
+        def refresh_metadata(error: HeadraceError) -> None:
+            if not (isinstance(error, RequestRefused) and error.code in RETRIABLE_IN_PLACE):
                 self.refresh()
 
-        return persist(
-            act,
-            within_s=self._timeout_s,
-            passing=passing,
-            between=look_again,
-            longest_pause_s=longest_pause_s,
+        return retry(
+            call,
+            timeout_s=self._timeout_s,
+            retriable=retriable,
+            on_error=refresh_metadata,
+            max_backoff_s=max_backoff_s,
         )
 
     def refresh(self) -> None:
-        """Forget who leads and who coordinates what, so that it is asked again when it is next needed."""
+        """Discard the cached leaders and coordinators."""
         self._leaders.clear()
         self._coordinators.clear()
 
     def close(self) -> None:
-        """Hang up on every broker."""
+        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -184,15 +203,15 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def _leave_parent(self) -> None:
-        # Two processes that read from one socket would take each other's answers. Closing our descriptor
-        # leaves the parent's connection as it is.
-        if self._process != os.getpid():
+    def _detach_from_parent(self) -> None:
+        # A process and its fork must not read from one socket. Closing our descriptor leaves the parent's
+        # connection open.
+        if self._pid != os.getpid():
             self.close()
-            self._process = os.getpid()
+            self._pid = os.getpid()
 
     def _find_leader(self, partition: TopicPartition) -> None:
-        for _ in attempts(min(NEWS_S, self._timeout_s)):
+        for _ in attempts(min(METADATA_DELAY_S, self._timeout_s)):
             topics = self._describe((partition.topic,)).topics
             if any(
                 partition.partition == found.partition_index for topic in topics for found in topic.partitions
@@ -204,14 +223,14 @@ class Cluster:
             raise RequestRefused(f"name the leader of {partition}", ErrorCode.leader_not_available)
 
     def _describe(self, names: tuple[str, ...] | None) -> MetadataResponse:
-        response = self._learn(names)
+        response = self._update_metadata(names)
         for topic in response.topics:
             if topic.error_code not in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
                 raise RequestRefused(f"describe the topic {topic.name!r}", topic.error_code)
         return response
 
-    def _learn(self, names: tuple[str, ...] | None) -> MetadataResponse:
-        """What the cluster says about these topics; brokers and leaders are remembered."""
+    def _update_metadata(self, names: tuple[str, ...] | None) -> MetadataResponse:
+        """Request the metadata of these topics, and cache brokers and leaders."""
         request = MetadataRequest(
             topics=None
             if names is None
@@ -220,22 +239,22 @@ class Cluster:
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
-        response = self.any().ask(request, MetadataResponse)
+        response = self.any().request(request, MetadataResponse)
         self._brokers = {
             broker.node_id: Address(host=broker.host, port=broker.port) for broker in response.brokers
         }
         for topic in response.topics:
-            self._learn_leaders(topic)
+            self._update_leaders(topic)
         return response
 
-    def _learn_leaders(self, topic: MetadataResponseTopic) -> None:
+    def _update_leaders(self, topic: MetadataResponseTopic) -> None:
         for partition in topic.partitions:
-            where = TopicPartition(topic.name, partition.partition_index)
+            topic_partition = TopicPartition(topic.name, partition.partition_index)
             address = self._brokers.get(partition.leader_id)
             if address is None:
-                self._leaders.pop(where, None)
+                self._leaders.pop(topic_partition, None)
             else:
-                self._leaders[where] = address
+                self._leaders[topic_partition] = address
 
     def _coordinator(self, kind: i8, key: str) -> Connection:
         def connect() -> Connection:
@@ -243,19 +262,19 @@ class Cluster:
                 self._coordinators[kind, key] = self._find_coordinator(kind, key)
             return self.connection(self._coordinators[kind, key])
 
-        return self.persist(connect, COORDINATOR_RETRIABLE)
+        return self.retry(connect, COORDINATOR_RETRIABLE)
 
     def _find_coordinator(self, kind: i8, key: str) -> Address:
-        response = self.any().ask(FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse)
+        response = self.any().request(FindCoordinatorRequest(key=key, key_type=kind), FindCoordinatorResponse)
         if response.error_code is not ErrorCode.none:
             act = f"name the coordinator of {key!r}"
             raise RequestRefused(act, response.error_code, response.error_message)
         return Address(host=response.host, port=response.port)
 
 
-def _describe(topic: MetadataResponseTopic) -> TopicDescription:
+def _describe(topic: MetadataResponseTopic) -> TopicMetadata:
     numbers = sorted(partition.partition_index for partition in topic.partitions)
-    return TopicDescription(
+    return TopicMetadata(
         name=topic.name,
         partitions=tuple(numbers),
         internal=topic.is_internal,

@@ -1,8 +1,11 @@
-"""Errors between a client and a broker."""
+"""Errors between a client and a broker, and Kafka's error codes by how a client handles them.
+
+Error codes are numbers here: commands import this module when they start, and kio is slow to import.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError
 
@@ -11,25 +14,83 @@ if TYPE_CHECKING:
 
     from headrace.client.partition import TopicPartition
 
+COORDINATOR_RETRIABLE: Final = frozenset(
+    {
+        14,  # COORDINATOR_LOAD_IN_PROGRESS
+        15,  # COORDINATOR_NOT_AVAILABLE
+        16,  # NOT_COORDINATOR
+        51,  # CONCURRENT_TRANSACTIONS
+    }
+)
+"""Transient errors of coordinators: retry the request."""
+
+LEADER_CHANGED: Final = frozenset(
+    {
+        3,  # UNKNOWN_TOPIC_OR_PARTITION
+        5,  # LEADER_NOT_AVAILABLE
+        6,  # NOT_LEADER_OR_FOLLOWER
+        9,  # REPLICA_NOT_AVAILABLE
+        56,  # KAFKA_STORAGE_ERROR
+        74,  # FENCED_LEADER_EPOCH
+        75,  # UNKNOWN_LEADER_EPOCH
+        78,  # OFFSET_NOT_AVAILABLE
+    }
+)
+"""Errors of a broker that does not lead the partition: refresh the metadata, and retry the request."""
+
+RETRIABLE_IN_PLACE: Final = frozenset(
+    {
+        14,  # COORDINATOR_LOAD_IN_PROGRESS
+        51,  # CONCURRENT_TRANSACTIONS
+        88,  # UNSTABLE_OFFSET_COMMIT
+    }
+)
+"""Transient errors of the right broker: retry the request without a metadata refresh."""
+
+OFFSETS_RETRIABLE: Final = COORDINATOR_RETRIABLE | {88}  # UNSTABLE_OFFSET_COMMIT
+"""Transient errors of a group's offsets; an open transaction may be about to change them."""
+
+PRODUCE_RETRIABLE: Final = (
+    LEADER_CHANGED
+    | COORDINATOR_RETRIABLE
+    | {
+        7,  # REQUEST_TIMED_OUT
+        13,  # NETWORK_EXCEPTION
+        # Also the response of Apache Kafka to concurrent first writes of several tasks.
+        19,  # NOT_ENOUGH_REPLICAS
+        20,  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        89,  # THROTTLING_QUOTA_EXCEEDED
+    }
+)
+"""Errors after which the same batch is sent again."""
+
+FENCED: Final = frozenset(
+    {
+        47,  # INVALID_PRODUCER_EPOCH
+        90,  # PRODUCER_FENCED
+    }
+)
+"""Another producer has the transactional id, or the coordinator aborted the transaction after its timeout."""
+
 
 class BrokerUnreachable(HeadraceError):
-    """No broker answers at the address, or it stopped answering."""
+    """No broker answers at the address, or the connection was lost."""
 
 
 class UnsupportedApi(HeadraceError):
-    """The broker does not serve the version of an API that the client speaks."""
+    """The broker does not serve this version of an API."""
 
 
 class BadResponse(HeadraceError):
-    """The broker's answer does not follow the Kafka protocol."""
+    """The response does not follow the Kafka protocol."""
 
 
 class ConnectionShared(HeadraceError):
-    """A second thread used a connection while another one was in the middle of a request."""
+    """A second thread used a connection while another one used it."""
 
 
 class RequestRefused(HeadraceError):
-    """The broker understood the request and refused it with a Kafka error code."""
+    """The broker refused a request with a Kafka error code."""
 
     def __init__(self, act: str, code: ErrorCode, detail: str | None = None) -> None:
         super().__init__(f"the broker refused to {act}: {detail or code.name} (Kafka error {code.value})")
@@ -37,7 +98,7 @@ class RequestRefused(HeadraceError):
 
 
 class UnknownTopic(HeadraceError):
-    """A topic that the cluster does not have."""
+    """The cluster does not have this topic."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -48,7 +109,7 @@ class UnknownTopic(HeadraceError):
 
 
 class UnknownPartition(HeadraceError):
-    """A partition that the cluster does not have."""
+    """The cluster does not have this partition."""
 
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(
@@ -58,28 +119,36 @@ class UnknownPartition(HeadraceError):
         self.partition = partition
 
 
-class ReadStalled(HeadraceError):
-    """A partition that gave nothing for as long as the client is willing to wait."""
+class ReadTimeout(HeadraceError):
+    """A partition returned nothing for the cluster's timeout."""
 
 
-class OffsetsGone(HeadraceError):
-    """Offsets that were to be read and that the partition does not hold: data was lost to the reader."""
+class OffsetOutOfRange(HeadraceError):
+    """The partition does not hold an offset that was to be read: the reader missed records."""
 
-    def __init__(self, partition: TopicPartition, wanted: int, first: int, end: int) -> None:
+    def __init__(self, partition: TopicPartition, offset: int, first: int, end: int) -> None:
         why = (
             "retention or a deletion removed them before they were read"
-            if wanted < first
-            else "the topic was made anew, or a broker lost its end"
+            if offset < first
+            else "the topic was re-created, or a broker lost the end of its log"
         )
         super().__init__(
-            f"offset {wanted} of {partition} is gone: the partition holds {first} to {end}; {why}. "
-            "Start from an offset that is there, and keep records longer than the longest stop of a reader."
+            f"offset {offset} of {partition} is out of range: the partition holds {first} to {end}; {why}. "
+            "Start from an offset in this range, and retain records for longer than any pause of a reader."
         )
         self.partition = partition
-        self.wanted = wanted
+        self.offset = offset
         self.first = first
         self.end = end
 
 
-class Fenced(HeadraceError):
-    """A writer whose transactional id belongs to somebody else by now: nothing that it writes counts."""
+class ProducerFenced(HeadraceError):
+    """Another producer has taken over the transactional id: this one cannot write any more."""
+
+
+class AuthenticationFailed(HeadraceError):
+    """The broker rejected the client's credentials, or a certificate is not trusted."""
+
+
+class TokenUnavailable(HeadraceError):
+    """No token for OAUTHBEARER could be obtained."""

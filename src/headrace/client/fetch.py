@@ -1,64 +1,219 @@
-"""Record batches of one partition as the broker holds them: whole, raw, and on their way ahead of the reader.
+"""Reads record batches (Fetch, API key 1, version 12).
 
-    for piece in PartitionReader(cluster, TopicPartition("orders", 0), 0, 1_000_000):
-        work_on(piece.batches, piece.aborted)
+`PartitionReader` reads a range of offsets of one partition. It requests the next batches before the caller
+gets the current ones, so that the broker works while the caller does:
 
-The request for the next piece leaves before the caller gets this one, so that the broker reads and the
-network carries while the caller works. Nothing here looks into a batch beyond its header; checksums are the
-business of whoever opens it.
+    for fetched in PartitionReader(cluster, TopicPartition("orders", 0), 0, 1_000_000):
+        process(fetched.batches, fetched.aborted)
+
+`fetch_batches` returns the next batches of any number of partitions, for readers without an end offset.
+
+Version 12 is the last one with topic names, and every Kafka since 2.7 serves it. Messages are encoded and
+decoded by hand: batches are views of the response. Only batch headers are decoded, and checksums are not
+verified. Fetch sessions are not used.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.error_codes import LEADER_CHANGED
-from headrace.client.errors import BrokerUnreachable, OffsetsGone, ReadStalled, RequestRefused
-from headrace.client.fetch_messages import API_KEY, VERSION, Answer, measure_batches, pack_fetch, read_answer
+from headrace.client.errors import (
+    LEADER_CHANGED,
+    BadResponse,
+    BrokerUnreachable,
+    OffsetOutOfRange,
+    ReadTimeout,
+    RequestRefused,
+)
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.partition import TopicPartition, by_leader, by_topic
 from headrace.client.retry import attempts
 from headrace.errors import HeadraceError
+from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD, MIN_LENGTH
+from headrace.protocol.errors import ProtocolError
+from headrace.protocol.wire import INT32, UNLIMITED, FrameCursor, pack_count, pack_string
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from headrace.client.cluster import Cluster
     from headrace.client.connection import Connection
-    from headrace.client.partition import TopicPartition
 
-__all__ = ["Fetched", "OffsetsGone", "PartitionReader"]
+API_KEY: Final = 1
+VERSION: Final = 12
+RANGE_FETCH_BYTES: Final = 4 << 20
+RANGE_MAX_WAIT_MS: Final = 100
+"""The longest wait of the broker before an empty response to a reader of a range."""
+EMPTY_RESPONSES: Final = 2
+"""After this many empty responses before the end offset, the rest of the range is a compaction gap."""
+FOLLOW_FETCH_BYTES: Final = 1 << 20
+FOLLOW_PARTITION_BYTES: Final = 64 << 10
+"""The minimum for each partition: one with a backlog must not delay the others."""
+SHARED_WAIT_MS: Final = 50
+"""The longest wait when several brokers are asked in turn: an idle one must not delay the others."""
+NO_END: Final = (1 << 63) - 1
 
-FETCH_BYTES: Final = 4 << 20
-EMPTY_ANSWERS: Final = 2
-"""So many answers without a record, although the partition goes on, and the rest of it is a gap."""
+_REQUEST = struct.Struct(">iiiibii")
+"""Replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch."""
+_PARTITION = struct.Struct(">iiqiqib")
+"""Index, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes, no tagged fields."""
+_REQUEST_END: Final = b"\1\1\0"
+"""No forgotten topics, no rack, no tagged fields."""
+_RESPONSE = struct.Struct(">ihi")
+_PARTITION_RESPONSE = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_OFFSETS = struct.Struct(">q15xi")
 
 
-class Fetched(NamedTuple):
-    """Whole batches that follow one another, and what is needed to read them."""
+class FetchedBatches(NamedTuple):
+    """Complete consecutive batches of one partition."""
 
+    partition: TopicPartition
     batches: memoryview
     aborted: tuple[tuple[int, int], ...]
-    """Producer id and first offset of each aborted transaction that reaches into the batches or follows."""
+    """Producer id and first offset of each aborted transaction in the batches or after them."""
     next_offset: int
-    """Where the next piece begins."""
-    log_start_offset: int
 
 
-class Flight(NamedTuple):
-    """A request that was sent and not yet answered."""
+class FetchPartitionResponse(NamedTuple):
+    """The response for one partition; the last batch in `records` may be incomplete."""
+
+    partition: TopicPartition
+    error: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    aborted: tuple[tuple[int, int], ...]
+    records: memoryview
+    throttle_ms: int
+
+
+def pack_fetch(
+    offsets: Mapping[TopicPartition, int],
+    *,
+    max_wait_ms: int,
+    max_bytes: int,
+    partition_max_bytes: int,
+    read_committed: bool,
+) -> bytes:
+    """Encode the body of a request."""
+    topics = by_topic(offsets.items())
+    parts = [
+        _REQUEST.pack(-1, max_wait_ms, 1, max_bytes, read_committed, 0, -1),
+        pack_count(len(topics), flexible=True),
+    ]
+    for topic, partitions in topics.items():
+        parts += [pack_string(topic, flexible=True), pack_count(len(partitions), flexible=True)]
+        parts += [_PARTITION.pack(index, -1, at, -1, -1, partition_max_bytes, 0) for index, at in partitions]
+        parts.append(b"\0")
+    parts.append(_REQUEST_END)
+    return b"".join(parts)
+
+
+def read_fetch_response(frame: memoryview) -> list[FetchPartitionResponse]:
+    """Decode a response."""
+    try:
+        return _read_response(FrameCursor(frame, INT32.size, flexible=True, max_items=UNLIMITED))
+    except ProtocolError as fault:
+        raise BadResponse(f"a Fetch response cannot be decoded: {fault}") from fault
+
+
+def _read_response(cursor: FrameCursor) -> list[FetchPartitionResponse]:
+    cursor.tags()
+    throttle_ms, error, _session = cursor.take(_RESPONSE)
+    if error:
+        raise RequestRefused("fetch records", ErrorCode(error))
+    responses = []
+    for _ in range(cursor.count()):
+        topic = cursor.string() or ""
+        for _ in range(cursor.count()):
+            responses.append(_read_partition(cursor, topic, throttle_ms))
+            cursor.tags()
+        cursor.tags()
+    return responses
+
+
+def _read_partition(cursor: FrameCursor, topic: str, throttle_ms: int) -> FetchPartitionResponse:
+    index, error, high_watermark, last_stable_offset, _start = cursor.take(_PARTITION_RESPONSE)
+    aborted = tuple(_read_aborted(cursor) for _ in range(cursor.count()))
+    cursor.take(INT32)
+    records = cursor.blob()
+    return FetchPartitionResponse(
+        TopicPartition(topic, index),
+        ErrorCode(error),
+        high_watermark,
+        last_stable_offset,
+        aborted,
+        cursor.frame[:0] if records is None else records,
+        throttle_ms,
+    )
+
+
+def _read_aborted(cursor: FrameCursor) -> tuple[int, int]:
+    producer_id, first_offset = cursor.take(_ABORTED)
+    cursor.tags()
+    return producer_id, first_offset
+
+
+def measure_batches(records: memoryview, end: int) -> tuple[int, int]:
+    """The size of the complete batches that start before `end`, and the offset after them.
+
+    A broker truncates the last batch at its size limit. The offset is −1 if there is no complete batch. A
+    batch that starts at or after `end` shows that no record before `end` follows.
+    """
+    position, last, reached = 0, -1, -1
+    readable = len(records) - HEADER_BYTES
+    read = _OFFSET_AND_LENGTH.unpack_from
+    # There may be one batch per record, and this loop sees them all: it does as little as possible.
+    while position <= readable:
+        base_offset, length = read(records, position)
+        if base_offset >= end:
+            reached = end
+            break
+        if length < MIN_LENGTH:
+            raise BadResponse(f"a record batch of {length} bytes at offset {base_offset}")
+        following = position + length + LENGTH_OVERHEAD
+        if following > len(records):
+            break
+        last, position = position, following
+    return position, max(reached, _offset_after(records, last))
+
+
+def _offset_after(records: memoryview, position: int) -> int:
+    if position < 0:
+        return -1
+    base_offset, last_offset_delta = _OFFSETS.unpack_from(records, position)
+    return int(base_offset + last_offset_delta + 1)
+
+
+def check_offset(cluster: Cluster, partition: TopicPartition, offset: int) -> None:
+    """Raise `OffsetOutOfRange` if the partition does not hold `offset`.
+
+    A newly elected leader may refuse an offset that is valid, because it does not know its high watermark.
+    """
+    first, end = (
+        list_offsets(cluster, {partition: which}, read_committed=False)[partition]
+        for which in (EARLIEST, LATEST)
+    )
+    if not first <= offset <= end:
+        raise OffsetOutOfRange(partition, offset, first, end)
+
+
+class InFlightFetch(NamedTuple):
+    """A request without a response yet."""
 
     connection: Connection
-    ticket: int
+    correlation_id: int
 
 
 class PartitionReader:
-    """The batches of one partition that hold the offsets from `start` up to, not including, `end`.
+    """Iterates over the batches of one partition that hold the offsets from `start` to before `end`.
 
-    The first and the last batch may reach over them. Leaders that move and brokers that restart are waited
-    for; a partition that gives nothing for the cluster's timeout is an error. An iterator may be dropped
-    half-way.
+    The first and the last batch may hold more. Waits for leader elections and broker restarts, and raises
+    `ReadTimeout` if the partition returns nothing for the cluster's timeout.
     """
 
     def __init__(
@@ -69,7 +224,7 @@ class PartitionReader:
         end: int,
         *,
         read_committed: bool = True,
-        fetch_bytes: int = FETCH_BYTES,
+        fetch_bytes: int = RANGE_FETCH_BYTES,
     ) -> None:
         self._cluster = cluster
         self._partition = partition
@@ -78,102 +233,137 @@ class PartitionReader:
         self._read_committed = read_committed
         self._fetch_bytes = fetch_bytes
 
-    def __iter__(self) -> Iterator[Fetched]:
+    def __iter__(self) -> Iterator[FetchedBatches]:
         position = self._start
-        flight = None
+        request = None
         try:
             while position < self._end:
-                piece = self._next_piece(position, flight)
-                flight = None
-                position = piece.next_offset
+                fetched = self._fetch(position, request)
+                request = None
+                position = fetched.next_offset
                 if position < self._end:
-                    flight = self._send_ahead(position)
-                if piece.batches:
-                    yield piece
+                    request = self._prefetch(position)
+                if fetched.batches:
+                    yield fetched
         finally:
-            if flight is not None:
-                flight.connection.forget(flight.ticket)
+            if request is not None:
+                request.connection.discard(request.correlation_id)
 
-    def _next_piece(self, position: int, flight: Flight | None) -> Fetched:
-        """Something that goes beyond `position`; `flight` is the request for it if there is one already."""
-        empty_answers = 0
+    def _fetch(self, position: int, request: InFlightFetch | None) -> FetchedBatches:
+        """Batches that end after `position`; `request` is the prefetch for them, if there is one."""
+        empty_responses = 0
         reason = ""
         for _ in attempts(self._cluster.timeout_s):
             try:
-                answer = self._receive(flight or self._send(position))
+                response = self._receive(request or self._send(position))
             except BrokerUnreachable as fault:
                 reason = str(fault)
                 self._cluster.refresh()
                 continue
             finally:
-                flight = None
-            if answer.code is not ErrorCode.none:
-                reason = f"the broker answers {answer.code.name}"
-                self._look_after(answer.code, position)
+                request = None
+            if response.error is not ErrorCode.none:
+                reason = f"the broker answers {response.error.name}"
+                self._handle_error(response.error, position)
                 continue
-            piece = self._piece(answer)
-            if piece.next_offset > position:
-                return piece
-            reason = self._describe_end(answer)
-            empty_answers += self._is_gap(answer)
-            if empty_answers == EMPTY_ANSWERS:
-                return piece._replace(next_offset=self._end)
-        raise ReadStalled(
-            f"{self._partition} gave nothing from offset {position} on for {self._cluster.timeout_s:g} s, "
-            f"and it was to be read up to {self._end}: {reason}"
+            size, next_offset = measure_batches(response.records, self._end)
+            fetched = FetchedBatches(self._partition, response.records[:size], response.aborted, next_offset)
+            if next_offset > position:
+                return fetched
+            reason = self._describe_end(response)
+            empty_responses += self._is_gap(response)
+            if empty_responses == EMPTY_RESPONSES:
+                return fetched._replace(next_offset=self._end)
+        raise ReadTimeout(
+            f"{self._partition} returned nothing from offset {position} on for {self._cluster.timeout_s:g} s "
+            f"(the range ends at {self._end}): {reason}"
         )
 
-    def _send_ahead(self, position: int) -> Flight | None:
+    def _prefetch(self, position: int) -> InFlightFetch | None:
         try:
             return self._send(position)
         except HeadraceError:
-            return None  # the caller gets its piece first; the fault, if it stays, comes with the next one
+            return None  # the caller gets its batches; the next call raises the error if it persists
 
-    def _send(self, position: int) -> Flight:
+    def _send(self, position: int) -> InFlightFetch:
         connection = self._cluster.leader(self._partition)
         request = pack_fetch(
-            self._partition,
-            position,
+            {self._partition: position},
+            max_wait_ms=RANGE_MAX_WAIT_MS,
             max_bytes=self._fetch_bytes,
+            partition_max_bytes=self._fetch_bytes,
             read_committed=self._read_committed,
         )
-        return Flight(connection, connection.post(API_KEY, VERSION, [request]))
+        return InFlightFetch(connection, connection.send(API_KEY, VERSION, [request]))
 
-    def _receive(self, flight: Flight) -> Answer:
-        return read_answer(flight.connection.collect(flight.ticket))
+    def _receive(self, request: InFlightFetch) -> FetchPartitionResponse:
+        responses = read_fetch_response(request.connection.receive(request.correlation_id))
+        if len(responses) != 1:
+            raise BadResponse(f"a Fetch response for {len(responses)} partitions, for a request for one")
+        return responses[0]
 
-    def _piece(self, answer: Answer) -> Fetched:
-        size, next_offset = measure_batches(answer.records, self._end)
-        return Fetched(answer.records[:size], answer.aborted, next_offset, answer.log_start_offset)
-
-    def _look_after(self, code: ErrorCode, position: int) -> None:
-        """Return when asking again may help; raise when it cannot."""
-        if code is ErrorCode.offset_out_of_range:
-            self._check_range(position)
-        elif code not in LEADER_CHANGED:
-            raise RequestRefused(f"read {self._partition} from offset {position}", code)
+    def _handle_error(self, error: ErrorCode, position: int) -> None:
+        """Return if a retry may succeed; raise otherwise."""
+        if error is ErrorCode.offset_out_of_range:
+            check_offset(self._cluster, self._partition, position)
+        elif error not in LEADER_CHANGED:
+            raise RequestRefused(f"read {self._partition} from offset {position}", error)
         self._cluster.refresh()
 
-    def _check_range(self, position: int) -> None:
-        # A leader that has just been elected may not know yet how far its log is valid: ask, then judge.
-        ends = [
-            list_offsets(self._cluster, {self._partition: which}, read_committed=False)[self._partition]
-            for which in (EARLIEST, LATEST)
-        ]
-        if not ends[0] <= position <= ends[1]:
-            raise OffsetsGone(self._partition, position, ends[0], ends[1])
+    def _is_gap(self, response: FetchPartitionResponse) -> bool:
+        """Whether the partition reaches the end offset without a batch before it, after compaction.
 
-    def _is_gap(self, answer: Answer) -> bool:
-        """Whether the partition reaches to our end and yet has no batch left before it.
-
-        Compaction leaves such gaps. An answer may also be empty because of a quota.
+        An empty response of a throttled broker does not count.
         """
-        return not answer.records and not answer.throttle_ms and self._readable_end(answer) >= self._end
+        end = response.last_stable_offset if self._read_committed else response.high_watermark
+        return not response.records and not response.throttle_ms and end >= self._end
 
-    def _readable_end(self, answer: Answer) -> int:
-        return answer.last_stable_offset if self._read_committed else answer.high_watermark
+    def _describe_end(self, response: FetchPartitionResponse) -> str:
+        if self._read_committed and response.last_stable_offset < response.high_watermark:
+            return f"an open transaction blocks readers at offset {response.last_stable_offset}"
+        return f"the partition ends at offset {response.high_watermark}"
 
-    def _describe_end(self, answer: Answer) -> str:
-        if self._read_committed and answer.last_stable_offset < answer.high_watermark:
-            return f"a transaction that is still open keeps readers at offset {answer.last_stable_offset}"
-        return f"the partition ends at offset {answer.high_watermark}"
+
+def fetch_batches(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], *, max_wait_ms: int
+) -> list[FetchedBatches]:
+    """The committed batches from these offsets on; an empty list if there are none within `max_wait_ms`.
+
+    Waits for leader elections. Raises `OffsetOutOfRange` for an offset that its partition does not hold.
+    """
+    return cluster.retry(lambda: list(_fetch(cluster, offsets, max_wait_ms)), LEADER_CHANGED)
+
+
+def _fetch(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], max_wait_ms: int
+) -> Iterator[FetchedBatches]:
+    leaders = by_leader(cluster, offsets)
+    wait_ms = max_wait_ms if len(leaders) == 1 else min(max_wait_ms, SHARED_WAIT_MS)
+    for address, wanted in leaders.items():
+        partition_bytes = max(FOLLOW_PARTITION_BYTES, FOLLOW_FETCH_BYTES // len(wanted))
+        request = pack_fetch(
+            wanted,
+            max_wait_ms=wait_ms,
+            max_bytes=partition_bytes * len(wanted),
+            partition_max_bytes=partition_bytes,
+            read_committed=True,
+        )
+        connection = cluster.connection(address)
+        frame = connection.receive(connection.send(API_KEY, VERSION, [request]))
+        for response in read_fetch_response(frame):
+            yield from _complete_batches(cluster, response, wanted[response.partition])
+
+
+def _complete_batches(
+    cluster: Cluster, response: FetchPartitionResponse, offset: int
+) -> Iterator[FetchedBatches]:
+    partition, error = response.partition, response.error
+    if error is ErrorCode.offset_out_of_range:
+        check_offset(cluster, partition, offset)
+        error = ErrorCode.offset_not_available
+    if error is not ErrorCode.none:
+        raise RequestRefused(f"read {partition} from offset {offset}", error)
+    size, next_offset = measure_batches(response.records, NO_END)
+    if size:
+        batches = response.records[:size]
+        yield FetchedBatches(partition, batches, response.aborted, max(next_offset, offset))

@@ -15,9 +15,8 @@ from kio.schema.offset_fetch.v7.request import OffsetFetchRequestTopic
 from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from headrace.client.error_codes import COORDINATOR_RETRIABLE, LEADER_CHANGED
-from headrace.client.errors import RequestRefused
-from headrace.client.partition import TopicPartition, by_topic
+from headrace.client.errors import LEADER_CHANGED, OFFSETS_RETRIABLE, RequestRefused
+from headrace.client.partition import TopicPartition, by_leader, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,54 +25,46 @@ if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
 
 EARLIEST: Final = -2
-"""Asks for the first offset that a partition still holds."""
+"""The log start offset."""
 LATEST: Final = -1
-"""Asks for the offset that the next record will get, or the first one that is not yet decided."""
+"""The high watermark, or the last stable offset."""
 
-_NO_BROKER: Final = BrokerId(-1)
+NO_OFFSET: Final = -1
+_CONSUMER: Final = BrokerId(-1)
 
 
 def list_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool = True
 ) -> dict[TopicPartition, int]:
-    """An offset for each partition: of its beginning, of its end, or of a time.
+    """Look up an offset of each partition: `EARLIEST`, `LATEST`, or a timestamp in milliseconds.
 
-    A time is milliseconds since 1970 and gives the first offset at or after it, −1 where there is none. With
-    `read_committed` the end is the last stable offset: where the first open transaction begins.
+    A timestamp gives the first offset at or after it, or −1. With `read_committed` the latest offset is the
+    last stable offset.
     """
     found: dict[TopicPartition, int] = {}
 
-    def ask_all() -> None:
+    def request_missing() -> None:
         missing = {partition: wanted[partition] for partition in wanted if partition not in found}
-        for address, part in _by_leader(cluster, missing).items():
-            found.update(_ask(cluster, address, part, read_committed=read_committed))
+        for address, part in by_leader(cluster, missing).items():
+            found.update(_list(cluster, address, part, read_committed=read_committed))
 
-    cluster.persist(ask_all, LEADER_CHANGED)
+    cluster.retry(request_missing, LEADER_CHANGED)
     return {partition: found[partition] for partition in wanted}
 
 
-def _by_leader(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int]
-) -> dict[Address, dict[TopicPartition, int]]:
-    parts: dict[Address, dict[TopicPartition, int]] = {}
-    for partition, time in wanted.items():
-        parts.setdefault(cluster.leader_address(partition), {})[partition] = time
-    return parts
-
-
-def _ask(
+def _list(
     cluster: Cluster, address: Address, wanted: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, int]:
     topics = tuple(_topic(name, times) for name, times in by_topic(wanted.items()).items())
-    request = ListOffsetsRequest(replica_id=_NO_BROKER, isolation_level=i8(read_committed), topics=topics)
-    response = cluster.connection(address).ask(request, ListOffsetsResponse)
+    request = ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=i8(read_committed), topics=topics)
+    response = cluster.connection(address).request(request, ListOffsetsResponse)
     found: dict[TopicPartition, int] = {}
     for topic in response.topics:
-        for answer in topic.partitions:
-            partition = TopicPartition(topic.name, answer.partition_index)
-            if answer.error_code is not ErrorCode.none:
-                raise RequestRefused(f"find an offset of {partition}", answer.error_code)
-            found[partition] = answer.offset
+        for result in topic.partitions:
+            partition = TopicPartition(topic.name, result.partition_index)
+            if result.error_code is not ErrorCode.none:
+                raise RequestRefused(f"find an offset of {partition}", result.error_code)
+            found[partition] = result.offset
     return found
 
 
@@ -84,50 +75,44 @@ def _topic(name: str, times: list[tuple[int, int]]) -> ListOffsetsTopic:
     return ListOffsetsTopic(name=TopicName(name), partitions=tuple(partitions))
 
 
-UNDECIDED: Final = COORDINATOR_RETRIABLE | {ErrorCode.unstable_offset_commit}
-"""A transaction that is about to end holds offsets of the group."""
-NO_OFFSET: Final = -1
-
-
 def commit_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], *, metadata: str = ""
 ) -> None:
-    """Return when the group's positions are stored; the group must have no members of its own.
-
-    A position is the offset that is to be read next, as every tool that shows lag expects.
-    """
+    """Commit offsets of a group without members. A committed offset is that of the next record."""
     if offsets:
-        cluster.persist(partial(_commit, cluster, group, offsets, metadata), UNDECIDED)
+        cluster.retry(partial(_commit, cluster, group, offsets, metadata), OFFSETS_RETRIABLE)
 
 
 def fetch_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition], *, require_stable: bool = True
 ) -> dict[TopicPartition, int]:
-    """The group's positions; a partition without one is absent.
+    """The committed offsets of a group; partitions without one are left out.
 
-    With `require_stable` positions that an open transaction is about to change are waited for.
+    With `require_stable` it waits for open transactions that may change them.
     """
     wanted = tuple(partitions)
     if not wanted:
         return {}
-    return cluster.persist(partial(_fetch, cluster, group, wanted, require_stable=require_stable), UNDECIDED)
+    return cluster.retry(
+        partial(_fetch, cluster, group, wanted, require_stable=require_stable), OFFSETS_RETRIABLE
+    )
 
 
 def _commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
     topics = tuple(
-        OffsetCommitRequestTopic(name=TopicName(name), partitions=_positions(items, metadata))
+        OffsetCommitRequestTopic(name=TopicName(name), partitions=_committed(items, metadata))
         for name, items in by_topic(offsets.items()).items()
     )
     request = OffsetCommitRequest(group_id=GroupId(group), member_id="", topics=topics)
-    response = cluster.group_coordinator(group).ask(request, OffsetCommitResponse)
+    response = cluster.group_coordinator(group).request(request, OffsetCommitResponse)
     for topic in response.topics:
-        for answer in topic.partitions:
-            if answer.error_code is not ErrorCode.none:
-                where = TopicPartition(topic.name, answer.partition_index)
-                raise RequestRefused(f"store the position of {group!r} in {where}", answer.error_code)
+        for result in topic.partitions:
+            if result.error_code is not ErrorCode.none:
+                where = TopicPartition(topic.name, result.partition_index)
+                raise RequestRefused(f"commit the offset of {group!r} in {where}", result.error_code)
 
 
-def _positions(items: list[tuple[int, int]], metadata: str) -> tuple[OffsetCommitRequestPartition, ...]:
+def _committed(items: list[tuple[int, int]], metadata: str) -> tuple[OffsetCommitRequestPartition, ...]:
     return tuple(
         OffsetCommitRequestPartition(
             partition_index=i32(index), committed_offset=i64(offset), committed_metadata=metadata
@@ -146,15 +131,15 @@ def _fetch(
         for name, items in by_topic((partition, None) for partition in partitions).items()
     )
     request = OffsetFetchRequest(group_id=GroupId(group), topics=topics, require_stable=require_stable)
-    response = cluster.group_coordinator(group).ask(request, OffsetFetchResponse)
-    act = f"tell the positions of {group!r}"
+    response = cluster.group_coordinator(group).request(request, OffsetFetchResponse)
+    act = f"fetch the offsets of {group!r}"
     if response.error_code is not ErrorCode.none:
         raise RequestRefused(act, response.error_code)
     found: dict[TopicPartition, int] = {}
     for topic in response.topics:
-        for answer in topic.partitions:
-            if answer.error_code is not ErrorCode.none:
-                raise RequestRefused(act, answer.error_code)
-            if answer.committed_offset != NO_OFFSET:
-                found[TopicPartition(topic.name, answer.partition_index)] = answer.committed_offset
+        for result in topic.partitions:
+            if result.error_code is not ErrorCode.none:
+                raise RequestRefused(act, result.error_code)
+            if result.committed_offset != NO_OFFSET:
+                found[TopicPartition(topic.name, result.partition_index)] = result.committed_offset
     return found

@@ -1,4 +1,4 @@
-"""Committed records of a partition, one by one, in plain Python. Records that cannot be read are named."""
+"""Decodes the committed records of a partition, in plain Python."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 
 
 class UnreadableRecords(NamedTuple):
-    """Offsets of a partition whose records cannot be read."""
+    """Offsets whose records cannot be decoded."""
 
     partition: TopicPartition
     first: int
     last: int
     reason: str
     batch: bytes = b""
-    """The record batch as it is stored; empty if the batch can be read, and its record means nothing."""
+    """The stored record batch; empty if only the content of a record is invalid."""
     key: bytes | None = None
-    """The key of a record that means nothing."""
+    """The key of a record with invalid content."""
 
     def __str__(self) -> str:
         offsets = (
@@ -42,11 +42,11 @@ class UnreadableRecords(NamedTuple):
 def read_records(
     cluster: Cluster, partition: TopicPartition, start: int, end: int
 ) -> Iterator[Record | UnreadableRecords]:
-    """The committed records at the offsets [start, end), in their order."""
+    """Yield the committed records with offsets from `start` to before `end`."""
     if start >= end:
         return
-    for piece in PartitionReader(cluster, partition, start, end):
-        for record in committed_records(partition, piece.batches, piece.aborted):
+    for fetched in PartitionReader(cluster, partition, start, end):
+        for record in committed_records(partition, fetched.batches, fetched.aborted):
             if isinstance(record, UnreadableRecords):
                 if record.last >= start and record.first < end:
                     yield record
@@ -57,12 +57,11 @@ def read_records(
 def committed_records(
     partition: TopicPartition, batches: memoryview, aborted: Sequence[tuple[int, int]]
 ) -> Iterator[Record | UnreadableRecords]:
-    """The records of these batches without those of `aborted` transactions.
+    """Yield the records of these batches without those of `aborted` transactions.
 
-    What a batch with a wrong checksum holds is unknown, so it is never left out as a marker or as aborted.
+    A batch with a wrong checksum is never skipped as a marker or as aborted: its content is unknown.
     """
-    # As every client does it: a producer is in an aborted transaction from where the broker's list says up to
-    # its next marker.
+    # A producer is in an aborted transaction from the offset in the broker's list to its next marker.
     pending = sorted(aborted, key=lambda each: each[1], reverse=True)
     aborting: set[int] = set()
     for batch in split_batches(batches):
@@ -86,7 +85,7 @@ def committed_records(
 
 
 def skip_unreadable(records: Iterable[Record | UnreadableRecords]) -> Iterator[Record]:
-    """The records alone; a warning names those that cannot be read."""
+    """Yield the records, and log a warning for those that cannot be decoded."""
     for record in records:
         if isinstance(record, UnreadableRecords):
             logger.warning("skipped: %s", record)

@@ -1,4 +1,4 @@
-"""Waiting for what will soon be possible: coordinators load, leaders move, transactions end."""
+"""Retries with exponential backoff."""
 
 from __future__ import annotations
 
@@ -11,55 +11,53 @@ from headrace.client.errors import BrokerUnreachable, RequestRefused
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from kio.schema.errors import ErrorCode
-
     from headrace.errors import HeadraceError
 
-FIRST_PAUSE_S = 0.005
-LONGEST_PAUSE_S = 0.2
+FIRST_BACKOFF_S = 0.005
+MAX_BACKOFF_S = 0.2
 
 Result = TypeVar("Result")
 
 
-def attempts(within_s: float, *, longest_pause_s: float = LONGEST_PAUSE_S) -> Iterator[int]:
-    """Numbers of attempts, with growing and jittered pauses between them, until `within_s` have passed.
+def attempts(timeout_s: float, *, max_backoff_s: float = MAX_BACKOFF_S) -> Iterator[int]:
+    """Yield the numbers of attempts, with an exponential and jittered backoff, until `timeout_s` have passed.
 
-    At least one attempt is made. The caller leaves the loop when it has succeeded.
+    At least one attempt is made. The caller leaves the loop when an attempt succeeds.
     """
-    deadline = time.monotonic() + within_s
-    pause_s = FIRST_PAUSE_S
+    deadline = time.monotonic() + timeout_s
+    backoff_s = FIRST_BACKOFF_S
     number = 1
     while True:
         yield number
         if time.monotonic() >= deadline:
             return
-        time.sleep(pause_s * random.uniform(0.5, 1.5))
-        pause_s = min(pause_s * 2, longest_pause_s)
+        time.sleep(backoff_s * random.uniform(0.5, 1.5))
+        backoff_s = min(backoff_s * 2, max_backoff_s)
         number += 1
 
 
-def persist(
-    act: Callable[[], Result],
+def retry(
+    call: Callable[[], Result],
     *,
-    within_s: float,
-    passing: Collection[ErrorCode],
-    between: Callable[[HeadraceError], None] | None = None,
-    longest_pause_s: float = LONGEST_PAUSE_S,
+    timeout_s: float,
+    retriable: Collection[int],
+    on_error: Callable[[HeadraceError], None] | None = None,
+    max_backoff_s: float = MAX_BACKOFF_S,
 ) -> Result:
-    """What `act` returns once it succeeds; lost connections and refusals in `passing` are waited out.
+    """Return the result of `call`, which is repeated after lost connections and `retriable` error codes.
 
-    `between` is given each fault before the next attempt. After `within_s` the last fault is raised.
+    `on_error` gets each error before the next attempt. The last error is raised after `timeout_s`.
     """
-    fault: BrokerUnreachable | RequestRefused
-    for _ in attempts(within_s, longest_pause_s=longest_pause_s):
+    error: BrokerUnreachable | RequestRefused
+    for _ in attempts(timeout_s, max_backoff_s=max_backoff_s):
         try:
-            return act()
+            return call()
         except BrokerUnreachable as lost:
-            fault = lost
+            error = lost
         except RequestRefused as refusal:
-            if refusal.code not in passing:
+            if refusal.code not in retriable:
                 raise
-            fault = refusal
-        if between is not None:
-            between(fault)
-    raise fault
+            error = refusal
+        if on_error is not None:
+            on_error(error)
+    raise error

@@ -1,9 +1,15 @@
-"""Requests of share groups: heartbeats, descriptions, offsets and settings."""
+"""Share groups (KIP-932): heartbeats, descriptions, offsets, settings, and the messages that carry records.
+
+ShareFetch (API key 78) and ShareAcknowledge (79), version 2, are encoded and decoded by hand for speed.
+"""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.describe_configs.v4 import DescribeConfigsRequest, DescribeConfigsResponse
 from kio.schema.describe_configs.v4.request import DescribeConfigsResource
@@ -27,12 +33,13 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32
 
 from headrace.client.address import Address
-from headrace.client.error_codes import COORDINATOR_RETRIABLE
-from headrace.client.errors import RequestRefused
+from headrace.client.errors import COORDINATOR_RETRIABLE, BadResponse, RequestRefused
+from headrace.protocol.errors import ProtocolError
+from headrace.protocol.share import AcknowledgeType, pack_delay
+from headrace.protocol.wire import INT16, INT32, UNLIMITED, FrameCursor, pack_count, pack_string
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from uuid import UUID
+    from collections.abc import Callable, Iterable, Sequence
 
     from kio.schema.share_group_describe.v1.response import DescribedGroup
 
@@ -40,12 +47,28 @@ if TYPE_CHECKING:
 
 GROUP_RESOURCE: Final = i8(32)
 SET: Final = i8(0)
-OF_GROUP: Final = 8
+GROUP_CONFIG: Final = 8
 """The config source of a setting of a group."""
+
+SHARE_FETCH: Final = 78
+SHARE_ACKNOWLEDGE: Final = 79
+SHARE_VERSION: Final = 2
+
+_FETCH = struct.Struct(">iiiiiib?")
+_ACKNOWLEDGE = struct.Struct(">i?")
+_RANGE = struct.Struct(">qqBb")
+_HEAD = struct.Struct(">ih")
+_ACQUIRED = struct.Struct(">qqh")
+_LEADER = struct.Struct(">ii")
+
+STRICT: Final = 1
+"""The acquire mode: not more than `max_records`."""
+
+TopicIdPartition = tuple[UUID, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareHeartbeatResponse:
+class HeartbeatResult:
     """The response to a heartbeat; the assignment is None if it has not changed."""
 
     error: ErrorCode
@@ -76,7 +99,7 @@ class ShareProgress:
 
 def send_share_heartbeat(
     cluster: Cluster, group: str, member: str, epoch: int, topics: Iterable[str] | None = None
-) -> ShareHeartbeatResponse:
+) -> HeartbeatResult:
     """Send one heartbeat: epoch 0 joins, −1 leaves."""
     request = ShareGroupHeartbeatRequest(
         group_id=GroupId(group),
@@ -84,9 +107,9 @@ def send_share_heartbeat(
         member_epoch=i32(epoch),
         subscribed_topic_names=None if topics is None else tuple(TopicName(topic) for topic in topics),
     )
-    response = cluster.group_coordinator(group).ask(request, ShareGroupHeartbeatResponse)
+    response = cluster.group_coordinator(group).request(request, ShareGroupHeartbeatResponse)
     assigned = response.assignment
-    return ShareHeartbeatResponse(
+    return HeartbeatResult(
         error=response.error_code,
         message=response.error_message,
         epoch=response.member_epoch,
@@ -109,7 +132,7 @@ def find_topics(cluster: Cluster, names: Iterable[str]) -> dict[UUID, TopicLeade
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
-    response = cluster.any().ask(request, MetadataResponse)
+    response = cluster.any().request(request, MetadataResponse)
     brokers = {broker.node_id: Address(host=broker.host, port=broker.port) for broker in response.brokers}
     return {
         topic.topic_id: TopicLeaders(
@@ -131,7 +154,7 @@ def list_share_groups(cluster: Cluster) -> list[str]:
     names: set[str] = set()
     for address in cluster.brokers():
         request = ListGroupsRequest(states_filter=(), types_filter=("share",))
-        response = cluster.connection(address).ask(request, ListGroupsResponse)
+        response = cluster.connection(address).request(request, ListGroupsResponse)
         if response.error_code is not ErrorCode.none:
             raise RequestRefused("list its share groups", response.error_code)
         names |= {group.group_id for group in response.groups}
@@ -143,22 +166,22 @@ def describe_share_group(cluster: Cluster, group: str) -> DescribedGroup:
     act = f"describe the share group {group!r}"
     request = ShareGroupDescribeRequest(group_ids=(GroupId(group),), include_authorized_operations=False)
 
-    def ask() -> DescribedGroup:
-        (found,) = cluster.group_coordinator(group).ask(request, ShareGroupDescribeResponse).groups
+    def request_description() -> DescribedGroup:
+        (found,) = cluster.group_coordinator(group).request(request, ShareGroupDescribeResponse).groups
         if found.error_code is not ErrorCode.none:
             raise RequestRefused(act, found.error_code, found.error_message)
         return found
 
-    return cluster.persist(ask, COORDINATOR_RETRIABLE)
+    return cluster.retry(request_description, COORDINATOR_RETRIABLE)
 
 
 def share_progress(cluster: Cluster, group: str) -> list[ShareProgress]:
-    """How far a share group is with each of its partitions."""
-    asked = DescribeShareGroupOffsetsRequestGroup(group_id=GroupId(group), topics=None)
-    request = DescribeShareGroupOffsetsRequest(groups=(asked,))
+    """Start offset and lag of a share group in each of its partitions."""
+    wanted = DescribeShareGroupOffsetsRequestGroup(group_id=GroupId(group), topics=None)
+    request = DescribeShareGroupOffsetsRequest(groups=(wanted,))
 
-    def ask() -> list[ShareProgress]:
-        response = cluster.group_coordinator(group).ask(request, DescribeShareGroupOffsetsResponse)
+    def request_offsets() -> list[ShareProgress]:
+        response = cluster.group_coordinator(group).request(request, DescribeShareGroupOffsetsResponse)
         (found,) = response.groups
         if found.error_code is not ErrorCode.none:
             act = f"describe the offsets of the share group {group!r}"
@@ -171,7 +194,7 @@ def share_progress(cluster: Cluster, group: str) -> list[ShareProgress]:
             for part in topic.partitions
         ]
 
-    return cluster.persist(ask, COORDINATOR_RETRIABLE)
+    return cluster.retry(request_offsets, COORDINATOR_RETRIABLE)
 
 
 def group_settings(cluster: Cluster, group: str) -> dict[str, str]:
@@ -182,10 +205,12 @@ def group_settings(cluster: Cluster, group: str) -> dict[str, str]:
     request = DescribeConfigsRequest(
         resources=(resource,), include_synonyms=False, include_documentation=False
     )
-    (found,) = cluster.any().ask(request, DescribeConfigsResponse).results
+    (found,) = cluster.any().request(request, DescribeConfigsResponse).results
     if found.error_code is not ErrorCode.none:
         raise RequestRefused(f"show the settings of {group!r}", found.error_code, found.error_message)
-    return {config.name: config.value or "" for config in found.configs if config.config_source == OF_GROUP}
+    return {
+        config.name: config.value or "" for config in found.configs if config.config_source == GROUP_CONFIG
+    }
 
 
 def set_group_settings(cluster: Cluster, group: str, settings: Mapping[str, str]) -> None:
@@ -195,6 +220,155 @@ def set_group_settings(cluster: Cluster, group: str, settings: Mapping[str, str]
     )
     resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
-    (response,) = cluster.controller().ask(request, IncrementalAlterConfigsResponse).responses
+    (response,) = cluster.controller().request(request, IncrementalAlterConfigsResponse).responses
     if response.error_code is not ErrorCode.none:
         raise RequestRefused(f"change the settings of {group!r}", response.error_code, response.error_message)
+
+
+class Acknowledgment(NamedTuple):
+    """The acknowledgment of a record."""
+
+    kind: int
+    delay_ms: int = 0
+    """The delay before a released message is delivered again; Apache Kafka ignores it."""
+
+
+Acknowledgments = Mapping[TopicIdPartition, Mapping[int, Acknowledgment]]
+"""Acknowledgments by partition and offset."""
+
+
+class SharePartitionResponse(NamedTuple):
+    """The response for one partition."""
+
+    partition: TopicIdPartition
+    error: ErrorCode
+    acknowledge_error: ErrorCode
+    records: memoryview
+    acquired: tuple[tuple[int, int, int], ...]
+
+
+class ShareResponse(NamedTuple):
+    """The response to ShareFetch or ShareAcknowledge."""
+
+    error: ErrorCode
+    lock_ms: int
+    partitions: tuple[SharePartitionResponse, ...]
+
+
+def pack_share_fetch(
+    group: str,
+    member: str,
+    epoch: int,
+    *,
+    max_wait_ms: int,
+    max_bytes: int,
+    max_records: int,
+    partitions: Iterable[TopicIdPartition],
+    acknowledged: Acknowledgments,
+    forgotten: Sequence[TopicIdPartition] = (),
+) -> list[bytes]:
+    """The body of a ShareFetch; `partitions` are new to the session."""
+    limits = _FETCH.pack(epoch, max_wait_ms, 1, max_bytes, max_records, max_records, STRICT, False)
+    parts = [pack_string(group, flexible=True), pack_string(member, flexible=True), limits]
+    _pack_partitions(parts, {partition: {} for partition in partitions} | dict(acknowledged))
+    parts.append(pack_count(len(forgotten), flexible=True))
+    for topic, index in forgotten:
+        parts += [topic.bytes, b"\2", INT32.pack(index), b"\0"]
+    parts.append(b"\0")
+    return parts
+
+
+def pack_share_acknowledge(group: str, member: str, epoch: int, acknowledged: Acknowledgments) -> list[bytes]:
+    """The body of a ShareAcknowledge."""
+    renews = any(
+        each.kind == AcknowledgeType.RENEW for offsets in acknowledged.values() for each in offsets.values()
+    )
+    head = _ACKNOWLEDGE.pack(epoch, renews)
+    parts = [pack_string(group, flexible=True), pack_string(member, flexible=True), head]
+    _pack_partitions(parts, acknowledged)
+    parts.append(b"\0")
+    return parts
+
+
+def _pack_partitions(parts: list[bytes], acknowledged: Acknowledgments) -> None:
+    # One topic entry per partition, which the protocol allows: most queues have one partition.
+    parts.append(pack_count(len(acknowledged), flexible=True))
+    for (topic, index), offsets in acknowledged.items():
+        ranges = _ranges(offsets)
+        parts += [topic.bytes, b"\2", INT32.pack(index), pack_count(len(ranges), flexible=True)]
+        for first, last, acknowledgment in ranges:
+            parts += (_RANGE.pack(first, last, 2, acknowledgment.kind), pack_delay(acknowledgment.delay_ms))
+        parts.append(b"\0\0")
+
+
+def _ranges(offsets: Mapping[int, Acknowledgment]) -> list[tuple[int, int, Acknowledgment]]:
+    """Merge consecutive offsets with the same acknowledgment."""
+    ranges: list[tuple[int, int, Acknowledgment]] = []
+    for offset, acknowledgment in sorted(offsets.items()):
+        if ranges and ranges[-1][1] == offset - 1 and ranges[-1][2] == acknowledgment:
+            ranges[-1] = (ranges[-1][0], offset, acknowledgment)
+        else:
+            ranges.append((offset, offset, acknowledgment))
+    return ranges
+
+
+def read_share_fetch(frame: memoryview) -> ShareResponse:
+    """Decode a ShareFetch response."""
+    return _read(frame, _read_fetched)
+
+
+def read_share_acknowledge(frame: memoryview) -> ShareResponse:
+    """Decode a ShareAcknowledge response."""
+    return _read(frame, _read_acknowledged)
+
+
+def _read(
+    frame: memoryview, read_one: Callable[[FrameCursor, UUID], SharePartitionResponse]
+) -> ShareResponse:
+    cursor = FrameCursor(frame, INT32.size, flexible=True, max_items=UNLIMITED)
+    try:
+        cursor.tags()
+        _throttle, error = cursor.take(_HEAD)
+        cursor.string()
+        (lock_ms,) = cursor.take(INT32)
+        partitions: list[SharePartitionResponse] = []
+        for _ in range(cursor.count()):
+            topic = cursor.uuid()
+            partitions += [read_one(cursor, topic) for _ in range(cursor.count())]
+            cursor.tags()
+    except ProtocolError as fault:
+        raise BadResponse(f"the response for a share group cannot be decoded: {fault}") from fault
+    return ShareResponse(ErrorCode(error), lock_ms, tuple(partitions))
+
+
+def _read_fetched(cursor: FrameCursor, topic: UUID) -> SharePartitionResponse:
+    index, error = cursor.take(_HEAD)
+    cursor.string()
+    (acknowledge_error,) = cursor.take(INT16)
+    cursor.string()
+    cursor.take(_LEADER)
+    cursor.tags()
+    records = cursor.blob()
+    acquired = []
+    for _ in range(cursor.count()):
+        first, last, deliveries = cursor.take(_ACQUIRED)
+        cursor.tags()
+        acquired.append((first, last, deliveries))
+    cursor.tags()
+    none = cursor.frame[:0]
+    return SharePartitionResponse(
+        (topic, index),
+        ErrorCode(error),
+        ErrorCode(acknowledge_error),
+        none if records is None else records,
+        tuple(acquired),
+    )
+
+
+def _read_acknowledged(cursor: FrameCursor, topic: UUID) -> SharePartitionResponse:
+    index, error = cursor.take(_HEAD)
+    cursor.string()
+    cursor.take(_LEADER)
+    cursor.tags()
+    cursor.tags()
+    return SharePartitionResponse((topic, index), ErrorCode.none, ErrorCode(error), cursor.frame[:0], ())

@@ -1,21 +1,19 @@
-"""One transaction that many writers fill and one process ends.
+"""A transaction with many writers, which one process begins and commits.
 
     transaction = SharedTransaction.open(cluster, "headrace.revenue")
     transaction.add(partitions)
-    ...  # tasks write batches stamped with transaction.identity, each to partitions of its own
+    ...  # tasks write batches with transaction.identity, each to other partitions
     transaction.commit_offsets("revenue", {TopicPartition("orders", 0): 1200})
     transaction.commit()
 
-Every transaction has an epoch of its own. A writer that comes late, with the identity of a transaction that
-has ended, is refused by the brokers; with a kept epoch its batch would slip into the next transaction. So
-`identity` is to be read anew for each transaction, and sequences start at 0 on every partition.
+Every transaction has a new epoch, so that brokers refuse late batches of an earlier one. Read `identity`
+again for each transaction; sequences start at 0 in every partition.
 
-Within a transaction a broker recognises a repeated batch by its sequence, not by its bytes. A task that is
-run again and computes other rows would lose them without a word: a failed task must end the transaction.
+Within a transaction a broker recognizes a duplicate batch by its sequence, not by its content. A task that
+runs again and computes other rows would lose them: abort the transaction when a task fails.
 
-Partitions are added by the owner before anyone writes: the implicit way of KIP-890 makes many writers wait
-for one another. What a broker refuses for a moment only (an end whose markers are being written, a
-coordinator that loads) is asked again after some milliseconds.
+The owner adds partitions before the writers start: with the implicit way of KIP-890 concurrent writers wait
+for one another. Transient errors (markers that are being written, a coordinator that is loading) are retried.
 """
 
 from __future__ import annotations
@@ -41,9 +39,16 @@ from kio.schema.txn_offset_commit.v3.request import (
 from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
-from headrace.client.error_codes import COORDINATOR_RETRIABLE, FENCED, LEADER_CHANGED
-from headrace.client.errors import Fenced, RequestRefused
+from headrace.client.errors import (
+    COORDINATOR_RETRIABLE,
+    FENCED,
+    LEADER_CHANGED,
+    ProducerFenced,
+    RequestRefused,
+)
 from headrace.client.partition import TopicPartition, by_topic
+from headrace.client.produce import BatchProducer
+from headrace.protocol.batch import SEQUENCE_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -52,55 +57,53 @@ if TYPE_CHECKING:
     from headrace.client.connection import Connection
 
 
+TIMEOUT_MS: Final = 60_000
+MAX_BACKOFF_S: Final = 0.02
+"""Coordinators are ready again within milliseconds, and a whole micro-batch waits for them."""
+
+Result = TypeVar("Result")
+
+
 class ProducerIdentity(NamedTuple):
-    """What is stamped into every batch of a writer: sequences start at 0 for each identity and partition."""
+    """Producer id and epoch of a batch; sequences start at 0 for each identity and partition."""
 
     producer_id: int
     epoch: int
 
 
-NOBODY: Final = ProducerIdentity(-1, -1)
+NO_IDENTITY: Final = ProducerIdentity(-1, -1)
 
 
 def new_identity(cluster: Cluster) -> ProducerIdentity:
-    """An identity of one's own, for a writer without transactions whose batches are to be stored once."""
+    """A new identity for an idempotent producer without transactions."""
 
-    def ask() -> ProducerIdentity:
-        return init_producer(cluster.any(), None, NOBODY, timeout_ms=60_000)
+    def request_identity() -> ProducerIdentity:
+        return init_producer_id(cluster.any(), None, NO_IDENTITY, timeout_ms=TIMEOUT_MS)
 
-    return cluster.persist(ask, COORDINATOR_RETRIABLE)
+    return cluster.retry(request_identity, COORDINATOR_RETRIABLE)
 
 
-def init_producer(
+def init_producer_id(
     connection: Connection, transactional_id: str | None, identity: ProducerIdentity, *, timeout_ms: int
 ) -> ProducerIdentity:
-    """The identity to write with from now on; `identity` is the one until now, where there is one."""
+    """Request a new identity (InitProducerId); `identity` is the current one, if there is one."""
     request = InitProducerIdRequest(
         transactional_id=None if transactional_id is None else TransactionalId(transactional_id),
         transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_ms)),
         producer_id=ProducerId(identity.producer_id),
         producer_epoch=i16(identity.epoch),
     )
-    response = connection.ask(request, InitProducerIdResponse)
+    response = connection.request(request, InitProducerIdResponse)
     if response.error_code is not ErrorCode.none:
-        raise RequestRefused("give out a producer id", response.error_code)
+        raise RequestRefused("assign a producer id", response.error_code)
     return ProducerIdentity(response.producer_id, response.producer_epoch)
 
 
-__all__ = ["Fenced", "ProducerIdentity", "SharedTransaction"]
-
-TIMEOUT_MS: Final = 60_000
-LONGEST_PAUSE_S: Final = 0.02
-"""Coordinators are ready again within milliseconds, and a whole micro-batch waits for them."""
-
-Result = TypeVar("Result")
-
-
 class SharedTransaction:
-    """The owner's side of the transactions of one transactional id: one after the other, each begun by `add`.
+    """The transactions of one transactional id, one after another, each begun by `add`.
 
-    For one thread. After an error other than `Fenced` the outcome of what was asked may be unknown: open the
-    transactional id again, which aborts what was not committed.
+    For one thread. After an error other than `ProducerFenced` the outcome may be unknown: open the
+    transactional id again, which aborts an open transaction.
     """
 
     def __init__(
@@ -110,117 +113,129 @@ class SharedTransaction:
         self._id = TransactionalId(transactional_id)
         self._identity = identity
         self._timeout_ms = timeout_ms
+        self._sequences: dict[TopicPartition, int] = {}
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._begun = False
 
     @classmethod
     def open(cls, cluster: Cluster, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> Self:
-        """The transactional id, taken over: whoever had it is fenced, and what they left open is aborted.
+        """Take over the transactional id: fences its previous owner and aborts its open transaction.
 
-        When it returns, the outcome of every earlier transaction is decided and visible to readers. The
-        broker aborts a transaction that stays open for longer than `timeout_ms`, and fences its owner.
+        Returns when every earlier transaction is complete and visible to readers. The broker aborts a
+        transaction that is open for longer than `timeout_ms`, and fences its owner.
         """
-        opened = cls(cluster, transactional_id, NOBODY, timeout_ms=timeout_ms)
-        opened._renew()
-        return opened
+        transaction = cls(cluster, transactional_id, NO_IDENTITY, timeout_ms=timeout_ms)
+        transaction._bump_epoch()
+        return transaction
 
     @property
     def transactional_id(self) -> str:
-        """The name under which the transactions run."""
+        """The transactional id."""
         return self._id
 
     @property
     def identity(self) -> ProducerIdentity:
-        """What the batches of the current transaction are stamped with."""
+        """The identity for the batches of the current transaction."""
         return self._identity
 
+    def next_sequence(self, partition: TopicPartition, count: int) -> int:
+        """Reserve the sequences of `count` records for the current identity; returns the first one."""
+        sequence = self._sequences.get(partition, 0)
+        self._sequences[partition] = (sequence + count) % SEQUENCE_LIMIT
+        return sequence
+
+    def producer(self) -> BatchProducer:
+        """A producer for the only writer of the transactions, which calls `begin` before it writes."""
+        return BatchProducer(
+            self._cluster,
+            transactional_id=self._id,
+            adds_partitions=self._coordinator.serves(ProduceRequest),
+        )
+
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return when these partitions may be written to in this transaction; the first ones begin it."""
+        """Add partitions to the transaction; the first ones begin it."""
         new = sorted(set(partitions) - self._added)
         if new:
-            self._begun = True  # also when the answer gets lost
-            self._persist(partial(self._add, new))
+            self._begun = True  # also if the response is lost
+            self._retry(partial(self._add, new))
             self._added.update(new)
 
-    @property
-    def writes_add(self) -> bool:
-        """Whether writes may add their partitions by themselves (`BatchProducer(adding=True)`).
-
-        For a single writer: several that begin at once would make one another wait.
-        """
-        return self._cluster.transaction_coordinator(self._id).serves(ProduceRequest)
-
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Be about to write to these partitions; where writes do not add them, they are added here."""
-        if not self.writes_add:
+        """Prepare to write to these partitions with `producer`; adds them unless the writes do."""
+        if not self._coordinator.serves(ProduceRequest):
             self.add(partitions)
             return
         self._begun = True
         self._added.update(partitions)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
-        """Make these the positions of `group` when the transaction commits."""
+        """Commit offsets of a group with the transaction."""
         if not offsets:
             return
         if group not in self._groups:
             self._begun = True
-            self._persist(partial(self._add_group, group))
+            self._retry(partial(self._add_group, group))
             self._groups.add(group)
-        self._persist(partial(self._commit_offsets, group, offsets, metadata))
+        self._retry(partial(self._commit_offsets, group, offsets, metadata))
 
     def commit(self) -> None:
-        """Return when everything written in this transaction is decided to count."""
+        """Commit the transaction."""
         self._end(committed=True)
 
     def abort(self) -> None:
-        """Return when it is decided that nothing written in this transaction counts."""
+        """Abort the transaction."""
         self._end(committed=False)
 
     def _end(self, *, committed: bool) -> None:
         if not self._begun:
-            return  # nothing was written, and nobody can write before the next `add`
-        successor = self._persist(partial(self._ask_end, committed=committed))
-        if successor.producer_id < 0 or successor == self._identity:
-            self._renew()
+            return  # nothing was added, so nothing was written
+        identity = self._retry(partial(self._request_end, committed=committed))
+        if identity.producer_id < 0 or identity == self._identity:
+            self._bump_epoch()
         else:
-            self._identity = successor
+            self._set_identity(identity)
         self._added.clear()
         self._groups.clear()
         self._begun = False
 
-    def _renew(self) -> None:
-        """Take a new epoch; the coordinator gives it once the markers of the last transaction are written."""
-        self._identity = self._persist(self._ask_identity)
+    def _bump_epoch(self) -> None:
+        """Request a new epoch, which is assigned once the markers of the last transaction are written."""
+        self._set_identity(self._retry(self._request_identity))
 
-    def _ask_identity(self) -> ProducerIdentity:
-        coordinator = self._cluster.transaction_coordinator(self._id)
+    def _set_identity(self, identity: ProducerIdentity) -> None:
+        self._identity = identity
+        self._sequences.clear()
+
+    @property
+    def _coordinator(self) -> Connection:
+        return self._cluster.transaction_coordinator(self._id)
+
+    def _request_identity(self) -> ProducerIdentity:
         try:
-            return init_producer(coordinator, self._id, self._identity, timeout_ms=self._timeout_ms)
+            return init_producer_id(self._coordinator, self._id, self._identity, timeout_ms=self._timeout_ms)
         except RequestRefused as refusal:
-            raise self._explained(refusal) from refusal
+            raise self._explain(refusal) from refusal
 
-    def _ask_end(self, *, committed: bool) -> ProducerIdentity:
-        """With whom it goes on, as far as the coordinator says so.
+    def _request_end(self, *, committed: bool) -> ProducerIdentity:
+        """End the transaction; returns the identity for the next one, if the broker assigns it here.
 
-        An answer that was lost is asked for again with the old identity; coordinators know that case.
+        After a lost response the request is repeated with the old identity, which coordinators accept.
         """
-        coordinator = self._cluster.transaction_coordinator(self._id)
+        coordinator = self._coordinator
         fields = {**self._fields(), "committed": committed}
         act = f"{'commit' if committed else 'abort'} the transaction"
         if not coordinator.serves(EndTxnRequest):
-            older = coordinator.ask(OlderEndTxnRequest(**fields), OlderEndTxnResponse)
+            older = coordinator.request(OlderEndTxnRequest(**fields), OlderEndTxnResponse)
             self._check(act, older.error_code)
-            return NOBODY
-        response = coordinator.ask(EndTxnRequest(**fields), EndTxnResponse)
+            return NO_IDENTITY
+        response = coordinator.request(EndTxnRequest(**fields), EndTxnResponse)
         self._check(act, response.error_code)
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
     def _add(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._cluster.leader_address(
-                partition
-            )  # one that does not exist is known here, and not waited for
+            self._cluster.leader_address(partition)  # raises at once for one that does not exist
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._id,
             v3_and_below_producer_id=ProducerId(self._identity.producer_id),
@@ -232,35 +247,36 @@ class SharedTransaction:
                 for name, items in by_topic((partition, None) for partition in partitions).items()
             ),
         )
-        response = self._cluster.transaction_coordinator(self._id).ask(request, AddPartitionsToTxnResponse)
+        response = self._cluster.transaction_coordinator(self._id).request(
+            request, AddPartitionsToTxnResponse
+        )
         codes = [
             (TopicPartition(topic.name, result.partition_index), result.partition_error_code)
             for topic in response.results_by_topic_v3_and_below
             for result in topic.results_by_partition
         ]
-        # One partition that is refused keeps the others from being tried: the cause goes first.
+        # After one refused partition the others are not attempted: report the cause.
         for partition, code in sorted(codes, key=lambda item: item[1] is ErrorCode.operation_not_attempted):
             self._check(f"add {partition} to the transaction", code)
 
     def _add_group(self, group: str) -> None:
         request = AddOffsetsToTxnRequest(**self._fields(), group_id=GroupId(group))
-        coordinator = self._cluster.transaction_coordinator(self._id)
-        response = coordinator.ask(request, AddOffsetsToTxnResponse)
+        response = self._coordinator.request(request, AddOffsetsToTxnResponse)
         self._check(f"add the group {group!r} to the transaction", response.error_code)
 
     def _commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         topics = tuple(
-            TxnOffsetCommitRequestTopic(name=TopicName(name), partitions=_positions(items, metadata))
+            TxnOffsetCommitRequestTopic(name=TopicName(name), partitions=_committed(items, metadata))
             for name, items in by_topic(offsets.items()).items()
         )
         request = TxnOffsetCommitRequest(
             **self._fields(), group_id=GroupId(group), member_id="", topics=topics
         )
-        response = self._cluster.group_coordinator(group).ask(request, TxnOffsetCommitResponse)
+        response = self._cluster.group_coordinator(group).request(request, TxnOffsetCommitResponse)
         for topic in response.topics:
-            for answer in topic.partitions:
-                where = TopicPartition(topic.name, answer.partition_index)
-                self._check(f"take the position of {group!r} in {where}", answer.error_code)
+            for result in topic.partitions:
+                partition = TopicPartition(topic.name, result.partition_index)
+                self._check(f"commit the offset of {group!r} in {partition}", result.error_code)
 
     def _fields(self) -> dict[str, Any]:
         return {
@@ -271,24 +287,22 @@ class SharedTransaction:
 
     def _check(self, act: str, code: ErrorCode) -> None:
         if code is not ErrorCode.none:
-            raise self._explained(RequestRefused(act, code))
+            raise self._explain(RequestRefused(act, code))
 
-    def _explained(self, refusal: RequestRefused) -> RequestRefused | Fenced:
+    def _explain(self, refusal: RequestRefused) -> RequestRefused | ProducerFenced:
         if refusal.code not in FENCED:
             return refusal
-        return Fenced(
-            f"the transactional id {self._id!r} is no longer ours: another process has opened it, or a "
-            f"transaction stayed open for longer than {self._timeout_ms / 1000:g} s and the broker ended it "
-            f"({refusal.code.name}). Nothing of the current transaction counts."
+        return ProducerFenced(
+            f"the transactional id {self._id!r} was fenced: another process has opened it, or a "
+            f"transaction was open for longer than {self._timeout_ms / 1000:g} s and the broker aborted it "
+            f"({refusal.code.name}). The current transaction is aborted."
         )
 
-    def _persist(self, act: Callable[[], Result]) -> Result:
-        return self._cluster.persist(
-            act, COORDINATOR_RETRIABLE | LEADER_CHANGED, longest_pause_s=LONGEST_PAUSE_S
-        )
+    def _retry(self, call: Callable[[], Result]) -> Result:
+        return self._cluster.retry(call, COORDINATOR_RETRIABLE | LEADER_CHANGED, max_backoff_s=MAX_BACKOFF_S)
 
 
-def _positions(items: list[tuple[int, int]], metadata: str) -> tuple[TxnOffsetCommitRequestPartition, ...]:
+def _committed(items: list[tuple[int, int]], metadata: str) -> tuple[TxnOffsetCommitRequestPartition, ...]:
     return tuple(
         TxnOffsetCommitRequestPartition(
             partition_index=i32(index), committed_offset=i64(offset), committed_metadata=metadata

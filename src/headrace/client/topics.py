@@ -1,4 +1,4 @@
-"""Creates topics (CreateTopics), and tells the size of their partitions (DescribeLogDirs)."""
+"""Creates topics (CreateTopics), and describes the size of partitions (DescribeLogDirs)."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ if TYPE_CHECKING:
 
     from headrace.client.cluster import Cluster
 
-BROKERS_CHOICE: Final = -1
-"""As many partitions, or replicas, as the broker gives to a topic by itself."""
+BROKER_DEFAULT: Final = -1
+"""The default number of partitions or replicas of the broker."""
 
-_PASSING: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.throttling_quota_exceeded}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic as it is to be created; what is not said is the broker's choice."""
+    """A topic to create."""
 
     name: str
-    partitions: int = BROKERS_CHOICE
-    replication: int = BROKERS_CHOICE
+    partitions: int = BROKER_DEFAULT
+    replication: int = BROKER_DEFAULT
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
 def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> set[str]:
-    """The names of the topics that were created; those that exist already are left as they are.
+    """Create topics that do not exist, and return their names.
 
-    When it returns, every partition of every topic has a leader that can be written to.
+    Waits until every partition has a leader.
     """
     wanted = tuple(topics)
     if not wanted:
         return set()
-    created = cluster.persist(partial(_create, cluster, wanted), _PASSING)
+    created = cluster.retry(partial(_create, cluster, wanted), _RETRIABLE)
     _await_leaders(cluster, [topic.name for topic in wanted])
     return created
 
 
 def _create(cluster: Cluster, topics: Sequence[NewTopic]) -> set[str]:
     request = CreateTopicsRequest(topics=tuple(_creatable(topic) for topic in topics))
-    response = cluster.controller().ask(request, CreateTopicsResponse)
+    response = cluster.controller().request(request, CreateTopicsResponse)
     created = set()
-    for answer in response.topics:
-        if answer.error_code is ErrorCode.none:
-            created.add(str(answer.name))
-        elif answer.error_code is not ErrorCode.topic_already_exists:
-            act = f"create the topic {answer.name!r}"
-            raise RequestRefused(act, answer.error_code, answer.error_message)
+    for result in response.topics:
+        if result.error_code is ErrorCode.none:
+            created.add(str(result.name))
+        elif result.error_code is not ErrorCode.topic_already_exists:
+            act = f"create the topic {result.name!r}"
+            raise RequestRefused(act, result.error_code, result.error_message)
     return created
 
 
@@ -85,18 +85,18 @@ def _await_leaders(cluster: Cluster, names: Sequence[str]) -> None:
 
 
 def partition_sizes(cluster: Cluster, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """The bytes of each partition's largest replica; a partition is left out where no broker says.
+    """The size in bytes of the largest replica of each partition.
 
-    A broker that does not serve DescribeLogDirs says nothing.
+    Brokers that do not serve DescribeLogDirs are left out.
     """
-    asked = DescribableLogDirTopic(
+    wanted = DescribableLogDirTopic(
         topic=TopicName(topic), partitions=tuple(i32(number) for number in partitions)
     )
     sizes: dict[int, int] = {}
     for broker in cluster.brokers():
         connection = cluster.connection(broker)
         if connection.serves(DescribeLogDirsRequest):
-            response = connection.ask(DescribeLogDirsRequest(topics=(asked,)), DescribeLogDirsResponse)
+            response = connection.request(DescribeLogDirsRequest(topics=(wanted,)), DescribeLogDirsResponse)
             for number, size in _sizes_in(response):
                 sizes[number] = max(size, sizes.get(number, 0))
     return sizes

@@ -1,28 +1,28 @@
-"""Transactions as their coordinators see them: which there are, what they hold up, and how to end one.
+"""Lists, describes and aborts transactions.
 
-An open transaction keeps every `read_committed` reader of its partitions from going on, so one whose writer
-is gone wants to be seen and ended. Nobody but the coordinator can end it: asking for a new epoch of its
-transactional id (InitProducerId) aborts what is open and fences the old writer, on Headrace and on Apache
-Kafka alike.
+An open transaction blocks `read_committed` readers of its partitions, so one whose producer is gone should be
+aborted. InitProducerId does that: the coordinator aborts the open transaction and fences the old producer, in
+Headrace and in Apache Kafka.
 """
 
-from __future__ import annotations
+# kio reads the types of the fields of an entity: annotations must not be strings here.
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kio.schema.describe_transactions.v0 import DescribeTransactionsRequest
+from kio.schema.describe_transactions.v0.response import TopicData
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v4 import InitProducerIdRequest, InitProducerIdResponse
 from kio.schema.list_transactions.v0 import ListTransactionsRequest, ListTransactionsResponse
+from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.types import TransactionalId
-from kio.static.primitive import i32Timedelta
+from kio.static.constants import EntityType
+from kio.static.primitive import i16, i32Timedelta, i64
 
-from headrace.client.error_codes import COORDINATOR_RETRIABLE
-from headrace.client.errors import RequestRefused
+from headrace.client.errors import COORDINATOR_RETRIABLE, RequestRefused
 from headrace.client.retry import attempts
-from headrace.client.transaction_state import NOT_STARTED, DescribeTransactionsResponse, TransactionState
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.client.connection import Connection
 
 ONGOING: Final = "Ongoing"
+NOT_STARTED: Final = -1
 
 
 class UnknownTransaction(HeadraceError):
@@ -41,8 +42,44 @@ class NothingToAbort(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTransaction:
+    """The state of one transactional id at its coordinator."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(65)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    transactional_id: str = field(metadata={"kafka_type": "string"})
+    transaction_state: str = field(metadata={"kafka_type": "string"})
+    transaction_timeout: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    transaction_start_time_ms: i64 = field(metadata={"kafka_type": "int64"})
+    producer_id: i64 = field(metadata={"kafka_type": "int64"})
+    producer_epoch: i16 = field(metadata={"kafka_type": "int16"})
+    topics: tuple[TopicData, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTransactionsResponse:
+    """The states of the requested transactional ids.
+
+    Like kio's entity, except that the start time is a number: it is −1 without an open transaction, which
+    kio's type does not allow.
+    """
+
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(65)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    transaction_states: tuple[DescribedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """One transactional id, and the transaction that it has open, if it has one."""
+    """A transactional id and its open transaction, if it has one."""
 
     transactional_id: str
     state: str
@@ -50,13 +87,13 @@ class Transaction:
     producer_epoch: int
     timeout: timedelta
     started: datetime | None
-    """When the open transaction began; nothing where none is open."""
+    """The start of the open transaction; None without one."""
     partitions: tuple[tuple[str, int], ...]
-    """The partitions written in the open transaction."""
+    """The partitions of the open transaction."""
 
 
-def list_transactions(cluster: Cluster) -> tuple[Transaction, ...]:
-    """Every transactional id that some broker coordinates, by name."""
+def list_transactions(cluster: "Cluster") -> tuple[Transaction, ...]:
+    """All transactional ids, sorted."""
     found: list[Transaction] = []
     for broker in cluster.brokers():
         connection = cluster.connection(broker)
@@ -64,8 +101,8 @@ def list_transactions(cluster: Cluster) -> tuple[Transaction, ...]:
     return tuple(sorted(found, key=lambda transaction: transaction.transactional_id))
 
 
-def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
-    """What the coordinator of `transactional_id` knows about it."""
+def describe_transaction(cluster: "Cluster", transactional_id: str) -> Transaction:
+    """Describe a transactional id."""
     coordinator = cluster.transaction_coordinator(transactional_id)
     found = _describe(coordinator, (TransactionalId(transactional_id),))
     if not found:
@@ -73,8 +110,8 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
     return found[0]
 
 
-def require_open(cluster: Cluster, transactional_id: str) -> Transaction:
-    """The transaction that `transactional_id` has open; an error where it has none."""
+def require_open(cluster: "Cluster", transactional_id: str) -> Transaction:
+    """The open transaction of `transactional_id`; raises `NothingToAbort` if it has none."""
     transaction = describe_transaction(cluster, transactional_id)
     if transaction.state != ONGOING:
         raise NothingToAbort(
@@ -84,35 +121,34 @@ def require_open(cluster: Cluster, transactional_id: str) -> Transaction:
     return transaction
 
 
-def abort_transaction(cluster: Cluster, transactional_id: str, *, within_s: float = 30.0) -> Transaction:
-    """The transaction that was open and is now aborted; its writer is fenced.
+def abort_transaction(cluster: "Cluster", transactional_id: str, *, timeout_s: float = 30.0) -> Transaction:
+    """Abort the open transaction and fence its producer; returns the aborted transaction.
 
-    The transactional id keeps its transaction timeout. What was written stays in the log, and readers with
-    `read_committed` skip it.
+    The transactional id keeps its transaction timeout.
     """
     transaction = require_open(cluster, transactional_id)
-    _fence(cluster.transaction_coordinator(transactional_id), transaction, within_s)
+    _fence(cluster.transaction_coordinator(transactional_id), transaction, timeout_s)
     return transaction
 
 
-def _fence(coordinator: Connection, transaction: Transaction, within_s: float) -> None:
+def _fence(coordinator: "Connection", transaction: Transaction, timeout_s: float) -> None:
     request = InitProducerIdRequest(
         transactional_id=TransactionalId(transaction.transactional_id),
         transaction_timeout=i32Timedelta.parse(transaction.timeout),
     )
-    # The coordinator first aborts, and until then answers that a transaction is in the way.
-    for _ in attempts(within_s):
-        response = coordinator.ask(request, InitProducerIdResponse)
+    # The coordinator answers CONCURRENT_TRANSACTIONS until the transaction is aborted.
+    for _ in attempts(timeout_s):
+        response = coordinator.request(request, InitProducerIdResponse)
         if response.error_code not in COORDINATOR_RETRIABLE:
             break
     if response.error_code is not ErrorCode.none:
         raise RequestRefused(f"abort {transaction.transactional_id!r}", response.error_code)
 
 
-def _listed_by(connection: Connection) -> tuple[TransactionalId, ...]:
+def _listed_by(connection: "Connection") -> tuple[TransactionalId, ...]:
     request = ListTransactionsRequest(state_filters=(), producer_id_filters=())
     for _ in attempts(10.0):
-        response = connection.ask(request, ListTransactionsResponse)
+        response = connection.request(request, ListTransactionsResponse)
         if response.error_code not in COORDINATOR_RETRIABLE:
             break
     if response.error_code is not ErrorCode.none:
@@ -120,17 +156,17 @@ def _listed_by(connection: Connection) -> tuple[TransactionalId, ...]:
     return tuple(state.transactional_id for state in response.transaction_states)
 
 
-def _describe(connection: Connection, ids: tuple[TransactionalId, ...]) -> list[Transaction]:
-    """The transactions of `ids` that still exist."""
+def _describe(connection: "Connection", ids: tuple[TransactionalId, ...]) -> list[Transaction]:
+    """Describe the transactional ids that exist."""
     if not ids:
         return []
-    response = connection.ask(
+    response = connection.request(
         DescribeTransactionsRequest(transactional_ids=ids), DescribeTransactionsResponse
     )
     return [_transaction(state) for state in response.transaction_states if _exists(state)]
 
 
-def _exists(state: TransactionState) -> bool:
+def _exists(state: DescribedTransaction) -> bool:
     if state.error_code is ErrorCode.transactional_id_not_found:
         return False
     if state.error_code is not ErrorCode.none:
@@ -138,7 +174,7 @@ def _exists(state: TransactionState) -> bool:
     return True
 
 
-def _transaction(state: TransactionState) -> Transaction:
+def _transaction(state: DescribedTransaction) -> Transaction:
     started_ms = state.transaction_start_time_ms
     started = None if started_ms == NOT_STARTED else datetime.fromtimestamp(started_ms / 1000, UTC)
     return Transaction(

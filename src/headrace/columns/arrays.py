@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from headrace.columns.cutting_kernels import (
+from headrace.columns.record_kernels import (
     HEADER_ROWS,
     NAME_SIZE,
     NAME_START,
@@ -18,7 +18,7 @@ from headrace.columns.cutting_kernels import (
     walk_headers_of,
 )
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.extent import HEADER_COUNT
+from headrace.protocol.records import HEADER_COUNT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

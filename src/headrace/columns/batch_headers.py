@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from crc32c import crc32c
 
-from headrace.columns.cutting_kernels import count_batches, find_batches
+from headrace.columns.record_kernels import count_batches, find_batches
 from headrace.protocol.batch import CONTROL, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, TRANSACTIONAL
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import decode_batch

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.keyed import Outcome, key_codes
+from headrace.columns.keyed import KernelResult, key_codes
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class FirstRowsKernel:
     arrival: str
     within_us: int
 
-    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> Outcome:
+    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> KernelResult:
         """The rows that pass, and what they are remembered by."""
         # Arrow's sorting leaves rows of one number in their order.
         rows = rows.sort_by(self.arrival).drop_columns([self.arrival])
@@ -45,7 +45,7 @@ class FirstRowsKernel:
         passes = np.ones(fresh.num_rows, np.bool_)
         passes[known] = self._firsts(fresh.filter(pa.array(known)), state)
         output = fresh.filter(pa.array(passes))
-        return Outcome(output, self._next_state(output, state, times), count)
+        return KernelResult(output, self._next_state(output, state, times), count)
 
     def _is_late(self, rows: pa.Table, times: Times) -> NDArray[np.bool_]:
         late = pc.less_equal(rows[self.time].cast(pa.int64()), times.late_us)

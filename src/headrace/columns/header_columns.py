@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from headrace.columns.arrays import binary_array, text_array, valid_bits
 from headrace.columns.header_kernels import find_headers, read_numbers
-from headrace.protocol.extent import HEADER_COUNT, HEADERS_START
 from headrace.protocol.kernels import octets
+from headrace.protocol.records import HEADER_COUNT, HEADERS_START
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.columns.join_kernels import fill_pairs, find_ranges, mark_ranges
-from headrace.columns.segments import AT, CODE, Segment, make_segments, merge_segments, same_keys
+from headrace.columns.segments import AT, CODE, JoinSegment, make_segments, merge_segments, same_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,10 +34,10 @@ SIDE: Final = "side"
 MILLISECOND_US: Final = 1000
 PAIRS_AT_ONCE: Final = 500_000
 
-Sides: TypeAlias = tuple[tuple[Segment, ...], tuple[Segment, ...]]
+Sides: TypeAlias = tuple[tuple[JoinSegment, ...], tuple[JoinSegment, ...]]
 
 
-class Kept(NamedTuple):
+class JoinState(NamedTuple):
     """What a join keeps of a partition."""
 
     sides: Sides = ((), ())
@@ -45,11 +45,11 @@ class Kept(NamedTuple):
     """Rows whose time was over by then have come out, if they had to."""
 
 
-class Joined(NamedTuple):
+class JoinResult(NamedTuple):
     """What the kernel gives."""
 
     output: Iterator[pa.Table]
-    kept: Kept | None
+    kept: JoinState | None
     """None if nothing changed."""
     late: int
 
@@ -66,8 +66,8 @@ class Probe:
     """Rows of a segment of one side, each with the range of rows that match it in a segment of the other."""
 
     side: int
-    one: Segment
-    other: Segment
+    one: JoinSegment
+    other: JoinSegment
     firsts: Numbers
     lasts: Numbers
 
@@ -105,7 +105,7 @@ class JoinKernel:
     result: tuple[From, ...]
     output: pa.Schema
 
-    def __call__(self, rows: pa.Table, kept: Kept, times: Times) -> Joined:
+    def __call__(self, rows: pa.Table, kept: JoinState, times: Times) -> JoinResult:
         """Pairs of which one row is new, and what has waited in vain."""
         rows = rows.combine_chunks()
         late, loose, fresh = self._sorted_out(rows, times)
@@ -118,7 +118,7 @@ class JoinKernel:
         # A probe may have marked rows that are kept, though its own rows are over at once.
         has_changed = bool(due or probes) or after.sides != kept.sides
         due += [*loose, *self._due(fresh, None, times)]
-        return Joined(self._output(probes, due), after if has_changed else None, late)
+        return JoinResult(self._output(probes, due), after if has_changed else None, late)
 
     def _sorted_out(self, rows: pa.Table, times: Times) -> tuple[int, list[tuple[int, pa.Table]], Sides]:
         """How many rows are late, those that can have no match, and segments of the others."""
@@ -145,7 +145,7 @@ class JoinKernel:
         made += [self._probe(RIGHT, one, other) for one in fresh[RIGHT] for other in kept[LEFT]]
         return [probe for probe in made if probe is not None]
 
-    def _probe(self, side: int, one: Segment, other: Segment) -> Probe | None:
+    def _probe(self, side: int, one: JoinSegment, other: JoinSegment) -> Probe | None:
         before, after = (self.before_us, self.after_us)[:: 1 if side == LEFT else -1]
         if other.last_us < one.first_us - before or other.first_us > one.last_us + after:
             return None
@@ -174,13 +174,13 @@ class JoinKernel:
                 if waits.any():
                     yield side, segment.rows.filter(pa.array(waits))
 
-    def _after(self, kept: Kept, fresh: Sides, times: Times) -> Kept:
+    def _after(self, kept: JoinState, fresh: Sides, times: Times) -> JoinState:
         left, right = (self._next(side, kept.sides[side], fresh[side], times) for side in (LEFT, RIGHT))
-        return Kept((left, right), times.watermark_us)
+        return JoinState((left, right), times.watermark_us)
 
     def _next(
-        self, side: int, kept: Sequence[Segment], fresh: Sequence[Segment], times: Times
-    ) -> tuple[Segment, ...]:
+        self, side: int, kept: Sequence[JoinSegment], fresh: Sequence[JoinSegment], times: Times
+    ) -> tuple[JoinSegment, ...]:
         over_us = self._over_us(side, times.watermark_us)
         stays = [segment for segment in (*kept, *fresh) if segment.last_us > over_us]
         return tuple(merge_segments(stays, self.keys, over_us))
@@ -219,6 +219,6 @@ def _filled(column: pa.ChunkedArray) -> tuple[Numbers, Marks]:
     return np.asarray(filled.to_numpy()), np.asarray(pc.is_valid(numbers).to_numpy(zero_copy_only=False))
 
 
-def _marks(segment: Segment) -> Marks:
+def _marks(segment: JoinSegment) -> Marks:
     """Where a segment's matches are noted; a place that is thrown away where nobody asks."""
     return np.zeros(len(segment), np.bool_) if segment.matched is None else segment.matched

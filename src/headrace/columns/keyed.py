@@ -32,7 +32,7 @@ class Times(NamedTuple):
         return Times(self.late_us - time_us, self.watermark_us - time_us)
 
 
-class Outcome(NamedTuple):
+class KernelResult(NamedTuple):
     """What a kernel gives."""
 
     output: pa.Table
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     """How many rows came too late, and are not in the outcome."""
 
 
-Kernel: TypeAlias = Callable[[pa.Table, pa.Table | None, Times], Outcome]
+Kernel: TypeAlias = Callable[[pa.Table, pa.Table | None, Times], KernelResult]
 
 
 def key_codes(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.int64]:

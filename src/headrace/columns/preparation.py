@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from headrace.columns.cutting import Cutter
 from headrace.columns.documents import RecordForm
 from headrace.columns.encoding import Encoder
 from headrace.columns.header_columns import HeaderColumn
+from headrace.columns.record_decoder import RecordDecoder
 
 
 def prepare() -> None:
@@ -23,7 +23,7 @@ def prepare() -> None:
     encoder.encode(pa.record_batch({"key": ["key"], "value": ["value"], "headers": headers}))
     for encoded in encoder.flush():
         wanted = [HeaderColumn("name", "string"), HeaderColumn("number", "bigint")]
-        Cutter((encoded.topic, encoded.partition), 0, 1, headers=wanted).cut(encoded.batch)
+        RecordDecoder((encoded.topic, encoded.partition), 0, 1, headers=wanted).cut(encoded.batch)
     prepare_documents()
 
 

@@ -30,7 +30,7 @@ SMALLEST: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Segment:
+class JoinSegment:
     """Rows of one side in order of code and time. All rows of a code have the same key."""
 
     rows: pa.Table
@@ -72,7 +72,7 @@ def whole_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 def make_segments(
     rows: pa.Table, keys: Sequence[str], matched: NDArray[np.bool_] | None = None
-) -> list[Segment]:
+) -> list[JoinSegment]:
     """The rows in segments: one, or none if there are no rows.
 
     Where two keys have the same code, which happens once in many years, the rows of the second one are a
@@ -83,10 +83,10 @@ def make_segments(
     order = np.lexsort((whole_numbers(rows[AT]), whole_numbers(rows[CODE])))
     ordered = rows.take(order).combine_chunks()
     marks = None if matched is None else matched[order]
-    return list(_told_apart(Segment(rows=ordered, matched=marks), keys))
+    return list(_told_apart(JoinSegment(rows=ordered, matched=marks), keys))
 
 
-def _told_apart(segment: Segment, keys: Sequence[str]) -> Iterator[Segment]:
+def _told_apart(segment: JoinSegment, keys: Sequence[str]) -> Iterator[JoinSegment]:
     codes = segment.codes
     begins = np.concatenate([[True], codes[1:] != codes[:-1]])
     places = np.arange(len(codes))
@@ -114,12 +114,12 @@ def same_keys(
     return same
 
 
-def _part(segment: Segment, which: NDArray[np.bool_]) -> Segment:
+def _part(segment: JoinSegment, which: NDArray[np.bool_]) -> JoinSegment:
     matched = None if segment.matched is None else segment.matched[which]
-    return Segment(rows=segment.rows.filter(pa.array(which)).combine_chunks(), matched=matched)
+    return JoinSegment(rows=segment.rows.filter(pa.array(which)).combine_chunks(), matched=matched)
 
 
-def merge_segments(segments: Iterable[Segment], keys: Sequence[str], over_us: int) -> list[Segment]:
+def merge_segments(segments: Iterable[JoinSegment], keys: Sequence[str], over_us: int) -> list[JoinSegment]:
     """As few segments as there have to be; what is merged loses the rows whose time is over."""
     made = list(segments)
     while group := _crowd(made):
@@ -128,9 +128,9 @@ def merge_segments(segments: Iterable[Segment], keys: Sequence[str], over_us: in
     return made
 
 
-def _crowd(segments: Sequence[Segment]) -> list[Segment]:
+def _crowd(segments: Sequence[JoinSegment]) -> list[JoinSegment]:
     """The segments of one size, the smallest that there are too many of."""
-    by_size: dict[int, list[Segment]] = {}
+    by_size: dict[int, list[JoinSegment]] = {}
     for segment in segments:
         by_size.setdefault(_size(len(segment)), []).append(segment)
     return next((by_size[size] for size in sorted(by_size) if len(by_size[size]) >= FAN), [])
@@ -145,7 +145,7 @@ def _size(rows: int) -> int:
     return max(0, (rows // SMALLEST).bit_length() - 1) // (FAN.bit_length() - 1)
 
 
-def _merged(group: Sequence[Segment], keys: Sequence[str], over_us: int) -> list[Segment]:
+def _merged(group: Sequence[JoinSegment], keys: Sequence[str], over_us: int) -> list[JoinSegment]:
     parts = [_part(segment, segment.times > over_us) for segment in group]
     marks = [part.matched for part in parts if part.matched is not None]
     rows = pa.concat_tables([part.rows for part in parts])

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.keyed import Outcome, changes, key_codes
-from headrace.columns.measures import Ranges, part_names, parts_of
+from headrace.columns.aggregates import Ranges, decimal_sums, fitted, partials_of, parts_of_rows
+from headrace.columns.keyed import KernelResult, changes, key_codes
 from headrace.columns.ordering import order_of
 from headrace.columns.range_kernels import find_slides
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from headrace.columns.aggregates import AggregateSpec
     from headrace.columns.keyed import Times
-    from headrace.columns.measures import Measure
 
 BLOCKS: Final = 64
 """Into so many stretches of time the size is cut: a sum adds up whole stretches, not every event again."""
@@ -33,21 +33,21 @@ class SlidingKernel:
 
     time: str
     keys: tuple[str, ...]
-    measures: tuple[Measure, ...]
+    specs: tuple[AggregateSpec, ...]
     size_us: int
     output: pa.Schema
 
-    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> Outcome:
+    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> KernelResult:
         """The results of all events that the watermark has passed."""
         fresh, late = self._without_late(rows, times)
         if not fresh.num_rows and (state is None or not self._is_due(state, times)):
-            return Outcome(self.output.empty_table(), state, late)
+            return KernelResult(self.output.empty_table(), state, late)
         held = fresh if state is None else pa.concat_tables([state, fresh])
         codes, at, order = self._in_order(held, 0 if state is None else state.num_rows)
         held = held.take(order)
         output = self._slide(held, codes, at, times)
         kept = held.filter(pa.array(at > times.watermark_us - self.size_us))
-        return Outcome(output, kept, late)
+        return KernelResult(output, kept, late)
 
     def _without_late(self, rows: pa.Table, times: Times) -> tuple[pa.Table, int]:
         """Rows without a time are in no window: they are left out as Spark's windows leave them out."""
@@ -71,9 +71,8 @@ class SlidingKernel:
         Among rows of one time their values decide: a shuffle brings rows in another order each time.
         """
         codes, at = key_codes(rows, self.keys), self._times(rows)
-        sums = [name.rpartition(".")[0] for name in part_names(self.measures) if name.endswith(".sum")]
-        decimals = [name for name in sums if pa.types.is_floating(rows[name].type)]
-        values = [parts_of(rows, [f"{name}.sum"])[f"{name}.sum"] for name in decimals]
+        sums = [partial for partial in partials_of(self.specs) if partial.kind == "sum"]
+        values = decimal_sums(parts_of_rows(rows, sums))
         order = order_of(codes, at, values, kept)
         return codes[order], at[order], order
 
@@ -84,10 +83,9 @@ class SlidingKernel:
         count = find_slides(codes, at, self.size_us, times.late_us, times.watermark_us, places, firsts, lasts)
         blocks = np.cumsum(changes(codes, at // max(1, self.size_us // BLOCKS))) - 1
         ranges = Ranges(firsts=firsts[:count], lasts=lasts[:count], blocks=blocks)
-        parts = parts_of(rows, part_names(self.measures))
+        parts = parts_of_rows(rows, partials_of(self.specs))
         places = places[:count]
         columns = [rows[name].take(places) for name in (self.time, *self.keys)]
-        columns += [ranges.measure(measure, parts) for measure in self.measures]
-        made = [column.cast(field.type) for column, field in zip(columns, self.output, strict=True)]
-        table = pa.Table.from_arrays(made, schema=self.output)
+        columns += [ranges.result(spec, parts) for spec in self.specs]
+        table = fitted(columns, self.output)
         return table.take(np.argsort(at[places], kind="stable"))

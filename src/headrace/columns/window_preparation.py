@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from headrace.columns.aggregates import AggregateSpec
 from headrace.columns.first_rows import FirstRowsKernel
-from headrace.columns.joining import JoinKernel, Kept
+from headrace.columns.hopping_windows import HoppingAssigner
+from headrace.columns.joining import JoinKernel, JoinState
 from headrace.columns.keyed import Times
-from headrace.columns.measures import Measure
-from headrace.columns.panes import Hops
-from headrace.columns.sessions import Gap
+from headrace.columns.session_windows import SessionAssigner
 from headrace.columns.sliding import SlidingKernel
+from headrace.columns.window_assigners import WindowKernelSettings
 
-MEASURES = tuple(
-    Measure(name=f"{column}{kind}", kind=kind, column=column)
+SPECS = tuple(
+    AggregateSpec(name=f"{column}{kind}", kind=kind, column=column)
     for column in ("whole", "decimal")
     for kind in ("sum", "min")
 )
@@ -26,14 +27,15 @@ def prepare_windows() -> None:
     That takes some seconds after an installation, and a moment ever after.
     """
     rows = pa.table({"at": pa.array([0], pa.timestamp("us", "UTC")), "whole": [1], "decimal": [1.0]})
-    output = pa.schema([(measure.name, rows[measure.column or ""].type) for measure in MEASURES])
+    output = pa.schema([(spec.name, rows[spec.column or ""].type) for spec in SPECS])
     times = Times(-1, 1)
     slides = pa.schema([rows.schema.field("at"), *output])
-    SlidingKernel(time="at", keys=(), measures=MEASURES, size_us=1, output=slides)(rows, None, times)
+    SlidingKernel(time="at", keys=(), specs=SPECS, size_us=1, output=slides)(rows, None, times)
     windows = pa.schema([("start", pa.int64()), ("end", pa.int64()), *output])
-    for cut in (Hops(size_us=1, every_us=1), Gap(gap_us=1)):
-        pieces = pa.Table.from_batches(list(cut.sums("at", (), MEASURES)(rows.to_batches(), times)))
-        cut.kernel((), MEASURES, windows)(pieces, None, times)
+    settings = WindowKernelSettings(keys=(), specs=SPECS, output=windows)
+    for assigner in (HoppingAssigner(size_us=1, every_us=1), SessionAssigner(gap_us=1)):
+        partials = assigner.partial_aggregation("at", (), SPECS)(rows.to_batches(), times)
+        assigner.kernel(settings)(pa.Table.from_batches(list(partials)), None, times)
     FirstRowsKernel(keys=("whole",), time="at", arrival="decimal", within_us=1)(rows, None, times)
     _prepare_joins(rows["at"], times)
 
@@ -50,4 +52,4 @@ def _prepare_joins(at: pa.ChunkedArray, times: Times) -> None:
     )
     at = pa.chunked_array([*at.chunks, *at.chunks])
     rows = pa.table({"side": pa.array([0, 1], pa.int8()), "code": [1, 1], "at": at})
-    join(rows, Kept(), times)
+    join(rows, JoinState(), times)

@@ -1,1 +1,1 @@
-"""What there is, shown: a small shop on a real broker, with a crash in the middle and a check at the end."""
+"""The demo: a small shop on a real broker, with crashes, and checks of the results."""

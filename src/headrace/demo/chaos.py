@@ -1,4 +1,4 @@
-"""Parts of the shop are killed at random (kill -9) while it is open, and have to come back."""
+"""Chaos for the demo: kills servers, workers and captures at random with SIGKILL."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 SPARK_WORKER: Final = b"-m\0headrace.spark.daemon\0"
 EVERY_S: Final = 3.0
-"""Between two kills."""
+"""Seconds between two kills."""
 
 
 class Chaos:
-    """One part is killed every some seconds, each once before any is killed again.
+    """Kills one part every few seconds; each part once before any is killed again.
 
-    A server that is down comes back at once, and what uses it waits for it; a worker is started again by the
-    stage, and what it had in its hands is delivered again.
+    A killed server restarts at once, and its clients reconnect. The demo restarts a killed worker, and the
+    messages that it had acquired are delivered again.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Chaos:
         self._killed: set[str] = set()
 
     def add(self, part: str, kill: Callable[[], None]) -> None:
-        """Kill one more, by a function that sees to it that it comes back."""
+        """Add a part, with a function that kills it and makes sure that it restarts."""
         self._parts[part] = kill
 
     @property
@@ -62,7 +62,7 @@ class Chaos:
         return self._killed == self._parts.keys()
 
     def turn(self) -> str | None:
-        """Kill a part if it is time to; what is to be said of it."""
+        """Kill the next part if it is due; returns a message about it."""
         now_s = time.monotonic()
         self._next_s = self._next_s or now_s + self._every_s / 2
         if now_s < self._next_s:
@@ -81,14 +81,14 @@ def _restart(cache: RedisServer) -> None:
 
 
 def kill_captures(runner: Runner) -> None:
-    """Kill the processes of captures; the supervisor starts them again."""
+    """Kill the capture processes; the supervisor restarts them."""
     for capture in runner.captures:
         with suppress(ProcessLookupError):
             os.kill(capture.pid, signal.SIGKILL)
 
 
 def kill_python_workers() -> None:
-    """Kill the Python processes of this program's Spark; a job that had a task in one repeats its batch."""
+    """Kill the Python workers of this program's Spark; a job with a task in one of them retries its batch."""
     for process in descendants(os.getpid()):
         with suppress(OSError):
             if SPARK_WORKER in Path("/proc", str(process), "cmdline").read_bytes():
@@ -96,7 +96,7 @@ def kill_python_workers() -> None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """The processes that a process has started, those that these have started, and so on."""
+    """The child processes of a process, and theirs."""
     parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended

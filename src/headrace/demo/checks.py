@@ -1,6 +1,6 @@
 """The checks of the demo: they compare what the simulator did with the results.
 
-They can run at any time. While orders come in, some results are missing; at the end each must be there
+They can run at any time. While orders come in, some results are missing; at the end each result must exist
 exactly once. A duplicate or a wrong row is an error at any time.
 """
 
@@ -18,7 +18,7 @@ from headrace.demo.outputs import CAPTURED, STOCK, ExternalRows, product_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.demo.outputs import ExternalReader, OutputTopics
+    from headrace.demo.outputs import ExternalReader, OutputTopicReader
     from headrace.demo.simulator import ShopSimulator
 
 LAST: Final = "next-day"
@@ -29,7 +29,7 @@ WINDOWS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """A claim about the results: how many were expected, how many were found, how many are wrong."""
+    """The result of a check: expected, found and wrong results."""
 
     claim: str
     expected: int
@@ -44,15 +44,15 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInput:
-    """What happened, and all that has come of it."""
+    """The events of the simulator, and all results."""
 
     simulator: ShopSimulator
-    outputs: OutputTopics
+    outputs: OutputTopicReader
     external: ExternalRows
 
 
 def run_checks(seen: CheckInput) -> list[CheckResult]:
-    """Everything that is claimed."""
+    """Run all checks."""
     return [check(seen) for check in CHECKS]
 
 
@@ -185,7 +185,9 @@ RATE_S: Final = 5.0
 class CheckMonitor(threading.Thread):
     """Runs the checks twice a second, from `start` to `close`."""
 
-    def __init__(self, simulator: ShopSimulator, outputs: OutputTopics, external: ExternalReader) -> None:
+    def __init__(
+        self, simulator: ShopSimulator, outputs: OutputTopicReader, external: ExternalReader
+    ) -> None:
         super().__init__(name="watch", daemon=True)
         self.results: Sequence[CheckResult] = ()
         self.rates: dict[str, float] = {}
@@ -198,7 +200,7 @@ class CheckMonitor(threading.Thread):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all results are there, and none is wrong."""
+        """Whether all results exist, and none is wrong."""
         return bool(self.results) and all(result.holds for result in self.results)
 
     def run(self) -> None:

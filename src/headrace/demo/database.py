@@ -1,6 +1,6 @@
-"""The database of the demo's shop in PostgreSQL.
+"""The PostgreSQL database of the demo's shop.
 
-A killed database is waited for, and the interrupted statement is repeated; all statements are idempotent.
+While the database is down, statements wait and are repeated; all statements are idempotent.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MESSAGE: Final = "INSERT INTO outbox (topic, key, value) VALUES ('orders', %s, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ShopOrder:
     """A row of the table of orders."""
 
     order_id: str
@@ -70,14 +70,14 @@ class Order:
 
 
 class ShopDatabase:
-    """A connection to the database of the shop, which is reopened when it is lost."""
+    """A connection to the shop's database, which is reopened when it is lost."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection = psycopg.connect(url)
 
     def create_shop(self, at: datetime) -> None:
-        """Make the tables, with what the shop has in the beginning."""
+        """Create the tables with their initial rows."""
         with self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.execute(_TABLES)
             cursor.executemany("INSERT INTO categories VALUES (%s, %s)", list(enumerate(CATEGORIES, 1)))
@@ -90,8 +90,8 @@ class ShopDatabase:
                 [(number, name, CITIES[0], at) for number, name in enumerate(CUSTOMERS, 1)],
             )
 
-    def place(self, order: Order) -> None:
-        """Write an order and the message about it, both or none, and once however often it is tried."""
+    def place(self, order: ShopOrder) -> None:
+        """Insert an order and its outbox message in one transaction; idempotent."""
         document = {**asdict(order), "at": order.at.isoformat()}
 
         def write() -> None:
@@ -102,7 +102,7 @@ class ShopDatabase:
         self._until_done(write)
 
     def change(self, statement: LiteralString, *values: Any) -> None:
-        """Change some rows; the statement says how they are to be, not by what they are to differ."""
+        """Update rows; the statement must be idempotent."""
 
         def write() -> None:
             with self._connection.transaction():
@@ -111,7 +111,7 @@ class ShopDatabase:
         self._until_done(write)
 
     def read(self, query: LiteralString) -> list[tuple[Any, ...]]:
-        """The rows of a query; those of a table that is not there yet are none."""
+        """The rows of a query; empty if the table does not exist yet."""
 
         def fetch() -> list[tuple[Any, ...]]:
             try:
@@ -139,6 +139,6 @@ class ShopDatabase:
 
 
 def address_of(customer: int) -> str:
-    """The e-mail address of a customer; that of one customer does not exist."""
+    """The e-mail address of a customer; one customer has an invalid address."""
     name = CUSTOMERS[customer - 1]
     return f"{REFUSED if name == UNREACHABLE else name.lower()}@shop.example"

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.broker.process import BrokerProcess
+from headrace.client.librdkafka import client_config
 from headrace.demo.scenarios import print_results
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ _QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.
 
 
 def create_shop(bootstrap: str) -> None:
-    """Make the topic of orders."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **_QUIET})
+    """Create the topic of orders."""
+    admin = AdminClient(client_config(bootstrap, _QUIET))
     admin.create_topics([NewTopic(ORDERS, PARTITIONS, 1)])[ORDERS].result()
 
 
 class OrderProducer(threading.Thread):
-    """Numbered orders, written by an idempotent producer at a steady rate."""
+    """An idempotent producer of numbered orders at a constant rate."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(name="customers", daemon=True)
@@ -50,7 +51,7 @@ class OrderProducer(threading.Thread):
         self.refused = 0
         self._closing = threading.Event()
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2, **_QUIET}
+            client_config(bootstrap, {"enable.idempotence": True, "linger.ms": 2, **_QUIET})
         )
 
     def run(self) -> None:
@@ -83,7 +84,7 @@ class OrderProducer(threading.Thread):
 
 
 class OrderConsumer(threading.Thread):
-    """One consumer of a group: reads its share of the partitions and commits as it goes."""
+    """One consumer of a group, which commits its offsets."""
 
     def __init__(self, bootstrap: str, group: str, name: str) -> None:
         super().__init__(name=f"{group}/{name}", daemon=True)
@@ -92,18 +93,20 @@ class OrderConsumer(threading.Thread):
         self.partitions: list[int] = []
         self._closing = threading.Event()
         self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "client.id": name,
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
-                **_QUIET,
-            }
+            client_config(
+                bootstrap,
+                {
+                    "group.id": group,
+                    "client.id": name,
+                    "auto.offset.reset": "earliest",
+                    "session.timeout.ms": 6000,
+                    **_QUIET,
+                },
+            )
         )
 
     def run(self) -> None:
-        """Read until the shop closes."""
+        """Read until `close`."""
         self._consumer.subscribe([ORDERS], on_assign=self._took, on_revoke=self._gave)
         while not self._closing.is_set():
             for message in self._consumer.consume(500, 0.1):
@@ -124,9 +127,9 @@ class OrderConsumer(threading.Thread):
 
 
 def read_back(bootstrap: str) -> Iterator[tuple[int, int]]:
-    """Partition and number of every order that the log holds now, from its start to its end."""
+    """Partition and number of every order in the topic."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, **_QUIET}
+        client_config(bootstrap, {"group.id": "check", "enable.auto.commit": False, **_QUIET})
     )
     try:
         for index in range(PARTITIONS):
@@ -155,7 +158,7 @@ MIN_SECONDS: Final = 4
 
 
 class LogDemo:
-    """One run of the demo."""
+    """One run of the scenario."""
 
     def __init__(self, console: Console, seconds: float) -> None:
         self._console = console
@@ -249,7 +252,7 @@ class LogDemo:
 
 
 def _missing(producer: OrderProducer, consumers: list[OrderConsumer]) -> set[int]:
-    """Acknowledged orders that some group has not seen."""
+    """Acknowledged orders that a group has not read."""
     missing: set[int] = set()
     for group in {consumer.group for consumer in consumers}:
         seen = set().union(*(set(consumer.seen) for consumer in consumers if consumer.group == group))

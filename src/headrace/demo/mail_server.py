@@ -1,7 +1,7 @@
-"""A mail server that keeps what it is sent: enough of SMTP for the mailer of the demo, and real on the wire.
+"""A small SMTP server that stores mails, for the demo.
 
-It knows every address of shop.example but those that begin with `nobody`, which it refuses as any server does
-(550). A mail that comes again, with a Message-ID that is there, is kept once, as mail programs do.
+Addresses of shop.example that begin with `nobody` are rejected with code 550; all others are accepted. A mail
+whose Message-ID is known is stored once, as mail clients do.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ HOST: Final = "127.0.0.1"
 REFUSED: Final = "nobody"
 
 
-class MailServer:
-    """An SMTP server that keeps mails in the order of their arrival."""
+class DemoMailServer:
+    """An SMTP server that stores mails in the order of arrival."""
 
     def __init__(self) -> None:
         self.mails: dict[str, EmailMessage] = {}
@@ -37,7 +37,7 @@ class MailServer:
         return f"{HOST}:{self._server.server_address[1]}"
 
     def keep(self, data: bytes) -> None:
-        """Keep a mail, unless its Message-ID is known."""
+        """Store a mail, unless its Message-ID is known."""
         mail = message_from_bytes(data, policy=default)
         number = str(mail["Message-ID"]).strip("<>")
         self.repeated += number in self.mails
@@ -56,11 +56,11 @@ class MailServer:
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
-    mailbox: MailServer
+    mailbox: DemoMailServer
 
 
 class _Session(socketserver.StreamRequestHandler):
-    """One connection: commands and answers, line by line."""
+    """One SMTP session."""
 
     server: _Server
 

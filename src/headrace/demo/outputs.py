@@ -1,7 +1,7 @@
-"""What came out of the jobs: the rows of output topics, and what other systems hold.
+"""Reads the results of the demo's jobs from output topics and external systems.
 
-Topics are read as any consumer reads them, committed records only; PostgreSQL, Redis, the search index and
-the mail server are each read by their own client.
+Topics are read with read_committed; PostgreSQL, Redis, the search index and the mail server with their own
+clients.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from headrace.client.librdkafka import client_config
 from headrace.demo.database import PRODUCTS
 from headrace.sinks.search import NoSuchIndex, SearchIndex
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.demo.database import ShopDatabase
-    from headrace.demo.mail_server import MailServer
+    from headrace.demo.mail_server import DemoMailServer
 
 INPUTS: Final = ("orders", "payments", "clicks")
 OUTPUTS: Final = (
@@ -44,8 +45,8 @@ READ: Final = (*INPUTS, *OUTPUTS, *CAPTURED, STOCK)
 _QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 
 
-class OutputTopics(threading.Thread):
-    """Reads the topics of the demo from the beginning until `close`; each has one partition."""
+class OutputTopicReader(threading.Thread):
+    """Reads the output topics from the beginning until `close`; each has one partition."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(name="outcome", daemon=True)
@@ -66,18 +67,20 @@ class OutputTopics(threading.Thread):
         self.oversold = 0
         self._closing = threading.Event()
         self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "demo-outputs",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "topic.metadata.refresh.interval.ms": 1000,
-                **_QUIET,
-            }
+            client_config(
+                bootstrap,
+                {
+                    "group.id": "demo-outputs",
+                    "isolation.level": "read_committed",
+                    "enable.auto.commit": False,
+                    "topic.metadata.refresh.interval.ms": 1000,
+                    **_QUIET,
+                },
+            )
         )
 
     def run(self) -> None:
-        """Read until closed."""
+        """Read until `close`."""
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in READ])
         while not self._closing.is_set():
             for message in self._consumer.consume(500, 0.2):
@@ -132,7 +135,7 @@ class OutputTopics(threading.Thread):
 
 
 def window_of(row: dict[str, Any]) -> tuple[datetime, int]:
-    """The window and the product of a row."""
+    """The window and product of a row."""
     return datetime.fromisoformat(row["window_start"]), row["product"]
 
 
@@ -145,7 +148,7 @@ _PRODUCTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalRows:
-    """What the systems outside the log hold, read at one moment."""
+    """The contents of the external systems at one moment."""
 
     revenue: Mapping[tuple[datetime, int], tuple[int, int]]
     """Orders and cents of each minute and product, in PostgreSQL."""
@@ -164,14 +167,14 @@ class ExternalRows:
 class ExternalReader:
     """Reads PostgreSQL, Redis, the search index and the mail server."""
 
-    def __init__(self, database: ShopDatabase, cache: str, index: Path, mailbox: MailServer) -> None:
+    def __init__(self, database: ShopDatabase, cache: str, index: Path, mailbox: DemoMailServer) -> None:
         self._database = database
         self._cache = cache
         self._index = index
         self._mailbox = mailbox
 
     def read(self) -> ExternalRows:
-        """What they hold now; what is down holds nothing."""
+        """Their current contents; empty for a system that is down."""
         cached = self._cached("product:*")
         spend = self._cached("spend:*")
         return ExternalRows(
@@ -203,5 +206,5 @@ class ExternalReader:
 
 
 def product_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A product with its category, as all external are compared."""
+    """A product with its category, in the form that the checks compare."""
     return row["name"], int(row["price"]), row["title"]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.demo.checks import CheckMonitor
-    from headrace.demo.mail_server import MailServer
-    from headrace.demo.outputs import OutputTopics
+    from headrace.demo.mail_server import DemoMailServer
+    from headrace.demo.outputs import OutputTopicReader
     from headrace.demo.simulator import ShopClock, ShopSimulator
     from headrace.feeds.server import Request
     from headrace.streams.report import Report
@@ -28,14 +28,14 @@ SHOWN_MAILS: Final = 8
 
 
 class PageState:
-    """The state that the web page shows; the display sets the news and the reports."""
+    """The state that the web page shows; the display sets messages and job reports."""
 
     def __init__(
         self,
         simulator: ShopSimulator,
-        outputs: OutputTopics,
+        outputs: OutputTopicReader,
         watch: CheckMonitor,
-        mailbox: MailServer,
+        mailbox: DemoMailServer,
         clock: ShopClock,
     ) -> None:
         self.news = "Spark starts …"
@@ -106,7 +106,7 @@ class PageServer(ChangeServer):
 
 
 class PageThread:
-    """The server in a thread of its own, from `__enter__` to `__exit__`."""
+    """The server in its own thread, from `__enter__` to `__exit__`."""
 
     def __init__(self, broker: str, live: Callable[[], Any], port: int = 0) -> None:
         self.url = ""

@@ -1,6 +1,6 @@
-"""A small shop: what it reads, six jobs over it, a stock that is event-sourced, and a queue of mails.
+"""The pipeline of the demo: six jobs, an event-sourced stock, and a queue of mails.
 
-`headrace demo` runs it beside a PostgreSQL, a Redis and a mail server; docs/demo.md walks through it.
+`headrace demo` runs it with PostgreSQL, Redis and a mail server; docs/demo.md explains it.
 """
 
 import os
@@ -47,33 +47,33 @@ BY_MINUTE = ("window_start", "product")
 
 @app.job(into=[postgres("revenue", key=BY_MINUTE), app.view("revenue", key=BY_MINUTE)])
 def revenue() -> Rows:
-    """Revenue of each product, minute by minute."""
+    """Revenue per product and minute."""
     sums = (F.count("*").alias("orders"), F.sum("amount").alias("revenue"))
     return orders.window(tumbling("1 minute"), by="product").agg(*sums)
 
 
 @app.job(into=app.view("hot_products", key=BY_MINUTE), late_topic="hot_products.late")
 def hot_products() -> Rows:
-    """How often each product was looked at in five minutes, every minute anew."""
+    """Clicks per product in the last five minutes, updated every minute."""
     looks = F.count("*").alias("clicks")
     return clicks.window(hopping("5 minutes", every="1 minute"), by="product").agg(looks)
 
 
 @app.job(into=[redis("spend:{customer}"), app.view("spend", key="customer")])
 def spend() -> Rows:
-    """What a customer has spent in the ten minutes up to each order."""
+    """The amount that a customer spent in the ten minutes before each order."""
     return orders.window(sliding("10 minutes"), by="customer").agg(F.sum("amount").alias("spent"))
 
 
 @app.job(into=[postgres("order_status", key="order_id"), app.topic("order_status", key="order_id")])
 def order_status() -> Rows:
-    """Every order with its payment, or unpaid after three minutes."""
+    """Every order with its payment, or as unpaid after three minutes."""
     return orders.join(payments, on="order_id", within=("0 seconds", "3 minutes"), how="left")
 
 
 @app.job(into=app.topic("visits", key="customer"))
 def visits() -> Rows:
-    """Every click with the customer's profile of that moment: who moves to Oslo clicked from Rome before."""
+    """Every click with the customer's profile at that time."""
     return clicks.join(customers, on={"customer": "id"}, delay="30 seconds")
 
 
@@ -82,7 +82,7 @@ INDEX = search("products", key="id", text=["name", "title"])
 
 @app.job(into=[INDEX, redis("product:{id}"), app.view("catalogue", key="id")])
 def catalogue() -> TableView:
-    """Each product with the title of its category, as both are now."""
+    """Each product with the current title of its category."""
     return products.join(categories, on={"category": "id"}, how="inner")
 
 
@@ -95,7 +95,7 @@ class Reserved(Event):
 
 
 class Stock(Aggregate):
-    """The pieces of one product. What is sold out cannot be reserved, whoever asks, and how often."""
+    """The stock of one product. A product that is sold out cannot be reserved."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -119,7 +119,7 @@ COMMITTED = {"share.isolation.level": "read_committed"}
 
 
 def keep_stock(broker: str) -> None:
-    """Reserve a piece for each order. A command that is repeated under its id has no second effect."""
+    """Reserve one item for each order. A repeated command with the same id has no effect."""
     with EventStore("shop", broker=broker, partitions=1) as store:
         for message in queue("orders", group="stock", broker=broker, settings=COMMITTED):
             order, product = message.json()["order_id"], str(message.json()["product"])
@@ -131,7 +131,7 @@ def keep_stock(broker: str) -> None:
 
 
 def send_mails(broker: str, smtp: str) -> None:
-    """A mail for every order. An address that the mail server refuses makes a dead letter of it."""
+    """Send a mail for every order. An order with an invalid address becomes a dead letter."""
     for message in queue("order_status", group="mailer", broker=broker, settings=COMMITTED):
         order = message.json()
         mail = EmailMessage()

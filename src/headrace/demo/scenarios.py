@@ -1,4 +1,4 @@
-"""The scenarios of the demo, and how the claims of one are printed with their results."""
+"""The scenarios of the demo, and the output of their checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Scenario(StrEnum):
-    """What the demo runs."""
+    """A scenario of the demo."""
 
     SHOP = "shop"
     LOG = "log"
@@ -21,7 +21,7 @@ class Scenario(StrEnum):
 def run_scenario(
     scenario: Scenario, console: Console, seconds: float, *, chaos: bool = False, port: int = 0
 ) -> bool:
-    """Run a scenario to its end. Returns whether all checks held."""
+    """Run a scenario. Returns whether all checks passed."""
     if scenario is Scenario.LOG:
         from headrace.demo.log_demo import LogDemo
 
@@ -32,7 +32,7 @@ def run_scenario(
 
 
 def print_results(console: Console, results: Mapping[str, bool]) -> bool:
-    """Print each claim and whether it holds. Returns whether all of them hold."""
+    """Print the result of each check. Returns whether all passed."""
     from rich.text import Text
 
     console.print()

@@ -13,8 +13,8 @@ from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
 from headrace.demo.checks import CheckMonitor
 from headrace.demo.database import ShopDatabase
-from headrace.demo.mail_server import MailServer
-from headrace.demo.outputs import INPUTS, OUTPUTS, ExternalReader, OutputTopics
+from headrace.demo.mail_server import DemoMailServer
+from headrace.demo.outputs import INPUTS, OUTPUTS, ExternalReader, OutputTopicReader
 from headrace.demo.page_server import PageState
 from headrace.demo.simulator import ShopClock, ShopSimulator
 from headrace.demo.worker import Worker
@@ -36,7 +36,7 @@ class DemoServers:
     url: str
     cache: RedisServer
     broker: BrokerProcess
-    mailbox: MailServer
+    mailbox: DemoMailServer
 
     @staticmethod
     def open(stack: ExitStack) -> DemoServers:
@@ -50,7 +50,7 @@ class DemoServers:
             url=database.create_database("shop"),
             cache=stack.enter_context(RedisServer(folder / "redis")),
             broker=stack.enter_context(BrokerProcess(folder / "broker", attached=True)),
-            mailbox=stack.enter_context(MailServer()),
+            mailbox=stack.enter_context(DemoMailServer()),
         )
         for name, value in {"HEADRACE_POSTGRES": servers.url, "HEADRACE_REDIS": servers.cache.url}.items():
             stack.callback(_set_variable, name, os.environ.get(name))
@@ -74,7 +74,7 @@ class Shop:
         written, read = ShopDatabase(servers.url), ShopDatabase(servers.url)
         for database in (written, read):
             stack.callback(database.close)
-        simulator, outputs = ShopSimulator(bootstrap, written, clock), OutputTopics(bootstrap)
+        simulator, outputs = ShopSimulator(bootstrap, written, clock), OutputTopicReader(bootstrap)
         simulator.create_shop()
         index = servers.folder / "state" / "search" / "products"
         watch = CheckMonitor(
@@ -93,7 +93,7 @@ class Shop:
 
 
 def make_topics(bootstrap: str, app: App) -> None:
-    """Create the topics that the demo reads, each with one partition, before anything runs."""
+    """Create all topics of the demo, each with one partition, before the jobs start."""
     configs = {topic.name: topic.config for job in app.jobs for topic in job.into.topics}
     topics = [
         NewTopic(name=name, partitions=1, configs=configs.get(name, {})) for name in (*INPUTS, *OUTPUTS)

@@ -1,4 +1,4 @@
-"""The scenario `shop`: servers, simulator, jobs, workers, and a check that nothing is lost or doubled."""
+"""The scenario `shop`: servers, simulator, jobs, workers, and checks that no record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.demo.shop import DemoServers, Shop, make_topics
 from headrace.demo.worker import PIPELINE
 from headrace.streams.display import Board
 from headrace.streams.pipeline import load_app
-from headrace.streams.runner import Order, Runner
+from headrace.streams.runner import Runner, RunOptions
 from headrace.testing import postgres, redis
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Phase(Enum):
 
 
 class DemoDisplay(Board):
-    """The live display of a scenario, which also takes its steps, phase by phase."""
+    """The live display of a scenario, which also starts its phases."""
 
     def __init__(self, console: Console) -> None:
         self._phase = Phase.WAITING
@@ -56,17 +56,17 @@ class DemoDisplay(Board):
 
     @property
     def is_over(self) -> bool:
-        """Whether the scenario ran to its end."""
+        """Whether the scenario is complete."""
         return self._phase is Phase.DONE
 
     def show(self, reports: Sequence[Report]) -> None:
-        """Show the reports, and take the next step of the scenario."""
+        """Show the reports, and start the next phase if it is due."""
         super().show(reports)
         self._direct(time.monotonic() - self._since_s)
 
     @abstractmethod
     def _direct(self, passed_s: float) -> None:
-        """Take the step that is due this long after the phase began."""
+        """Run the next step, given the time since the phase began."""
 
     def _enter(self, phase: Phase) -> None:
         self._phase, self._since_s = phase, time.monotonic()
@@ -98,7 +98,7 @@ class ShopDisplay(DemoDisplay):
         self._shop.live.news = text
 
     def show(self, reports: Sequence[Report]) -> None:
-        """Show the reports, and take the next step of the scenario."""
+        """Show the reports, and start the next phase if it is due."""
         self._shop.live.reports = reports
         super().show(reports)
 
@@ -170,7 +170,7 @@ class ShopDemo:
         redis.find_program()
 
     def run(self) -> bool:
-        """Run the scenario. Returns whether all checks held."""
+        """Run the scenario. Returns whether all checks passed."""
         begin_s = time.monotonic()
         with ExitStack() as stack:
             servers = DemoServers.open(stack)
@@ -189,7 +189,7 @@ class ShopDemo:
         chaos = Chaos(servers, shop.workers) if self._chaos else None
         stage = ShopDisplay(self._console, shop, chaos, begin_s=begin_s, seconds=self._seconds)
         runner = Runner(
-            Order(app=app, broker=servers.broker.bootstrap, state=servers.folder / "state"), stage
+            RunOptions(app=app, broker=servers.broker.bootstrap, state=servers.folder / "state"), stage
         )
         stage.stop = runner.stop
         if chaos is not None:

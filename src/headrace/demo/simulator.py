@@ -1,4 +1,4 @@
-"""The time of the demo's shop, in which a minute takes some seconds: windows close while one looks on."""
+"""Simulates the customers of the demo's shop on a fast clock, so that windows close within seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from headrace.demo.database import CATEGORIES, CITIES, CUSTOMERS, PRODUCTS, Order, ShopDatabase, address_of
+from headrace.client.librdkafka import client_config
+from headrace.demo.database import (
+    CATEGORIES,
+    CITIES,
+    CUSTOMERS,
+    PRODUCTS,
+    ShopDatabase,
+    ShopOrder,
+    address_of,
+)
 
 MINUTE_S: Final = 4.0
 """Real seconds of a simulated minute."""
@@ -54,7 +63,7 @@ _QUIET: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.
 
 @dataclass(frozen=True, slots=True)
 class SimulatedClick:
-    """A click as it really happened, whatever the clock of the phone says."""
+    """A click with its real time, which may differ from the phone's clock."""
 
     product: int
     at: datetime
@@ -66,7 +75,7 @@ class ShopSimulator(threading.Thread):
 
     def __init__(self, bootstrap: str, database: ShopDatabase, clock: ShopClock) -> None:
         super().__init__(name="world", daemon=True)
-        self.orders: dict[str, Order] = {}
+        self.orders: dict[str, ShopOrder] = {}
         self.paid: set[str] = set()
         self.clicks: dict[int, SimulatedClick] = {}
         self.garbled = 0
@@ -76,7 +85,7 @@ class ShopSimulator(threading.Thread):
         self._due: deque[tuple[datetime, str]] = deque()
         self._cities: dict[int, list[tuple[datetime, str]]] = {}
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, **_QUIET}
+            client_config(bootstrap, {"enable.idempotence": True, "linger.ms": 5, **_QUIET})
         )
 
     def create_shop(self) -> None:
@@ -108,7 +117,7 @@ class ShopSimulator(threading.Thread):
 
     def _order(self, order_id: str) -> None:
         customer = random.randint(1, len(CUSTOMERS))
-        order = Order(
+        order = ShopOrder(
             order_id=order_id,
             customer=customer,
             email=address_of(customer),
@@ -153,7 +162,7 @@ class ShopSimulator(threading.Thread):
         self._write("clicks", str(customer), document | {name: t.isoformat() for name, t in times.items()})
 
     def _favourite(self) -> int:
-        """A product; some are looked at more than others."""
+        """A random product; some are more popular than others."""
         return min(random.randint(1, len(PRODUCTS)), random.randint(1, len(PRODUCTS)))
 
     def _city(self, customer: int, at: datetime) -> str:
@@ -178,12 +187,12 @@ class ShopSimulator(threading.Thread):
         self._database.change("UPDATE categories SET title = %s WHERE id = %s", title, category)
 
     def _end_the_day(self) -> None:
-        """Write the payments that are due, and close all windows with events of the next day."""
+        """Write the remaining payments, and close all windows with events of the next day."""
         self._pay(all_of_them=True)
         self._producer.flush(DELIVERY_S)
         self._clock.jump(NIGHT)
         now = self._clock.now()
-        order = Order(order_id="next-day", customer=1, email=address_of(1), product=1, amount=100, at=now)
+        order = ShopOrder(order_id="next-day", customer=1, email=address_of(1), product=1, amount=100, at=now)
         self._database.place(order)
         at = now.isoformat()
         self._write("payments", order.order_id, {"order_id": order.order_id, "paid": 100, "paid_at": at})

@@ -1,6 +1,6 @@
-"""A worker of the demo's shop in a process of its own: `python -m headrace.demo.worker keep_stock BROKER`.
+"""A worker process of the demo: `python -m headrace.demo.worker keep_stock BROKER`.
 
-It ends when its standard input does, and so with the program that started it, however that ended.
+It exits when its standard input is closed, and so with the program that started it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PIPELINE: Final = Path(__file__).parent / "pipeline.py"
 
 
 class Worker:
-    """A function of the pipeline in a process of its own, which is restarted when it ends."""
+    """A function of the pipeline in its own process, which is restarted when it exits."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         self.name = name
@@ -64,7 +64,7 @@ def _end_with_input() -> None:
 
 
 def main() -> None:
-    """Run the function that is named."""
+    """Run a function of the pipeline."""
     from headrace.streams.pipeline import load_module
 
     threading.Thread(target=_end_with_input, daemon=True).start()

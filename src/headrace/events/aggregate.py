@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OPTIONS: Final = frozenset(
-    {"expected_version", "command_id", "actor", "correlation_id", "causation_id", "wait_for", "timeout_s"}
+    {"expected_version", "command_id", "actor", "correlation_id", "causation_id", "wait_for", "timeout"}
 )
 """The keyword parameters of `execute`, which commands cannot use."""
 RESERVED: Final = frozenset({"id", "version"})

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 from confluent_kafka import Producer
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import BrokerUnreachable, OffsetsGone
-from headrace.client.follow import fetch_batches
+from headrace.client.errors import BrokerUnreachable, OffsetOutOfRange
+from headrace.client.fetch import fetch_batches
+from headrace.client.librdkafka import SILENT, client_config
 from headrace.client.records import committed_records, skip_unreadable
 from headrace.errors import HeadraceError
 from headrace.events.commands import CommandReply, set_error, set_reply
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message
 
-    from headrace.client.follow import FetchedBatches
+    from headrace.client.fetch import FetchedBatches
     from headrace.client.partition import TopicPartition
     from headrace.events.aggregate import AggregateSchema
     from headrace.events.commands import Command
@@ -51,7 +52,6 @@ FETCH_TIMEOUT_S: Final = 2.0
 RETRY_PAUSE_S: Final = 0.1
 IDLE_S: Final = 0.5
 """How long the topic of replies is still read when no caller waits."""
-_SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,7 +124,7 @@ class ReplyReader:
         self._futures: dict[tuple[str, str], list[Future[CommandReply]]] = {}
         self._lock = threading.Lock()
         self._starting = threading.Lock()
-        """Held while the broker is asked for the end of the topic; `_lock` is not: handlers acquire it."""
+        """Held during the request for the end offset; `_lock` is not, because handlers acquire it."""
         self._is_reading = False
         self._starts: queue.SimpleQueue[Mapping[TopicPartition, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -201,7 +201,7 @@ class ReplyReader:
                 for fetched in fetch_batches(cluster, positions, max_wait_ms=FETCH_WAIT_MS):
                     self._deliver_all(fetched)
                     positions[fetched.partition] = fetched.next_offset
-            except OffsetsGone as gone:
+            except OffsetOutOfRange as gone:
                 positions[gone.partition] = gone.first
             except HeadraceError as error:  # the broker is unreachable: it is tried again
                 logger.info("%s: %s", self._topics.replies, error)
@@ -241,13 +241,15 @@ class CommandDispatcher:
             self.topics = open_topics(cluster, store, schema.name, partitions)
         self._replies = ReplyReader(broker, self.topics)
         self._producer = Producer(
-            {
-                "bootstrap.servers": broker,
-                "client.id": "headrace-events",
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "logger": _SILENT,
-            }
+            client_config(
+                broker,
+                {
+                    "client.id": "headrace-events",
+                    "enable.idempotence": True,
+                    "linger.ms": 0,
+                    "logger": SILENT,
+                },
+            )
         )
         context = HandlerContext(
             broker,

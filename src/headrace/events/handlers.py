@@ -25,8 +25,9 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import Fenced, OffsetsGone
-from headrace.client.follow import fetch_batches
+from headrace.client.errors import OffsetOutOfRange, ProducerFenced
+from headrace.client.fetch import fetch_batches
+from headrace.client.librdkafka import SILENT, client_config
 from headrace.client.partition import TopicPartition
 from headrace.client.records import committed_records, skip_unreadable
 from headrace.errors import HeadraceError, Misuse
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from headrace.client.follow import FetchedBatches
+    from headrace.client.fetch import FetchedBatches
     from headrace.events.aggregate import AggregateSchema
     from headrace.events.commands import CommandReply
     from headrace.events.partition_processor import Limits
@@ -62,7 +63,6 @@ FETCH_TIMEOUT_S: Final = 2.0
 SESSION_MS: Final = 6_000
 """How long a killed process keeps its partitions; brokers allow no less."""
 CLOSE_TIMEOUT_S: Final = 10.0
-_SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class HandlerContext(NamedTuple):
     write_slots: threading.Semaphore
     """Limits the writes in flight."""
     on_open: Callable[[PartitionHandler, int, int], None]
-    """Called with the handler, how many times it has opened its partition, and the next command's offset."""
+    """Called with the handler, the number of its opens, and the offset of the next command."""
 
 
 class PartitionHandler:
@@ -146,7 +146,7 @@ class PartitionHandler:
         while not self._stopping:
             try:
                 self._handle_commands()
-            except Fenced:
+            except ProducerFenced:
                 logger.info("%s: another process has taken over", self._thread.name)
             except PERMANENT as error:
                 logger.warning("%s cannot handle commands: %s", self._thread.name, error)
@@ -284,16 +284,18 @@ class PartitionAssignment:
 
     def _join_group(self) -> Consumer:
         consumer = Consumer(
-            {
-                "bootstrap.servers": self._context.broker,
-                "group.id": self._context.topics.group,
-                "client.id": "headrace-events",
-                "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 1_000,
-                "enable.auto.commit": False,
-                "logger": _SILENT,
-            }
+            client_config(
+                self._context.broker,
+                {
+                    "group.id": self._context.topics.group,
+                    "client.id": "headrace-events",
+                    "partition.assignment.strategy": "cooperative-sticky",
+                    "session.timeout.ms": SESSION_MS,
+                    "heartbeat.interval.ms": 1_000,
+                    "enable.auto.commit": False,
+                    "logger": SILENT,
+                },
+            )
         )
         consumer.subscribe(
             [self._topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke
@@ -325,7 +327,7 @@ class PartitionAssignment:
         try:
             for fetched in fetch_batches(self._cluster, wanted, max_wait_ms=FETCH_WAIT_MS):
                 self._deliver(fetched)
-        except OffsetsGone as gone:
+        except OffsetOutOfRange as gone:
             self._move(gone.partition.partition, gone.first)
         except HeadraceError as error:  # the broker is unreachable: it is tried again
             logger.info("%s: %s", self._topic, error)

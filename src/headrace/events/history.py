@@ -255,11 +255,11 @@ def _read(
 ) -> Iterator[RecordedEvent | UnreadableRecords]:
     import pyarrow.compute as pc
 
-    from headrace.columns.cutting import Cutter, UnreadableBatch
+    from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
 
     if start >= end:
         return
-    cutter = Cutter(partition, start, end, columns=COLUMNS)
+    cutter = RecordDecoder(partition, start, end, columns=COLUMNS)
     for piece in PartitionReader(cluster, partition, start, end):
         for rows in cutter.readable_parts(piece.batches, piece.aborted):
             if isinstance(rows, UnreadableBatch):
@@ -291,7 +291,7 @@ def _recorded(
 
 
 class Absent:
-    """Marks a missing value; None may be a value."""
+    """A missing value; None may be a value."""
 
     def __repr__(self) -> str:
         return "absent"

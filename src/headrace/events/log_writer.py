@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
-from headrace.client.error_codes import PRODUCE_RETRIABLE
+from headrace.client.errors import PRODUCE_RETRIABLE
 from headrace.client.produce import BatchProducer
 from headrace.client.shared_transaction import SharedTransaction
-from headrace.protocol.batch import SEQUENCE_LIMIT, TRANSACTIONAL
+from headrace.protocol.batch import TRANSACTIONAL
 from headrace.protocol.records import encode_batch
 
 if TYPE_CHECKING:
@@ -61,18 +61,16 @@ class LogWriter:
         self, cluster: Cluster, transaction: SharedTransaction, plain: Sequence[TopicPartition]
     ) -> None:
         self.transaction = transaction
-        self.producer = BatchProducer(cluster, passing=RETRIABLE)
-        self._cluster = cluster
+        self.producer = BatchProducer(cluster, retriable=RETRIABLE)
         self._plain = frozenset(plain)
         self._written_at = time.monotonic()
-        self._sequences: dict[TopicPartition, int] = {}
 
     @classmethod
     def open(cls, cluster: Cluster, transactional_id: str, plain: Sequence[TopicPartition]) -> Self:
         """Take over the transactional id and the partitions of plain batches from the previous writer."""
-        claim = SharedTransaction.open(cluster, transactional_id, timeout_ms=TRANSACTION_MS)
-        claim.add(plain)
-        # The second open aborts the claim, and returns once the markers of that are written.
+        first = SharedTransaction.open(cluster, transactional_id, timeout_ms=TRANSACTION_MS)
+        first.add(plain)
+        # The second open aborts the first transaction, and returns when its markers are written.
         transaction = SharedTransaction.open(cluster, transactional_id, timeout_ms=TRANSACTION_MS)
         return cls(cluster, transaction, plain)
 
@@ -110,26 +108,21 @@ class LogWriter:
     ) -> dict[TopicPartition, int]:
         transaction = self.transaction
         transaction.begin({partition for partition, _ in batches})
-        producer = BatchProducer(
-            self._cluster, transactional_id=transaction.transactional_id, adding=transaction.writes_add
-        )
+        producer = transaction.producer()
         for partition, records in batches:
             producer.send(partition, self._encoded(partition, records, TRANSACTIONAL))
         offsets = producer.flush()
         transaction.commit()
-        self._sequences.clear()  # they restart with the epoch of the next transaction
         return offsets
 
     def _encoded(self, partition: TopicPartition, records: Sequence[NewRecord], attributes: int) -> bytearray:
         identity: ProducerIdentity = self.transaction.identity
-        sequence = self._sequences.get(partition, 0)
-        self._sequences[partition] = (sequence + len(records)) % SEQUENCE_LIMIT
         return encode_batch(
             records,
             attributes=attributes,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
-            base_sequence=sequence,
+            base_sequence=self.transaction.next_sequence(partition, len(records)),
         )
 
 

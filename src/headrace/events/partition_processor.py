@@ -49,7 +49,7 @@ class Limits:
     aggregates: int = 10_000
     """Aggregates in memory; the others are in a temporary file."""
     replies: int = 10_000
-    """Replies that are cached: a command that is repeated within so many others has no second effect."""
+    """Cached replies: a command that is repeated within that many others has no second effect."""
     snapshot_events: int = 1_000
     """A snapshot covers each event older than this many others, which bounds what a successor replays."""
 

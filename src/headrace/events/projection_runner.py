@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import BrokerUnreachable, OffsetsGone, RequestRefused
-from headrace.client.follow import fetch_batches
+from headrace.client.errors import BrokerUnreachable, OffsetOutOfRange, RequestRefused
+from headrace.client.fetch import fetch_batches
 from headrace.client.records import UnreadableRecords, committed_records
 from headrace.errors import HeadraceError
 from headrace.events.errors import CommandTimeout, UnreadableEvent
@@ -21,7 +21,7 @@ from headrace.events.topics import events_topic, find_topics, offset_ranges, top
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headrace.client.follow import FetchedBatches
+    from headrace.client.fetch import FetchedBatches
     from headrace.client.partition import TopicPartition
     from headrace.events.projection import Projection, ProjectionTarget
     from headrace.protocol.records import Record
@@ -174,7 +174,7 @@ class RunningProjection:
             self._updater.close()
 
     def _follow(self) -> None:
-        """Apply events until `close`; while broker or database is unreachable, retry with back-off."""
+        """Apply events until `close`; while broker or database is unreachable, retry with backoff."""
         pause_s, must_open = 0.0, False
         while not self._stopping.wait(pause_s):
             try:
@@ -183,7 +183,7 @@ class RunningProjection:
                 self._updater.step()
                 pause_s, must_open = 0.0, False
             except Exception as error:
-                if isinstance(error, OffsetsGone):
+                if isinstance(error, OffsetOutOfRange):
                     raise HeadraceError(
                         f"events that the projection needs were deleted: {error} Rebuild it."
                     ) from error

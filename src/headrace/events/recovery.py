@@ -75,7 +75,7 @@ def recover(
     start = _read_snapshots(cluster, partitions[2], snapshots, schema, cache)
     start = max(start if is_whole else min(start, complete.events), events[0])
     time_ms, replayed = 0, 0
-    replay = _Replay(topics.events, schema, cache)
+    replay = _EventReplay(topics.events, schema, cache)
     implied: dict[tuple[str, str], CommandReply] = {}
     for recorded in _read_events(cluster, partitions[0], (start, events[1]), schema.name):
         if isinstance(recorded, UnreadableRecords):
@@ -160,7 +160,7 @@ def _read_events(
         yield record if isinstance(record, UnreadableRecords) else recorded_in(aggregate, partition, record)
 
 
-class _Replay:
+class _EventReplay:
     """Applies the events of a partition to aggregates, some of which come from snapshots.
 
     A snapshot may be newer than events that are read. Those are skipped, and must lead up to the last event

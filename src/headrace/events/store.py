@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable
 from headrace.client.partition import TopicPartition
+from headrace.durations import seconds_of
 from headrace.errors import Misuse
 from headrace.events.aggregate import Aggregate, aggregate_schema
 from headrace.events.commands import Command
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.durations import Duration
     from headrace.events.event import Event, RecordedEvent
     from headrace.events.history import HistoryStep
     from headrace.events.projection import Projection
 
-DEFAULT_BROKER: Final = "127.0.0.1:9092"
-TIMEOUT_S: Final = 30.0
+TIMEOUT: Final = "30 seconds"
+TIMEOUT_S: Final = seconds_of(TIMEOUT)
 _USAGE: Final = 'store.execute(Cart, "cart-17", "add", product="tea").'
 
 Kind = TypeVar("Kind", bound=Aggregate)
@@ -70,8 +72,7 @@ class EventStore:
         handles: bool = True,
     ) -> None:
         self.name = _checked_name(name)
-        address = Settings.read().broker(broker)
-        self.broker = DEFAULT_BROKER if address is None else str(address)
+        self.broker = str(Settings.read().broker_or_default(broker))
         self._partitions = partitions
         self._limits = limits or Limits()
         self._handles = handles
@@ -105,9 +106,10 @@ class EventStore:
         correlation_id: str | None = None,
         causation_id: str | None = None,
         wait_for: Projection | None = None,
-        timeout_s: float = TIMEOUT_S,
+        timeout: Duration = TIMEOUT,
         **arguments: Any,
     ) -> SubmittedCommand:
+        timeout_s = seconds_of(timeout, "timeout")
         deadline = time.monotonic() + timeout_s
         schema = aggregate_schema(kind)
         name = command if isinstance(command, str) else command.__name__
@@ -140,7 +142,7 @@ class EventStore:
         (`VersionConflict`) unless the aggregate has that version. A command that is repeated with the same
         `command_id` gets the same reply, and has no second effect. After `CommandTimeout` it is not known
         whether the command was executed; after `BrokerUnreachable` it was not sent. With `wait_for` it
-        returns when that projection shows the events. It takes at most `timeout_s`.
+        returns when that projection shows the events. It takes at most `timeout`.
         """
         submitted = self._submit(*_checked_call(call), **options)
         try:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
-from headrace.client.partition import TopicPartition
-from headrace.client.partitioner import partition_of
+from headrace.client.partition import TopicPartition, partition_of
 from headrace.client.topics import NewTopic, create_topics
 from headrace.errors import Misuse
 

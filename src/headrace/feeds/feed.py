@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import OffsetsGone
+from headrace.client.errors import OffsetOutOfRange
 from headrace.client.partition import TopicPartition
 from headrace.feeds.catalog import find_view
 from headrace.feeds.errors import InvalidToken, TokenExpired
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
     from types import TracebackType
 
-    from headrace.columns.cutting import UnreadableBatch
+    from headrace.columns.record_decoder import UnreadableBatch
     from headrace.feeds.catalog import ViewDescription
     from headrace.feeds.view_log import ViewRecord
 
@@ -229,7 +229,7 @@ class ChangeFeed:
                 reading = _Reading(cluster, find_view(cluster, self._view), self._since, self._skip)
                 yield from reading.snapshot()
                 yield from reading.changes(follow=self._follow)
-            except OffsetsGone as fault:
+            except OffsetOutOfRange as fault:
                 raise TokenExpired(
                     f"the view {self._view!r} no longer has all changes after that token: {fault} "
                     "Start again without a token, with the current rows. (`change_retention` of app.view is "
@@ -331,7 +331,7 @@ class _Reading:
         position = replace(position, offsets=(*position.offsets, *[0] * missing))
         for number, ((first, end), at) in enumerate(zip(self._ranges, position.offsets, strict=True)):
             if not first <= at <= end and position.row is None:
-                raise OffsetsGone(TopicPartition(position.topic, number), at, first, end)
+                raise OffsetOutOfRange(TopicPartition(position.topic, number), at, first, end)
         return position
 
     def _refresh(self) -> None:

@@ -17,14 +17,12 @@ from kio.schema.metadata.v12 import MetadataRequest, MetadataResponse
 from kio.schema.metadata.v12.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from headrace.client.error_codes import LEADER_CHANGED
-from headrace.client.errors import OffsetsGone, RequestRefused, UnknownPartition
-from headrace.client.fetch import PartitionReader
-from headrace.client.follow import NO_END, fetch_batches
+from headrace.client.errors import LEADER_CHANGED, OffsetOutOfRange, RequestRefused, UnknownPartition
+from headrace.client.fetch import NO_END, PartitionReader, fetch_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.columns.batch_headers import BatchHeaders
-from headrace.columns.cutting import Cutter, UnreadableBatch
+from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.kernels import octets
 
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.client.cluster import Cluster
-    from headrace.client.follow import FetchedBatches
+    from headrace.client.fetch import FetchedBatches
 
     Skip = Callable[[int, UnreadableBatch], None]
     """Called with the partition and each unreadable batch."""
@@ -81,7 +79,7 @@ class ViewLog:
 
     def topic_id(self) -> str:
         """The id of the topic; empty if the cluster has no topic ids."""
-        return self._cluster.persist(self._request_topic_id, LEADER_CHANGED)
+        return self._cluster.retry(self._request_topic_id, LEADER_CHANGED)
 
     def partitions(self) -> int:
         """The number of partitions."""
@@ -102,9 +100,9 @@ class ViewLog:
         """The newest record of each key before `end`, in order, without deleted keys."""
         topic_partition = TopicPartition(self.topic, partition)
         newest: dict[bytes | None, ViewRecord] = {}
-        cutter = Cutter(topic_partition, start, end, columns=COLUMNS)
-        for piece in PartitionReader(self._cluster, topic_partition, start, end):
-            for rows in cutter.readable_parts(piece.batches, piece.aborted):
+        cutter = RecordDecoder(topic_partition, start, end, columns=COLUMNS)
+        for fetched in PartitionReader(self._cluster, topic_partition, start, end):
+            for rows in cutter.readable_parts(fetched.batches, fetched.aborted):
                 if isinstance(rows, UnreadableBatch):
                     skip(partition, rows)
                     continue
@@ -115,7 +113,7 @@ class ViewLog:
         return list(newest.values())
 
     def follow(self, offsets: Sequence[int], skip: Skip) -> list[PartitionRecords]:
-        """The next records of the partitions, waiting briefly for them; raises `OffsetsGone` for a gap."""
+        """Wait briefly for the next records of the partitions; raises `OffsetOutOfRange` for a gap."""
         positions = {TopicPartition(self.topic, number): offset for number, offset in enumerate(offsets)}
         return [
             _read_fetched(fetched, positions[fetched.partition], skip)
@@ -130,26 +128,28 @@ class ViewLog:
         request = MetadataRequest(
             topics=(wanted,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        (found,) = connection.ask(request, MetadataResponse).topics
+        (found,) = connection.request(request, MetadataResponse).topics
         if found.error_code is not ErrorCode.none:
             raise RequestRefused(f"describe the topic {self.topic!r}", found.error_code)
         return "" if found.topic_id is None else found.topic_id.hex
 
 
 def _read_fetched(fetched: FetchedBatches, position: int, skip: Skip) -> PartitionRecords:
-    """The records from `position` on; raises `OffsetsGone` for a gap."""
+    """The records from `position` on; raises `OffsetOutOfRange` for a gap."""
     topic_partition, batches, aborted, next_offset = fetched
     headers = BatchHeaders(octets(batches))
     bases, lasts = headers["base_offset"].tolist(), headers.last_offsets.tolist()
     expected = position
     for base, last in zip(bases, lasts, strict=True):
         if base > expected:
-            raise OffsetsGone(topic_partition, expected, base, lasts[-1] + 1)
+            raise OffsetOutOfRange(topic_partition, expected, base, lasts[-1] + 1)
         expected = max(expected, last + 1)
     seen = headers.visible(position, NO_END, aborted).tolist()
     missing = sum(lasts[index] + 1 - max(bases[index], position) for index in seen)
     records: list[ViewRecord] = []
-    for rows in Cutter(topic_partition, position, NO_END, columns=COLUMNS).readable_parts(batches, aborted):
+    for rows in RecordDecoder(topic_partition, position, NO_END, columns=COLUMNS).readable_parts(
+        batches, aborted
+    ):
         if isinstance(rows, UnreadableBatch):
             missing -= rows.last + 1 - rows.first
             skip(topic_partition.partition, rows)
@@ -157,7 +157,7 @@ def _read_fetched(fetched: FetchedBatches, position: int, skip: Skip) -> Partiti
             missing -= rows.num_rows
             records += _rows_of(rows)
     if missing > 0:
-        raise OffsetsGone(topic_partition, position, next_offset, next_offset)
+        raise OffsetOutOfRange(topic_partition, position, next_offset, next_offset)
     return PartitionRecords(topic_partition.partition, records, next_offset)
 
 

@@ -1,1 +1,1 @@
-"""Kafka's wire format at the edge of bytes: no sockets, no files, no clocks."""
+"""Kafka's wire format, without I/O."""

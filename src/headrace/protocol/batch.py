@@ -1,13 +1,13 @@
-"""Record batches (format v2) as the log holds them: a header of 61 bytes, then records that stay closed.
+"""Record batches (format v2): a header of 61 bytes, and records that are not decoded here.
 
-A batch is opaque to the broker. Its checksum covers everything from the attributes on, so an append may
-write the base offset and the leader epoch into the header without touching the checksum.
+The checksum covers everything from the attributes on, so an append can set the base offset and the leader
+epoch without a new checksum.
 
     base offset i64 · length i32 · leader epoch i32 · magic i8 · crc u32 · attributes i16 ·
     last offset delta i32 · base timestamp i64 · max timestamp i64 ·
     producer id i64 · producer epoch i16 · base sequence i32 · count i32
 
-`length` counts what follows it, so a whole batch is `length + 12` bytes.
+`length` is the size after it: a batch has `length + 12` bytes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size  # 61
 LENGTH_OVERHEAD: Final = 12
-"""Bytes of a batch that its length field does not count: base offset and the length itself."""
+"""The size of the base offset and the length, which `length` does not include."""
 CRC_START: Final = 21
-"""Where the bytes that the checksum covers begin: the attributes."""
+"""The position of the attributes, from which on the checksum is computed."""
 CHECKSUM_STEP_BYTES: Final = 8 * 2**20
-"""Bytes of which the checksum is computed in one step: less than a millisecond."""
+"""The size for one step of a checksum: less than a millisecond."""
 MIN_LENGTH: Final = HEADER_BYTES - LENGTH_OVERHEAD
 MAGIC: Final = 2
 
@@ -55,7 +55,7 @@ _PRODUCER = struct.Struct(">qhi")
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch, field by field, in the order of the bytes."""
+    """The header of a batch."""
 
     base_offset: int
     length: int
@@ -69,26 +69,26 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # Kafka's word; a tuple's own count() is never wanted
+    count: int  # type: ignore[assignment]  # Kafka's name; the method of tuples is not needed
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the batch in bytes."""
         return self.length + LENGTH_OVERHEAD
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record that the batch ever held."""
+        """The offset of the last record before any compaction."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Offset that follows the batch."""
+        """The offset after the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def codec(self) -> int:
-        """The compression codec of the records section."""
+        """The compression codec."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -98,19 +98,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a transaction marker and not a user's records."""
+        """Whether the batch is a transaction marker."""
         return bool(self.attributes & CONTROL)
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, wrapping at 2³¹ as producers do."""
+        """The sequence of the last record, which wraps at 2³¹."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) % SEQUENCE_LIMIT
 
 
 class BatchFields(TypedDict, total=False):
-    """What may be said of a batch that is being built."""
+    """Optional fields of a new batch."""
 
     base_offset: int
     leader_epoch: int
@@ -122,12 +122,12 @@ class BatchFields(TypedDict, total=False):
 
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
-    """The header at `position`; the caller has made sure that 61 bytes are there."""
+    """Decode the header at `position`; the caller has checked that it is complete."""
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
 def checksum_steps(buffer: memoryview) -> Generator[None, None, int]:
-    """The checksum of a whole batch; yields between two steps of the work, for it may be very large."""
+    """Compute the checksum of a batch in steps."""
     checksum = 0
     for start in range(CRC_START, len(buffer), CHECKSUM_STEP_BYTES):
         checksum = crc32c(buffer[start : start + CHECKSUM_STEP_BYTES], checksum)
@@ -136,26 +136,26 @@ def checksum_steps(buffer: memoryview) -> Generator[None, None, int]:
 
 
 def check_batch(buffer: memoryview, header: BatchHeader, checksum: int | None = None) -> None:
-    """Pass when `buffer` (exactly one batch) is whole and its checksum holds, or raise `CorruptBatch`.
+    """Raise `CorruptBatch` unless `buffer` is exactly one batch with a valid checksum.
 
-    `checksum` is that of the bytes, where it is known already.
+    `checksum` is that of the bytes, if it is already computed.
     """
     if header.magic != MAGIC:
         raise CorruptBatch(f"record batch of format {header.magic}: only format 2 is stored")
     if header.size != len(buffer) or header.length < MIN_LENGTH:
-        raise CorruptBatch(f"record batch says {header.size} bytes and has {len(buffer)}")
+        raise CorruptBatch(f"record batch of {header.size} bytes in {len(buffer)} bytes")
     if (crc32c(buffer[CRC_START:]) if checksum is None else checksum) != header.crc:
         raise CorruptBatch(f"record batch at offset {header.base_offset} fails its checksum")
 
 
 def place_batch(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write the offset at which the batch is stored into it; the checksum does not cover these bytes."""
+    """Set the base offset and leader epoch, which the checksum does not cover."""
     _OFFSET.pack_into(buffer, 0, base_offset)
     _EPOCH.pack_into(buffer, LENGTH_OVERHEAD, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
-    """Give the batch the broker's time, as topics with `message.timestamp.type=LogAppendTime` want."""
+    """Set the broker's time, for topics with `message.timestamp.type=LogAppendTime`."""
     _ATTRIBUTES.pack_into(buffer, CRC_START, header.attributes | LOG_APPEND_TIME)
     _TIMESTAMPS.pack_into(buffer, 27, header.base_timestamp, now_ms)
     _CRC.pack_into(buffer, 17, crc32c(memoryview(buffer)[CRC_START:]))
@@ -164,7 +164,7 @@ def stamp_append_time(buffer: bytearray | memoryview, header: BatchHeader, now_m
 def stamp_producer(
     buffer: bytearray | memoryview, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool
 ) -> None:
-    """Give the batch a producer's identity and the sequence of its first record, and a new checksum."""
+    """Set producer id, epoch and base sequence, and compute the checksum."""
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, CRC_START)
     changed = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
     _ATTRIBUTES.pack_into(buffer, CRC_START, changed)
@@ -180,7 +180,7 @@ def build_batch(
     max_timestamp: int,
     **fields: Unpack[BatchFields],
 ) -> bytearray:
-    """A whole batch around an encoded (and, as `attributes` say, compressed) records section."""
+    """Build a batch from an encoded and, if `attributes` say so, compressed records section."""
     batch = bytearray(HEADER_BYTES + len(records))
     batch[HEADER_BYTES:] = records
     seal_batch(batch, count, base_timestamp=base_timestamp, max_timestamp=max_timestamp, **fields)
@@ -201,7 +201,7 @@ def seal_batch(
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
 ) -> None:
-    """Write the header into the first bytes of `buffer`, in which the records section is already in place."""
+    """Write the header into `buffer`, which has the records section after it."""
     delta = count - 1 if last_offset_delta is None else last_offset_delta
     fields = (
         attributes,
@@ -219,7 +219,7 @@ def seal_batch(
 
 
 def split_batches(buffer: memoryview) -> Iterator[memoryview]:
-    """Each whole batch in `buffer`; what is left over at the end (a torn batch) is not yielded."""
+    """Yield the complete batches in `buffer`; an incomplete one at the end is ignored."""
     position = 0
     end = len(buffer)
     while end - position >= HEADER_BYTES:

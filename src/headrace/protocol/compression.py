@@ -1,10 +1,10 @@
-"""Kafka's compression codecs, bounded: no bytes that a peer sends make us hold more than the caller allows.
+"""Kafka's compression codecs. The size of decompressed data is limited.
 
     0 none · 1 gzip · 2 snappy · 3 lz4 · 4 zstd
 
-What is written here is what the strictest reader takes. The Java client reads lz4 frames only when their
-blocks are independent of one another, and writes snappy in the framing of the xerial library (a header of
-16 bytes, then blocks that each carry their length); librdkafka writes bare snappy. Both are read.
+Compressed data is readable by every client. The Java client reads lz4 frames only with independent blocks,
+and writes snappy in the framing of the xerial library (a header of 16 bytes, then blocks with their length);
+librdkafka writes raw snappy. Both are read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ZSTD: Final = 4
 CODECS: Final = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 
 RECORDS_LIMIT: Final = 128 * 1024 * 1024
-"""The most bytes that the records of one batch may take when they are opened, unless the caller says less."""
+"""The default limit of the decompressed records of one batch, in bytes."""
 
 XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_MAGIC = XERIAL_HEADER[:8]
@@ -37,21 +37,21 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
 
 _SNAPPY_MAX_RATIO = 64
-"""No element of snappy yields more than 64 bytes for each of its own, so a larger claim is a lie."""
+"""The maximum compression ratio of snappy."""
 MAX_RATIOS: Final = {GZIP: 1032, SNAPPY: _SNAPPY_MAX_RATIO, LZ4: 256, ZSTD: 32 * 1024}
-"""The most bytes that one byte of each codec can hold: what a record count is held against before a batch is
-stored. Two bits of deflate repeat 258 bytes, a byte of an lz4 length 255; four bytes of zstd are 128 KiB."""
+"""The maximum compression ratios, which limit the number of records before a batch is decompressed. Two bits
+of deflate repeat 258 bytes, a byte of an lz4 length 255; four bytes of zstd are 128 KiB."""
 _FIRST_GUESS_RATIO = 4
 _GROWTH = 8
 _LZ4_LEVEL = 2
-"""Four times as fast as the library's own choice, for a few bytes more: who takes lz4 wants speed."""
+"""Four times as fast as the default of the library, and slightly larger."""
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_COMMON_WINDOW = 8 * 1024 * 1024
-"""The window that every zstd reader must allow (RFC 8878); Kafka's clients stay below it."""
+"""The window that every zstd decoder must support (RFC 8878); Kafka's clients use less."""
 
 
 def compress(codec: int, data: Bytes) -> bytes:
-    """`data` in `codec`, in the form that every Kafka client reads."""
+    """Compress data so that every Kafka client can read it."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -66,9 +66,9 @@ def compress(codec: int, data: Bytes) -> bytes:
 
 
 def decompress(codec: int, data: Bytes, limit: int = RECORDS_LIMIT) -> Bytes:
-    """The bytes that `data` holds in `codec`, never more than `limit` of them, or `CorruptBatch`.
+    """Decompress data; raises `CorruptBatch` if it is invalid or larger than `limit`.
 
-    With codec 0 the caller gets back the very object it gave.
+    With codec 0 it returns `data` itself.
     """
     if codec == NONE:
         if len(data) > limit:
@@ -89,7 +89,7 @@ def decompress(codec: int, data: Bytes, limit: int = RECORDS_LIMIT) -> Bytes:
 def _decompress_into(
     codec: int, decompress_into: Callable[[Bytes, bytearray], int], data: Bytes, limit: int
 ) -> bytearray:
-    """Decompress `data` into buffers that grow up to `limit`: the library itself has no limit."""
+    """Decompress into buffers that grow up to `limit`: the library has no limit."""
     size = min(limit, max(4096, _FIRST_GUESS_RATIO * len(data)))
     while True:
         output = bytearray(size)
@@ -98,7 +98,7 @@ def _decompress_into(
         except cramjam.DecompressionError as error:
             if size >= limit:
                 raise CorruptBatch(
-                    f"records compressed with {CODECS[codec]} cannot be opened within {limit} bytes: {error}"
+                    f"{CODECS[codec]} records cannot be decompressed within {limit} bytes: {error}"
                 ) from error
         else:
             del output[written:]
@@ -108,10 +108,10 @@ def _decompress_into(
 
 
 def _check_zstd_window(data: Bytes, limit: int) -> None:
-    """Refuse a frame whose header makes the library set aside more memory than the records may take."""
+    """Raise `CorruptBatch` for a frame whose window needs more memory than the limit."""
     header = bytes(data[:6])
     if len(header) < 6 or header[:4] != _ZSTD_MAGIC or header[4] & 0x20:
-        return  # not a frame (the library says so), or a single segment, whose window is its content
+        return  # invalid, which the library reports, or a single segment without a window
     exponent, mantissa = header[5] >> 3, header[5] & 7
     base = 1 << (10 + exponent)
     if base + (base >> 3) * mantissa > max(limit, _ZSTD_COMMON_WINDOW):
@@ -146,25 +146,25 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
     while position < len(data):
         start = position + _BLOCK_LENGTH.size
         if start > len(data):
-            raise CorruptBatch("snappy records end inside the length of a block")
+            raise CorruptBatch("snappy data ends within the length of a block")
         (length,) = _BLOCK_LENGTH.unpack_from(data, position)
         position = start + length
         if length < 0 or position > len(data):
-            raise CorruptBatch(f"snappy block says {length} bytes where {len(data) - start} are left")
+            raise CorruptBatch(f"snappy block of {length} bytes, and {len(data) - start} are left")
         yield data[start:position]
 
 
 def _decompress_block(block: memoryview, limit: int, held: int) -> bytes:
-    """One block of snappy, when it and the `held` bytes before it stay within `limit`."""
+    """Decompress a snappy block; `held` bytes of the limit are used already."""
     try:
         claimed = cramjam.snappy.decompress_raw_len(block)
         if held + claimed > limit:
             raise CorruptBatch(_too_large(SNAPPY, limit))
         if claimed > _SNAPPY_MAX_RATIO * len(block):
-            raise CorruptBatch(f"snappy block of {len(block)} bytes cannot hold the {claimed} that it claims")
+            raise CorruptBatch(f"snappy block of {len(block)} bytes cannot have {claimed} bytes of content")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
-        raise CorruptBatch(f"records compressed with snappy cannot be opened: {error}") from error
+        raise CorruptBatch(f"snappy records cannot be decompressed: {error}") from error
 
 
 def _unknown(codec: int) -> str:

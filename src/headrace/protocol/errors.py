@@ -1,11 +1,11 @@
-"""Faults of the bytes that a peer sent or a file held."""
+"""Errors of the wire format and of record batches."""
 
 from headrace.errors import HeadraceError
 
 
 class ProtocolError(HeadraceError):
-    """Bytes that do not follow the Kafka protocol: the peer's fault, and the end of its connection."""
+    """Bytes that do not follow the Kafka protocol."""
 
 
 class CorruptBatch(ProtocolError):
-    """A record batch that is torn, fails its checksum, or lies about its contents."""
+    """A record batch that is incomplete, fails its checksum, or has invalid contents."""

@@ -1,6 +1,6 @@
-"""Fetch (key 1): reading requests of versions 4–18, and packing answers around payloads that stay in files.
+"""Fetch (API key 1), versions 4–18: decodes requests, and encodes responses around payloads in files.
 
-Version 7 brings fetch sessions, 12 flexible encoding, 13 topic ids, 15 moves the replica id into a tag.
+Version 7 adds fetch sessions, 12 flexible encoding, 13 topic ids; 15 has the replica id in a tagged field.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from headrace.protocol.steps import run_steps
-from headrace.protocol.wire import Cursor, pack_count, pack_string, pack_unsigned_varint
+from headrace.protocol.wire import FrameCursor, pack_count, pack_string, pack_unsigned_varint, run_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -28,7 +27,7 @@ _ABORTED = struct.Struct(">qq")
 
 
 class PartitionFetch(NamedTuple):
-    """From where one partition is to be read, and how much."""
+    """The offset and size of a fetch from one partition."""
 
     partition: int
     leader_epoch: int
@@ -37,14 +36,14 @@ class PartitionFetch(NamedTuple):
 
 
 class TopicFetch(NamedTuple):
-    """The partitions of one topic that are to be read."""
+    """The partitions of one topic."""
 
     topic: str | UUID
     partitions: list[PartitionFetch]
 
 
 class FetchRequest(NamedTuple):
-    """What a consumer asks for, and how long it is willing to wait."""
+    """A fetch request."""
 
     max_wait_ms: int
     min_bytes: int
@@ -57,7 +56,7 @@ class FetchRequest(NamedTuple):
 
 
 class PartitionData(NamedTuple):
-    """The answer for one partition; `records_bytes` follow it from wherever they are kept."""
+    """The response for one partition, without its records."""
 
     partition: int
     error_code: int
@@ -69,7 +68,7 @@ class PartitionData(NamedTuple):
 
 
 def _partition_layout(version: int) -> tuple[struct.Struct, Callable[[tuple[int, ...]], PartitionFetch]]:
-    """How a partition is laid out in this version, and how its fields are picked."""
+    """The layout of a partition in this version, and a function that selects its fields."""
     epoch = "i" if version >= 9 else ""
     last_epoch = "i" if version >= 12 else ""
     start = "q" if version >= 5 else ""
@@ -83,13 +82,13 @@ _PARTITION_LAYOUTS = {version: _partition_layout(version) for version in range(V
 
 
 def read_fetch(frame: memoryview, position: int, version: int) -> FetchRequest:
-    """The request whose body begins at `position`."""
+    """Decode the request whose body starts at `position`."""
     return run_steps(fetch_steps(frame, position, version))
 
 
 def fetch_steps(frame: memoryview, position: int, version: int) -> Generator[None, None, FetchRequest]:
-    """The same request; yields where many partitions have been read."""
-    cursor = Cursor(frame, position, flexible=version >= FLEXIBLE_FROM)
+    """Decode the request in steps."""
+    cursor = FrameCursor(frame, position, flexible=version >= FLEXIBLE_FROM)
     if version < 15:
         cursor.take(_INT32)
     max_wait_ms, min_bytes, max_bytes, isolation = cursor.take(_LIMITS)
@@ -109,11 +108,11 @@ def fetch_steps(frame: memoryview, position: int, version: int) -> Generator[Non
     )
 
 
-def _read_name(cursor: Cursor, version: int) -> str | UUID:
+def _read_name(cursor: FrameCursor, version: int) -> str | UUID:
     return cursor.uuid() if version >= TOPIC_IDS_FROM else (cursor.string() or "")
 
 
-def _topic_steps(cursor: Cursor, version: int) -> Generator[None, None, TopicFetch]:
+def _topic_steps(cursor: FrameCursor, version: int) -> Generator[None, None, TopicFetch]:
     topic = _read_name(cursor, version)
     layout, pick = _PARTITION_LAYOUTS[version]
     partitions = []
@@ -126,7 +125,7 @@ def _topic_steps(cursor: Cursor, version: int) -> Generator[None, None, TopicFet
     return TopicFetch(topic, partitions)
 
 
-def _read_forgotten(cursor: Cursor, version: int) -> tuple[str | UUID, list[int]]:
+def _read_forgotten(cursor: FrameCursor, version: int) -> tuple[str | UUID, list[int]]:
     topic = _read_name(cursor, version)
     indexes = [cursor.take(_INT32)[0] for _ in range(cursor.count())]
     cursor.tags()
@@ -134,7 +133,7 @@ def _read_forgotten(cursor: Cursor, version: int) -> tuple[str | UUID, list[int]
 
 
 class FetchResponse:
-    """Packs an answer piece by piece: bytes and, between them, the payloads as they were given."""
+    """Encodes a response as a list of bytes and payloads."""
 
     def __init__(self, version: int, correlation_id: int) -> None:
         self.version = version
@@ -147,19 +146,19 @@ class FetchResponse:
         self._layout = struct.Struct(">ihqqq" if version >= 5 else ">ihqq")
 
     def begin(self, error_code: int, session_id: int, topics: int) -> None:
-        """The fields before the topics."""
+        """Add the fields before the topics."""
         self._parts += [_INT32.pack(self._correlation_id), self._tags, b"\0\0\0\0"]
         if self.version >= SESSIONS_FROM:
             self._parts.append(struct.pack(">hi", error_code, session_id))
         self._parts.append(pack_count(topics, flexible=self.flexible))
 
     def begin_topic(self, topic: str | UUID, partitions: int) -> None:
-        """The fields before a topic's partitions."""
+        """Add the fields before the partitions of a topic."""
         named = topic.bytes if isinstance(topic, UUID) else pack_string(topic, flexible=self.flexible)
         self._parts += [named, pack_count(partitions, flexible=self.flexible)]
 
     def add_partition(self, data: PartitionData, payload: object | None) -> None:
-        """One partition's answer, with the payload that makes up its records."""
+        """Add the response for a partition, with the payload of its records."""
         index, error_code, high, stable, start, aborted, size = data
         fields = (index, error_code, high, stable, start)
         self._parts.append(self._layout.pack(*fields[: 5 if self.version >= 5 else 4]))
@@ -179,11 +178,11 @@ class FetchResponse:
             self._parts += [_ABORTED.pack(*entry), self._tags]
 
     def end_topic(self) -> None:
-        """The fields after a topic's partitions."""
+        """Add the fields after the partitions of a topic."""
         self._parts.append(self._tags)
 
     def finish(self) -> list[object]:
-        """The whole answer: bytes and payloads in the order in which they are sent."""
+        """The response: bytes and payloads in the order of the frame."""
         self._parts.append(self._tags)
         self._chunks.append(b"".join(self._parts))
         size = sum(len(chunk) for chunk in self._chunks if isinstance(chunk, bytes)) + self._payload_bytes

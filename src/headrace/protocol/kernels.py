@@ -1,10 +1,10 @@
-"""Compiled walks over the records of a batch: numbers about each record, and no objects.
+"""Compiled decoding of the records of a batch, without Python objects.
 
-Only what works in bulk imports this module (the compactor, and what turns batches into Arrow): numba takes
-half a second to load, and the broker never does. Compiled code is kept in numba's cache next to this file.
+Only the compactor and the conversion to Arrow import this module: numba takes half a second to import, and
+the broker does not import it. Compiled code is cached next to this file.
 
-A walk fills `columns`, a row for each field of `Extent` and a column for each record. Hostile bytes end a
-walk with a fault and are never followed out of the section.
+`columns` has a row for each field of `RecordLayout` and a column for each record. Invalid bytes give an
+error, and are never read beyond the section.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import numpy as np
 from numba import njit
 
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.extent import (
+from headrace.protocol.records import (
     HEADER_COUNT,
     HEADERS_START,
     KEY_START,
+    MIN_RECORD_BYTES,
     OFFSET_DELTA,
     ROWS,
     SIZE,
@@ -26,7 +27,6 @@ from headrace.protocol.extent import (
     TIMESTAMP_DELTA,
     VALUE_START,
 )
-from headrace.protocol.records import MIN_RECORD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 FAULTS: Final = (
     "",
-    "a varint is too long or cut off",
-    "a record is shorter or longer than its bytes allow",
+    "a varint is too long or incomplete",
+    "a record has an invalid length",
     "a key, value or header is longer than its record",
-    "a record counts more headers than it has bytes",
-    "bytes are left over behind the last header or record",
-    "records are not numbered upwards from 0",
+    "a record has more headers than bytes",
+    "bytes follow the last header or record",
+    "offset deltas are not ascending",
 )
 BAD_VARINT: Final = 1
 BAD_RECORD: Final = 2
@@ -58,45 +58,44 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 def compiled(function: _F) -> _F:
-    """`function` as machine code that runs without the interpreter's lock, compiled once and cached."""
+    """Compile `function` to machine code that releases the GIL, with a cache on disk."""
     return cast("_F", njit(cache=True, nogil=True)(function))
 
 
 def borrowing(function: _F) -> _F:
-    """`function` compiled as by `compiled`, but without counting references to its arrays.
+    """Compile `function` without reference counting of its arrays; it cannot create arrays.
 
-    It can make no arrays of its own, and numba says so. The counting, with locked instructions at each call
-    of one small function by another, takes as long as the walk itself.
+    The atomic reference counts of calls between small functions take as long as the decoding.
     """
     return cast("_F", cast("Any", njit)(cache=True, nogil=True, _nrt=False)(function))
 
 
 def octets(data: Bytes) -> Octets:
-    """`data` as an array that cannot be written: one type, so that each kernel is compiled once."""
+    """`data` as a read-only array: one type, so that each kernel is compiled once."""
     array: Octets = np.frombuffer(data, np.uint8)
     array.flags.writeable = False
     return array
 
 
 def walk(section: Octets, count: int) -> Columns:
-    """The numbers of `count` records in a decompressed records section, or `CorruptBatch`."""
+    """The layouts of `count` records in a decompressed section; raises `CorruptBatch`."""
     if not 0 <= count <= len(section) // MIN_RECORD_BYTES:
-        raise CorruptBatch(f"batch counts {count} records in {len(section)} bytes")
+        raise CorruptBatch(f"a batch has {count} records in {len(section)} bytes")
     columns = np.empty((ROWS, count), np.int64)
     fault = walk_records(section, columns)
     if fault:
-        raise CorruptBatch(f"the records of a batch cannot be read: {FAULTS[fault]}")
+        raise CorruptBatch(f"the records of a batch cannot be decoded: {FAULTS[fault]}")
     return columns
 
 
 @borrowing
 def read_varint(data: Octets, position: int, end: int, bits: int) -> tuple[int, int]:
-    """The zigzag varint at `position` and the position after it, which is −1 when there is none before `end`.
+    """The zigzag varint at `position` and the position after it, which is −1 if it is invalid.
 
     >>> read_varint(octets(bytes([0x83, 0x01])), 0, 2, 32)
     (-66, 2)
     """
-    if position < end and data[position] < 0x80:  # most are this short
+    if position < end and data[position] < 0x80:  # the common case
         short = np.int64(data[position])
         return int(short >> 1 ^ -(short & 1)), position + 1
     raw = np.uint64(0)
@@ -107,7 +106,7 @@ def read_varint(data: Octets, position: int, end: int, bits: int) -> tuple[int, 
         position += 1
         raw |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
-            # The last byte of the longest varint has room for more bits than the number may have.
+            # The last byte of the longest varint must not exceed the number of bits.
             if shift + np.uint64(7) > limit and byte >> (limit - shift):
                 return 0, -1
             return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), position
@@ -117,7 +116,7 @@ def read_varint(data: Octets, position: int, end: int, bits: int) -> tuple[int, 
 
 @borrowing
 def walk_records(data: Octets, columns: Columns) -> int:
-    """Fill `columns` with the numbers of as many records; 0, or the index of a fault in `FAULTS`."""
+    """Fill `columns` with the layouts of its records; returns 0, or the index of an error in `FAULTS`."""
     position = 0
     last_delta = -1
     for index in range(columns.shape[1]):
@@ -142,7 +141,7 @@ def walk_records(data: Octets, columns: Columns) -> int:
 
 @borrowing
 def walk_record(data: Octets, body: int, end: int, columns: Columns, index: int) -> int:
-    """Fill one column from the record whose body lies between `body` and `end`; 0 or a fault."""
+    """Fill one column from the record with the body from `body` to `end`; returns 0 or an error."""
     columns[TIMESTAMP_DELTA, index], position = read_varint(data, body + 1, end, 64)
     if position < 0:
         return BAD_VARINT
@@ -168,7 +167,7 @@ def walk_record(data: Octets, body: int, end: int, columns: Columns, index: int)
 
 @borrowing
 def walk_headers(data: Octets, position: int, end: int, count: int) -> int:
-    """0 when exactly `count` headers lie between `position` (−1: unreadable) and `end`, or a fault."""
+    """Check that exactly `count` headers are between `position` and `end`; returns 0 or an error."""
     if position < 0:
         return BAD_VARINT
     if count < 0 or count > (end - position) // 2:

@@ -1,6 +1,6 @@
-"""Produce (key 0): reading requests of versions 3–13 without copying their batches, and packing the answers.
+"""Produce (API key 0), versions 3–13: decodes requests without copying batches, and encodes responses.
 
-Version 9 and later are flexible; version 13 names topics by id instead of by name.
+Version 9 adds flexible encoding, 13 topic ids.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from headrace.protocol.steps import run_steps
-from headrace.protocol.wire import Cursor, pack_count, pack_string
+from headrace.protocol.wire import FrameCursor, pack_count, pack_string, run_steps
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -28,14 +27,14 @@ _THROTTLE = b"\0\0\0\0"
 
 
 class TopicData(NamedTuple):
-    """The batches for one topic, by partition; `records` is a view of the request's frame."""
+    """The batches for the partitions of one topic, as views of the frame."""
 
     topic: str | UUID
     partitions: list[tuple[int, memoryview | None]]
 
 
 class ProduceRequest(NamedTuple):
-    """What a producer asks to be stored."""
+    """A produce request."""
 
     transactional_id: str | None
     acks: int
@@ -44,7 +43,7 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What became of one partition's batch."""
+    """The result for one partition."""
 
     partition: int
     error_code: int
@@ -53,17 +52,17 @@ class PartitionResult(NamedTuple):
     start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()
-    """Records for which the batch was refused: their indexes, and what is wrong with each."""
+    """Invalid records: their indexes and error messages."""
 
 
 def read_produce(frame: memoryview, position: int, version: int) -> ProduceRequest:
-    """The request whose body begins at `position`."""
+    """Decode the request whose body starts at `position`."""
     return run_steps(produce_steps(frame, position, version))
 
 
 def produce_steps(frame: memoryview, position: int, version: int) -> Generator[None, None, ProduceRequest]:
-    """The same request; yields where many partitions have been read."""
-    cursor = Cursor(frame, position, flexible=version >= FLEXIBLE_FROM)
+    """Decode the request in steps."""
+    cursor = FrameCursor(frame, position, flexible=version >= FLEXIBLE_FROM)
     transactional_id = cursor.string()
     acks, timeout_ms = cursor.take(_ACKS)
     topics = []
@@ -87,14 +86,14 @@ def produce_steps(frame: memoryview, position: int, version: int) -> Generator[N
 def pack_produce_response(
     version: int, correlation_id: int, topics: Sequence[tuple[str | UUID, Sequence[PartitionResult]]]
 ) -> bytes:
-    """The whole answer, length prefix included."""
+    """Encode the response, including its length prefix."""
     return run_steps(produce_response_steps(version, correlation_id, topics))
 
 
 def produce_response_steps(
     version: int, correlation_id: int, topics: Sequence[tuple[str | UUID, Sequence[PartitionResult]]]
 ) -> Generator[None, None, bytes]:
-    """The same answer; yields where many partitions have been written."""
+    """Encode the response in steps."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     parts = [_INDEX.pack(correlation_id), tags, pack_count(len(topics), flexible=flexible)]

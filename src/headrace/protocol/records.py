@@ -1,12 +1,12 @@
-"""The records inside a batch, one by one, in plain Python: for internal topics, checks and small tools.
+"""Encodes and decodes the records of a batch in plain Python. `kernels` does it in bulk.
 
 A record is
 
     length · attributes i8 · timestamp delta · offset delta · key length · key · value length · value ·
     header count · (name length · name · value length · value)*
 
-where every length, delta and count is a zigzag varint and a length of −1 means null. Nothing here trusts a
-number before it is held against the bytes that are there. Bulk work belongs to `kernels`.
+where every length, delta and count is a zigzag varint, and a length of −1 means null. All lengths and counts
+are checked against the size of the section.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from headrace.protocol.batch import (
 )
 from headrace.protocol.compression import MAX_RATIOS, NONE, RECORDS_LIMIT, compress, decompress
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.extent import Extent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,13 +31,27 @@ if TYPE_CHECKING:
     from headrace.protocol.compression import Bytes
 
 MIN_RECORD_BYTES: Final = 7
-"""The least that a record takes, its length included: one byte for each of its seven parts."""
+"""The smallest size of a record: one byte for each of its seven parts."""
+
+
+# The rows of a matrix of record layouts, with one column per record: the fields of `RecordLayout`.
+START: Final = 0
+SIZE: Final = 1
+TIMESTAMP_DELTA: Final = 2
+OFFSET_DELTA: Final = 3
+KEY_START: Final = 4
+KEY_SIZE: Final = 5
+VALUE_START: Final = 6
+VALUE_SIZE: Final = 7
+HEADERS_START: Final = 8
+HEADER_COUNT: Final = 9
+ROWS: Final = 10
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class NewRecord(NamedTuple):
-    """A record that has no offset yet."""
+    """A record without an offset."""
 
     key: bytes | None
     value: bytes | None
@@ -47,7 +60,7 @@ class NewRecord(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record as it stands in the log."""
+    """A record in the log."""
 
     offset: int
     timestamp: int
@@ -56,73 +69,91 @@ class Record(NamedTuple):
     headers: Headers
 
 
-def open_section(batch: Bytes, header: BatchHeader, limit: int = RECORDS_LIMIT) -> Bytes:
-    """The records section of `batch`, decompressed, whatever is in it."""
+class RecordLayout(NamedTuple):
+    """The positions of a record and its fields in the records section; a size of −1 means null."""
+
+    start: int
+    """The position of the record, which starts with its length."""
+    size: int
+    """The size of the record with its length."""
+    timestamp_delta: int
+    offset_delta: int
+    key_start: int
+    key_size: int
+    value_start: int
+    value_size: int
+    headers_start: int
+    """The position of the headers, after their count."""
+    header_count: int
+
+
+def decompress_section(batch: Bytes, header: BatchHeader, limit: int = RECORDS_LIMIT) -> Bytes:
+    """Decompress the records section of a batch."""
     return decompress(header.codec, memoryview(batch)[HEADER_BYTES : header.size], limit)
 
 
-def open_records(batch: Bytes, header: BatchHeader, limit: int = RECORDS_LIMIT) -> Bytes:
-    """The records section of `batch`, decompressed, with room for as many records as the header counts."""
-    section = open_section(batch, header, limit)
+def decompress_records(batch: Bytes, header: BatchHeader, limit: int = RECORDS_LIMIT) -> Bytes:
+    """Decompress the records section of a batch, and check that the count in the header is possible."""
+    section = decompress_section(batch, header, limit)
     if not 0 <= header.count <= len(section) // MIN_RECORD_BYTES:
-        raise CorruptBatch(f"batch counts {header.count} records in {len(section)} bytes")
+        raise CorruptBatch(f"a batch has {header.count} records in {len(section)} bytes")
     return section
 
 
 def decode_batch(batch: Bytes, limit: int = RECORDS_LIMIT) -> list[Record]:
-    """The records of one whole batch, or `CorruptBatch`; the checksum is `check_batch`'s concern."""
+    """Decode the records of a batch; raises `CorruptBatch`. `check_batch` verifies the checksum."""
     header = read_header(batch)
-    data = bytes(open_records(batch, header, limit))
-    return [_record(data, extent, header) for extent in walk_records(data, header.count)]
+    data = bytes(decompress_records(batch, header, limit))
+    return [_record(data, layout, header) for layout in walk_records(data, header.count)]
 
 
-def _record(data: Bytes, extent: Extent, header: BatchHeader) -> Record:
+def _record(data: Bytes, layout: RecordLayout, header: BatchHeader) -> Record:
     has_append_time = header.attributes & LOG_APPEND_TIME
     return Record(
-        header.base_offset + extent.offset_delta,
-        header.max_timestamp if has_append_time else header.base_timestamp + extent.timestamp_delta,
-        _cut(data, extent.key_start, extent.key_size),
-        _cut(data, extent.value_start, extent.value_size),
-        _decode_headers(data, extent.headers_start, extent.header_count) if extent.header_count else (),
+        header.base_offset + layout.offset_delta,
+        header.max_timestamp if has_append_time else header.base_timestamp + layout.timestamp_delta,
+        _slice(data, layout.key_start, layout.key_size),
+        _slice(data, layout.value_start, layout.value_size),
+        _decode_headers(data, layout.headers_start, layout.header_count) if layout.header_count else (),
     )
 
 
-def walk_records(section: bytes, count: int) -> Iterator[Extent]:
-    """Where each of `count` records lies in a section, or `CorruptBatch`.
+def walk_records(section: bytes, count: int) -> Iterator[RecordLayout]:
+    """Yield the layouts of `count` records in a section; raises `CorruptBatch`.
 
-    The slow twin of the walk in `kernels`: it takes and refuses the same bytes.
+    `kernels.walk` accepts and refuses the same bytes.
     """
     position = 0
     last_delta = -1
     for _ in range(count):
-        extent = _walk_record(section, position)
-        if extent.offset_delta <= last_delta:
-            raise CorruptBatch(f"a record is numbered {extent.offset_delta} and follows {last_delta}")
-        last_delta = extent.offset_delta
-        position += extent.size
-        yield extent
+        layout = _walk_record(section, position)
+        if layout.offset_delta <= last_delta:
+            raise CorruptBatch(f"the offset delta {layout.offset_delta} follows {last_delta}")
+        last_delta = layout.offset_delta
+        position += layout.size
+        yield layout
     _check_all_read(section, position, count)
 
 
 def records_without_key(batch: Bytes, limit: int = RECORDS_LIMIT, most: int = 1) -> list[int]:
-    """The indexes of the records that a compacted topic must refuse, at most `most` of them.
+    """The indexes of the first `most` records without a key.
 
-    Lengths that lie and records that are not numbered 0, 1, 2 … raise `CorruptBatch`. Values and headers are
-    stepped over: this runs while a producer waits.
+    Raises `CorruptBatch` for invalid lengths, and for offset deltas other than 0, 1, 2 … Values and headers
+    are skipped: a producer waits for this.
     """
     header = read_header(batch)
-    data = bytes(open_records(batch, header, limit))
+    data = bytes(decompress_records(batch, header, limit))
     keyless: list[int] = []
     position = 0
     for index in range(header.count):
         end, position = _record_end(data, position)
-        # Most deltas take one byte; a call for each of them would double the time of this loop.
+        # Most deltas take one byte; a function call would double the time of this loop.
         _, position = (
             (0, position + 2) if data[position + 1] < 0x80 else decode_varint(data, position + 1, 64)
         )
         delta, position = decode_varint(data, position)
         if delta != index:
-            raise CorruptBatch(f"record {index} of a batch is numbered {delta}")
+            raise CorruptBatch(f"record {index} of a batch has the offset delta {delta}")
         size, position = decode_varint(data, position)
         if size < -1 or position + size > end:
             raise CorruptBatch(f"a key of {size} bytes in a record that has {end - position} left")
@@ -133,17 +164,17 @@ def records_without_key(batch: Bytes, limit: int = RECORDS_LIMIT, most: int = 1)
     return keyless
 
 
-def most_records(codec: int, size: int) -> int:
-    """The most records that a section of `size` bytes in `codec` can hold, without opening it."""
+def max_records(codec: int, size: int) -> int:
+    """The most records that a section of `size` bytes in `codec` can hold."""
     room = size if not codec else min(size * MAX_RATIOS.get(codec, 1), RECORDS_LIMIT)
     return room // MIN_RECORD_BYTES
 
 
-def step_over_record(data: Bytes, start: int) -> tuple[int, int]:
-    """Where the record at `start` ends, and its offset delta, or `CorruptBatch`.
+def skip_record(data: Bytes, start: int) -> tuple[int, int]:
+    """The end of the record at `start`, and its offset delta; raises `CorruptBatch`.
 
-    Takes and refuses what `walk_records` does, in half the time: nothing but the end is built. Most lengths
-    and deltas take one byte, and a call for each of them would double the time again.
+    Accepts and refuses the same bytes as `walk_records`, in half the time: it builds no layout, and decodes
+    varints of one byte, which are the most, without a function call.
     """
     try:
         byte = data[start]
@@ -153,7 +184,7 @@ def step_over_record(data: Bytes, start: int) -> tuple[int, int]:
             length, position = decode_varint(data, start)
         end = position + length
         if length < MIN_RECORD_BYTES - 1 or end > len(data):
-            raise CorruptBatch(f"a record says {length} bytes where {len(data) - position} are left")
+            raise CorruptBatch(f"a record of {length} bytes, and {len(data) - position} are left")
         position += 1
         position = position + 1 if data[position] < 0x80 else decode_varint(data, position, 64)[1]
         byte = data[position]
@@ -161,18 +192,18 @@ def step_over_record(data: Bytes, start: int) -> tuple[int, int]:
             delta, position = (byte >> 1) ^ -(byte & 1), position + 1
         else:
             delta, position = decode_varint(data, position)
-        position = _step_over_bytes(data, _step_over_bytes(data, position, end), end)
+        position = _skip_bytes(data, _skip_bytes(data, position, end), end)
         if data[position]:
             count, position = decode_varint(data, position)
             _walk_headers(data, position, end, count)
         elif position + 1 != end:
             raise CorruptBatch(f"{end - position - 1} bytes follow the last header of a record")
     except IndexError:
-        raise CorruptBatch("a batch ends inside a record") from None
+        raise CorruptBatch("a batch ends within a record") from None
     return end, delta
 
 
-def _step_over_bytes(data: Bytes, position: int, end: int) -> int:
+def _skip_bytes(data: Bytes, position: int, end: int) -> int:
     byte = data[position]
     if byte < 0x80:
         size, position = (byte >> 1) ^ -(byte & 1), position + 1
@@ -185,12 +216,12 @@ def _step_over_bytes(data: Bytes, position: int, end: int) -> int:
 
 
 def decode_record(data: Bytes, start: int, header: BatchHeader) -> Record:
-    """The record at `start` of the section of a batch, or `CorruptBatch`."""
+    """Decode the record at `start` of a section; raises `CorruptBatch`."""
     return _record(data, _walk_record(data, start), header)
 
 
 def record_times(section: Bytes, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Offset and time of each record in an opened batch; keys, values and headers are stepped over."""
+    """Yield offset and timestamp of each record in a decompressed section."""
     data = bytes(section)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     position = 0
@@ -203,7 +234,7 @@ def record_times(section: Bytes, header: BatchHeader) -> Iterator[tuple[int, int
 
 
 def encode_records(records: Iterable[NewRecord], base_timestamp: int) -> bytes:
-    """The records section of a batch that begins at `base_timestamp`, not compressed."""
+    """Encode an uncompressed records section."""
     parts: list[bytes] = []
     for delta, record in enumerate(records):
         body = _encode_body(record, record.timestamp - base_timestamp, delta)
@@ -221,7 +252,7 @@ def encode_batch(
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
-    """One whole batch of `records` (at least one), compressed with `codec`."""
+    """Encode a batch of at least one record."""
     base_timestamp = records[0].timestamp
     return build_batch(
         compress(codec, encode_records(records, base_timestamp)),
@@ -237,8 +268,8 @@ def encode_batch(
 
 
 def encode_varint(value: int) -> bytes:
-    """`value`, of at most 64 bits, as a zigzag varint."""
-    if 0 <= value < len(_SHORT):  # most lengths of names and values are
+    """Encode a zigzag varint of at most 64 bits."""
+    if 0 <= value < len(_SHORT):  # the common case
         return _SHORT[value]
     return _encode_varint(value)
 
@@ -257,10 +288,10 @@ _SHORT: Final = tuple(_encode_varint(value) for value in range(128))
 
 
 def decode_varint(data: Bytes, position: int, bits: int = 32) -> tuple[int, int]:
-    """The zigzag varint at `position` and the position after it, or `CorruptBatch` when it is too long."""
+    """The zigzag varint at `position` and the position after it; raises `CorruptBatch`."""
     try:
         byte = data[position]
-        if byte < 0x80:  # most are this short, and this is called five times for a record
+        if byte < 0x80:  # the common case
             return (byte >> 1) ^ -(byte & 1), position + 1
         raw, shift = byte & 0x7F, 7
         while True:
@@ -273,13 +304,13 @@ def decode_varint(data: Bytes, position: int, bits: int = 32) -> tuple[int, int]
             if shift >= bits:
                 raise CorruptBatch(f"a varint takes more than {bits} bits")
     except IndexError:
-        raise CorruptBatch("a batch ends inside a varint") from None
+        raise CorruptBatch("a batch ends within a varint") from None
     if raw >> bits:
         raise CorruptBatch(f"a varint takes more than {bits} bits")
     return (raw >> 1) ^ -(raw & 1), position + 1
 
 
-def _walk_record(data: Bytes, start: int) -> Extent:
+def _walk_record(data: Bytes, start: int) -> RecordLayout:
     end, position = _record_end(data, start)
     timestamp_delta, position = decode_varint(data, position + 1, 64)
     offset_delta, position = decode_varint(data, position)
@@ -287,7 +318,7 @@ def _walk_record(data: Bytes, start: int) -> Extent:
     value_start, value_size, position = _walk_bytes(data, position, end)
     count, headers_start = decode_varint(data, position)
     _walk_headers(data, headers_start, end, count)
-    return Extent(
+    return RecordLayout(
         start,
         end - start,
         timestamp_delta,
@@ -304,7 +335,7 @@ def _walk_record(data: Bytes, start: int) -> Extent:
 def _record_end(data: Bytes, position: int) -> tuple[int, int]:
     length, position = decode_varint(data, position)
     if length < MIN_RECORD_BYTES - 1 or position + length > len(data):
-        raise CorruptBatch(f"a record says {length} bytes where {len(data) - position} are left")
+        raise CorruptBatch(f"a record of {length} bytes, and {len(data) - position} are left")
     return position + length, position
 
 
@@ -314,7 +345,7 @@ def _check_all_read(data: Bytes, position: int, count: int) -> None:
 
 
 def _walk_bytes(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Where bytes begin, how many they are (-1 for null), and where they end."""
+    """Position, size (−1 for null) and end of a field of bytes."""
     size, start = decode_varint(data, position)
     after = start + size if size > 0 else start
     if size < -1 or after > end:
@@ -324,7 +355,7 @@ def _walk_bytes(data: Bytes, position: int, end: int) -> tuple[int, int, int]:
 
 def _walk_headers(data: Bytes, position: int, end: int, count: int) -> None:
     if not 0 <= count <= max(0, end - position) // 2:
-        raise CorruptBatch(f"a record counts {count} headers in {end - position} bytes")
+        raise CorruptBatch(f"a record has {count} headers in {end - position} bytes")
     for _ in range(count):
         _, name_size, position = _walk_bytes(data, position, end)
         if name_size < 0:
@@ -335,23 +366,23 @@ def _walk_headers(data: Bytes, position: int, end: int, count: int) -> None:
 
 
 def _decode_headers(data: Bytes, position: int, count: int) -> Headers:
-    """Headers that a walk has found to be sound."""
+    """Decode headers that were checked."""
     headers = []
     for _ in range(count):
         start, size, position = _walk_bytes(data, position, len(data))
         value_start, value_size, position = _walk_bytes(data, position, len(data))
-        # As the Java client does: one name that is not UTF-8 does not make its record unreadable.
+        # As in the Java client: a header name need not be UTF-8.
         name = bytes(data[start : start + size]).decode(errors="replace")
-        headers.append((name, _cut(data, value_start, value_size)))
+        headers.append((name, _slice(data, value_start, value_size)))
     return tuple(headers)
 
 
-def _cut(data: Bytes, start: int, size: int) -> bytes | None:
+def _slice(data: Bytes, start: int, size: int) -> bytes | None:
     return None if size < 0 else bytes(data[start : start + size])
 
 
 def _encode_body(record: NewRecord, timestamp_delta: int, delta: int) -> bytes:
-    # One list and no generators: writers of single records spend most of their time here.
+    # One list and no generators, for speed.
     parts = [b"\x00", encode_varint(timestamp_delta), encode_varint(delta)]
     parts += _encode_bytes(record.key)
     parts += _encode_bytes(record.value)

@@ -1,8 +1,8 @@
-"""Request bodies of hostile origin, read into kio's entities.
+"""Decodes requests into kio's entities, safely for untrusted bytes.
 
-kio's own reader sets memory aside for as many items as an array claims, so that a frame of twenty bytes can
-end the process, and refuses tagged fields that it does not know, which Kafka passes over. This one follows
-the same schemas and believes no length or count that the frame does not have the bytes for.
+kio's reader allocates memory for the claimed number of items, so that a frame of twenty bytes can end the
+process, and refuses unknown tagged fields, which Kafka skips. This reader uses the same schemas, and checks
+all lengths and counts against the frame.
 """
 
 from __future__ import annotations
@@ -11,43 +11,75 @@ import dataclasses
 import struct
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_type_hints
 
 from kio.index import load_request_schema
 
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import is_tuple, nested_schema
-from headrace.protocol.wire import BOOLEAN, INT8, INT16, INT32, INT64, Cursor
+from headrace.protocol.wire import BOOLEAN, INT8, INT16, INT32, INT64, FrameCursor, skip_tagged_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from headrace.protocol.messages import RequestHeader
+    Read = Callable[[FrameCursor], Any]
+    Steps = Callable[[FrameCursor], Generator[None, None, Any]]
 
-    Read = Callable[[Cursor], Any]
-    Steps = Callable[[Cursor], Generator[None, None, Any]]
-
+API_VERSIONS: Final = 18
 STEP_ITEMS: Final = 32
-"""Items of an array that are read in one step."""
+"""Items of an array that are decoded in one step."""
 NONE_TYPE: Final = type(None)
+
+_REQUEST_HEADER = struct.Struct(">hhi")
+
+
+class RequestHeader(NamedTuple):
+    """The header of a request."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    body: int
+    """The position of the body in the frame."""
+
+
+@cache
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether this version of the API has compact types and tagged fields."""
+    return bool(load_request_schema(api_key, version).__flexible__)
+
+
+def read_request_header(frame: memoryview, flexible: Callable[[int, int], bool]) -> RequestHeader:
+    """Decode the header of a request; `flexible` tells whether (api key, version) has tagged fields."""
+    if len(frame) < 10:
+        raise ProtocolError(f"a request of {len(frame)} bytes, and its header has at least 10")
+    api_key, version, correlation_id = _REQUEST_HEADER.unpack_from(frame)
+    (length,) = INT16.unpack_from(frame, 8)
+    body = 10 + max(length, 0)
+    if body > len(frame):
+        raise ProtocolError("the client id is longer than its request")
+    client_id = bytes(frame[10:body]).decode("utf-8", "replace") if length > 0 else ""
+    if flexible(api_key, version):
+        body = skip_tagged_fields(frame, body)
+    return RequestHeader(api_key, version, correlation_id, client_id, body)
 
 
 def read_request(frame: memoryview, header: RequestHeader) -> Any:
-    """The request's body as kio's entity of that API and version.
+    """Decode the body of a request.
 
-    Bytes after the last field are passed over, as Apache Kafka does: librdkafka sends some.
+    Bytes after the last field are ignored, as in Apache Kafka: librdkafka sends some.
     """
     schema = load_request_schema(header.api_key, header.version)
     try:
-        return _entity_reader(schema)(Cursor(frame, header.body, flexible=schema.__flexible__))
+        return _entity_reader(schema)(FrameCursor(frame, header.body, flexible=schema.__flexible__))
     except (ProtocolError, struct.error) as fault:
         raise _unreadable(header, fault) from fault
 
 
 def request_steps(frame: memoryview, header: RequestHeader) -> Generator[None, None, Any]:
-    """The same entity; yields between two steps of the work, for requests with many items."""
+    """Decode the body of a request in steps."""
     schema = load_request_schema(header.api_key, header.version)
-    cursor = Cursor(frame, header.body, flexible=schema.__flexible__)
+    cursor = FrameCursor(frame, header.body, flexible=schema.__flexible__)
     steps = _entity_steps(schema)
     try:
         return _entity_reader(schema)(cursor) if steps is None else (yield from steps(cursor))
@@ -56,13 +88,29 @@ def request_steps(frame: memoryview, header: RequestHeader) -> Generator[None, N
 
 
 def _unreadable(header: RequestHeader, fault: Exception) -> ProtocolError:
-    # A number that the frame has no bytes for is struct's error: one check less for each of them.
-    return ProtocolError(f"unreadable request of API {header.api_key} v{header.version}: {fault}")
+    # struct raises an error for a number beyond the end of the frame.
+    return ProtocolError(f"invalid request of API {header.api_key} v{header.version}: {fault}")
+
+
+def is_tuple(hint: Any) -> bool:
+    """Whether the field of an entity with this type hint is an array."""
+    return any(getattr(part, "__origin__", None) is tuple for part in (hint, *get_args(hint)))
+
+
+def nested_schema(hint: Any) -> type | None:
+    """The entity class in a hint such as `tuple[Topic, ...] | None`, or None."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return hint
+    for part in get_args(hint):
+        found = nested_schema(part)
+        if found is not None:
+            return found
+    return None
 
 
 @cache
 def _entity_steps(schema: type) -> Steps | None:
-    """The reader of an entity in steps; None for one without arrays, which is one step."""
+    """A reader of an entity in steps; None for an entity without arrays."""
     hints = get_type_hints(schema)
     readers = tuple(
         (f.name, _field_reader(f, hints[f.name]), _field_steps(f, hints[f.name]))
@@ -72,7 +120,7 @@ def _entity_steps(schema: type) -> Steps | None:
     if all(steps is None for _, _, steps in readers):
         return None
 
-    def read(cursor: Cursor) -> Generator[None, None, Any]:
+    def read(cursor: FrameCursor) -> Generator[None, None, Any]:
         values = {}
         for name, read_field, steps in readers:
             values[name] = read_field(cursor) if steps is None else (yield from steps(cursor))
@@ -89,7 +137,7 @@ def _field_steps(field: dataclasses.Field[Any], hint: Any) -> Steps | None:
     item_steps = _entity_steps(nested) if nested else None
     is_nullable = NONE_TYPE in get_args(hint)
 
-    def read(cursor: Cursor) -> Generator[None, None, tuple[Any, ...] | None]:
+    def read(cursor: FrameCursor) -> Generator[None, None, tuple[Any, ...] | None]:
         count = cursor.count()
         if count < 0:
             if not is_nullable:
@@ -109,10 +157,10 @@ def _field_steps(field: dataclasses.Field[Any], hint: Any) -> Steps | None:
 def _entity_reader(schema: type) -> Read:
     hints = get_type_hints(schema)
     fields = dataclasses.fields(schema)
-    # Tagged fields of requests are meant for brokers in a cluster: they keep their defaults.
+    # Tagged fields of requests are for other brokers: they keep their defaults.
     readers = tuple((f.name, _field_reader(f, hints[f.name])) for f in fields if "tag" not in f.metadata)
 
-    def read(cursor: Cursor) -> Any:
+    def read(cursor: FrameCursor) -> Any:
         values = {name: read_field(cursor) for name, read_field in readers}
         cursor.tags()
         return schema(**values)
@@ -134,7 +182,7 @@ def _field_reader(field: dataclasses.Field[Any], hint: Any) -> Read:
 
 
 def _item_reader(field: dataclasses.Field[Any], hint: Any) -> Read:
-    """The reader of one item of an array; no item may be null."""
+    """A reader of one item of an array, which must not be null."""
     nested = nested_schema(hint)
     kafka_type = field.metadata.get("kafka_type", "")
     read = _entity_reader(nested) if nested else _READERS[kafka_type]
@@ -142,7 +190,7 @@ def _item_reader(field: dataclasses.Field[Any], hint: Any) -> Read:
 
 
 def _array_reader(item: Read) -> Read:
-    def read(cursor: Cursor) -> tuple[Any, ...] | None:
+    def read(cursor: FrameCursor) -> tuple[Any, ...] | None:
         count = cursor.count()
         return None if count < 0 else tuple(item(cursor) for _ in range(count))
 
@@ -150,7 +198,7 @@ def _array_reader(item: Read) -> Read:
 
 
 def _optional(entity: Read) -> Read:
-    def read(cursor: Cursor) -> Any:
+    def read(cursor: FrameCursor) -> Any:
         (presence,) = cursor.take(INT8)
         return None if presence < 0 else entity(cursor)
 
@@ -158,7 +206,7 @@ def _optional(entity: Read) -> Read:
 
 
 def _required(read: Read, name: str) -> Read:
-    def read_required(cursor: Cursor) -> Any:
+    def read_required(cursor: FrameCursor) -> Any:
         value = read(cursor)
         if value is None:
             raise ProtocolError(f"{name} is null")
@@ -170,7 +218,7 @@ def _required(read: Read, name: str) -> Read:
 def _number(layout: struct.Struct) -> Read:
     size, unpack = layout.size, layout.unpack_from
 
-    def read(cursor: Cursor) -> Any:
+    def read(cursor: FrameCursor) -> Any:
         position = cursor.position
         cursor.position = position + size
         return unpack(cursor.frame, position)[0]
@@ -181,7 +229,7 @@ def _number(layout: struct.Struct) -> Read:
 def _duration(layout: struct.Struct) -> Read:
     number = _number(layout)
 
-    def read(cursor: Cursor) -> timedelta:
+    def read(cursor: FrameCursor) -> timedelta:
         milliseconds = number(cursor)
         try:
             return timedelta(milliseconds=milliseconds)
@@ -191,13 +239,13 @@ def _duration(layout: struct.Struct) -> Read:
     return read
 
 
-def _bytes(cursor: Cursor) -> bytes | None:
+def _bytes(cursor: FrameCursor) -> bytes | None:
     view = cursor.blob()
     return None if view is None else bytes(view)
 
 
-def _uuid(cursor: Cursor) -> Any:
-    # kio's word for the id of nothing, which is sixteen zeroes, is None.
+def _uuid(cursor: FrameCursor) -> Any:
+    # kio has None for an id of zeros.
     value = cursor.uuid()
     return value if value.int else None
 
@@ -211,7 +259,7 @@ _READERS: Final[Mapping[str, Read]] = {
     "int64": _number(INT64),
     "timedelta_i32": _duration(INT32),
     "timedelta_i64": _duration(INT64),
-    "string": Cursor.string,
+    "string": FrameCursor.string,
     "bytes": _bytes,
     "records": _bytes,
     "uuid": _uuid,

@@ -1,9 +1,9 @@
-"""Responses written from dictionaries: one body serves every version of an API.
+"""Encodes responses from dictionaries, for every version of an API.
 
-A handler returns a mapping with the field names of the newest version, and the writer of the version that
-was asked for takes the fields that it knows. Times are milliseconds and error codes are integers. The bytes
-are those that kio writes; they are made without kio's entities, and in steps, so that a large response can
-be written in several turns of the event loop.
+A handler returns a mapping with the field names of the newest version, and the encoder of the requested
+version uses those that it has. Times are milliseconds, and error codes are integers. The bytes are those that
+kio writes, but they are written without kio's entities, and in steps, so that a large response does not block
+the event loop.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 from kio.index import load_response_schema
 
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import API_VERSIONS, is_flexible, is_tuple, nested_schema
-from headrace.protocol.steps import run_steps
-from headrace.protocol.wire import BOOLEAN, INT8, INT16, INT32, INT64, pack_unsigned_varint
+from headrace.protocol.requests import API_VERSIONS, is_flexible, is_tuple, nested_schema
+from headrace.protocol.wire import BOOLEAN, INT8, INT16, INT32, INT64, pack_unsigned_varint, run_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     WriteSteps = Callable[[bytearray, Any], Generator[None, None, None]]
 
 MAX_RESPONSE_BYTES: Final = 32 * 2**20
-"""The largest response that is written; a client that asks for more is to ask for less at once."""
+"""The largest response."""
 STEP_ITEMS: Final = 32
-"""Items of an array that are written in one step."""
+"""Items of an array that are encoded in one step."""
 
 _FLOAT64 = struct.Struct(">d")
 _MISSING: Final = object()
@@ -38,7 +37,7 @@ _NO_TOPIC_ID: Final = bytes(16)
 
 
 class LazyArray:
-    """An array of a response whose items are made when they are written, and forgotten then."""
+    """An array of a response whose items are created while they are encoded."""
 
     def __init__(self, sources: Collection[Any], make: Callable[[Any], Mapping[str, Any]]) -> None:
         self._sources = sources
@@ -52,17 +51,17 @@ class LazyArray:
 
 
 def write_response(api_key: int, version: int, correlation_id: int, body: Mapping[str, Any]) -> bytes:
-    """The whole response frame, length prefix included, made from the fields of the newest version."""
+    """Encode a response, including its length prefix."""
     return run_steps(response_steps(api_key, version, correlation_id, body))
 
 
 def response_steps(
     api_key: int, version: int, correlation_id: int, body: Mapping[str, Any]
 ) -> Generator[None, None, bytes]:
-    """The whole response frame; yields between two steps of the work."""
+    """Encode a response in steps."""
     out = bytearray(4)
     out += INT32.pack(correlation_id)
-    # A client reads the ApiVersions answer before it knows what the broker speaks: never tagged fields there.
+    # The header of an ApiVersions response has no tagged fields: the client does not know the versions yet.
     if is_flexible(api_key, version) and api_key != API_VERSIONS:
         out.append(0)
     for _ in _entity_steps(load_response_schema(api_key, version))(out, body):
@@ -96,7 +95,7 @@ def _entity_steps(schema: Any) -> WriteSteps:
 
 @cache
 def _entity_writer(schema: Any) -> Write:
-    """The writer of an entity that is written in one step: there is no array of entities in it."""
+    """A writer of an entity without arrays of entities, in one step."""
     fields = [(name, default, write) for name, default, write, _ in _fields(schema)]
     end = _tag_writer(schema)
 
@@ -133,7 +132,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A default of kio as a handler would write it."""
+    """A default of kio in the form that handlers use."""
     if hasattr(value, "total_seconds"):
         return round(value.total_seconds() * 1000)
     return int(value) if hasattr(value, "retriable") else value
@@ -142,7 +141,7 @@ def _plain(value: Any) -> Any:
 def _field_writers(
     schema: Any, field: dataclasses.Field[Any], hint: Any, *, is_tagged: bool = False
 ) -> tuple[Write, WriteSteps | None]:
-    """How a field is written at once, and in steps where it holds an array of entities."""
+    """The writer of a field, and its writer in steps if it has an array of entities."""
     flexible = bool(schema.__flexible__)
     is_nullable = type(None) in get_args(hint) and not is_tagged
     nested = nested_schema(hint)
@@ -284,7 +283,7 @@ def _deep_array_steps(item_steps: WriteSteps, *, flexible: bool) -> WriteSteps:
 
 
 def _tag_writer(schema: Any) -> Write:
-    """Writes what comes after the fields: tagged fields that are there and not at their defaults."""
+    """A writer of the tagged fields that are set."""
     if not schema.__flexible__:
         return _write_nothing
     tagged = _tagged_fields(schema)

@@ -1,7 +1,7 @@
-"""ShareFetch (key 78) and ShareAcknowledge (key 79), versions 1–2: how members of share groups take records.
+"""ShareFetch (API key 78) and ShareAcknowledge (79), versions 1–2: decodes requests, and encodes responses.
 
-Both carry acknowledgements, and both are asked for all the time: they are read and packed by hand. Version 2
-adds the renewal of locks, and a strict limit of records. A release may carry a delay, as a tagged field.
+Both have acknowledgments, and are frequent: they are encoded and decoded by hand. Version 2 adds the renewal
+of locks, and a strict limit of records. A release may have a delay, as a tagged field.
 """
 
 from __future__ import annotations
@@ -10,8 +10,16 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.protocol.steps import run_steps
-from headrace.protocol.wire import INT8, INT32, INT64, Cursor, pack_count, pack_string, pack_unsigned_varint
+from headrace.protocol.wire import (
+    INT8,
+    INT32,
+    INT64,
+    FrameCursor,
+    pack_count,
+    pack_string,
+    pack_unsigned_varint,
+    run_steps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -22,8 +30,8 @@ VERSIONS: Final = (1, 2)
 _LIMITS = struct.Struct(">iiiiii")
 _MODE = struct.Struct(">b?")
 _RANGE = struct.Struct(">qq")
-_NEIGHBOUR = struct.Struct(">qqBBB")
-"""A whole range with one type: first and last offset, the compact length of the types, the type, no tags."""
+_SINGLE_TYPE_RANGE = struct.Struct(">qqBBB")
+"""A range with one type: first and last offset, compact length of the types, type, no tagged fields."""
 _ONE_TYPE: Final = 2
 _FETCHED = struct.Struct(">ih")
 _LEADER = struct.Struct(">iib")
@@ -33,15 +41,15 @@ _HEAD = struct.Struct(">ibih")
 NO_TAGS: Final = b"\0"
 
 _DELAY_TAG: Final = pack_unsigned_varint(1) + pack_unsigned_varint(20_000) + pack_unsigned_varint(INT64.size)
-"""One tagged field of a range of acknowledgements, with a number that Apache Kafka does not use: the delay of
-a release, as an int64 of milliseconds. Brokers that do not know a tagged field pass over it."""
+"""A tagged field that Apache Kafka does not have: the delay of a release in milliseconds (int64). Brokers
+skip unknown tagged fields."""
 STEP_ITEMS: Final = 128
-"""Partitions, or ranges of a partition, that are read in one step."""
+"""Partitions or ranges that are decoded in one step."""
 MAX_DELAY_MS: Final = 366 * 24 * 3600 * 1000
 
 
 class AcknowledgeType(IntEnum):
-    """How a member acknowledges a record, with Kafka's numbers."""
+    """Kafka's types of acknowledgments."""
 
     GAP = 0
     ACCEPT = 1
@@ -51,17 +59,17 @@ class AcknowledgeType(IntEnum):
 
 
 class AcknowledgedRange(NamedTuple):
-    """What a member says of records in a row; one word for all of them, or one for each."""
+    """The acknowledgment of a range of offsets, with one type for all or one for each."""
 
     first: int
     last: int
     types: tuple[int, ...]
     delay_ms: int = 0
-    """For how long records that are released are not delivered again."""
+    """The delay before released records are delivered again."""
 
 
 class SharePartitionRequest(NamedTuple):
-    """One partition, and what is acknowledged of it."""
+    """A partition and its acknowledgments."""
 
     topic: UUID
     partition: int
@@ -69,7 +77,7 @@ class SharePartitionRequest(NamedTuple):
 
 
 class ShareFetchRequest(NamedTuple):
-    """What a member asks for, and what it is done with."""
+    """A request for records, with acknowledgments."""
 
     group: str
     member: str
@@ -84,7 +92,7 @@ class ShareFetchRequest(NamedTuple):
 
 
 class ShareAcknowledgeRequest(NamedTuple):
-    """What a member is done with."""
+    """A request with acknowledgments."""
 
     group: str
     member: str
@@ -94,7 +102,7 @@ class ShareAcknowledgeRequest(NamedTuple):
 
 
 class ShareResult(NamedTuple):
-    """The answer for one partition."""
+    """The result for one partition."""
 
     topic: UUID
     partition: int
@@ -102,19 +110,19 @@ class ShareResult(NamedTuple):
     acknowledge_error: int = 0
     batches: Sequence[bytes] = ()
     acquired: Sequence[tuple[int, int, int]] = ()
-    """First and last offset, and how often they have been delivered."""
+    """First offset, last offset and delivery count."""
 
 
 def read_share_fetch(frame: memoryview, position: int, version: int) -> ShareFetchRequest:
-    """The request whose body begins at `position`."""
+    """Decode the request whose body starts at `position`."""
     return run_steps(share_fetch_steps(frame, position, version))
 
 
 def share_fetch_steps(
     frame: memoryview, position: int, version: int
 ) -> Generator[None, None, ShareFetchRequest]:
-    """The same request; yields where many partitions or ranges have been read."""
-    cursor = Cursor(frame, position, flexible=True)
+    """Decode the request in steps."""
+    cursor = FrameCursor(frame, position, flexible=True)
     group, member = cursor.string() or "", cursor.string() or ""
     epoch, max_wait_ms, min_bytes, max_bytes, max_records, _ = cursor.take(_LIMITS)
     renews = version >= 2 and bool(cursor.take(_MODE)[1])
@@ -130,15 +138,15 @@ def share_fetch_steps(
 
 
 def read_share_acknowledge(frame: memoryview, position: int, version: int) -> ShareAcknowledgeRequest:
-    """The request whose body begins at `position`."""
+    """Decode the request whose body starts at `position`."""
     return run_steps(share_acknowledge_steps(frame, position, version))
 
 
 def share_acknowledge_steps(
     frame: memoryview, position: int, version: int
 ) -> Generator[None, None, ShareAcknowledgeRequest]:
-    """The same request; yields where many partitions or ranges have been read."""
-    cursor = Cursor(frame, position, flexible=True)
+    """Decode the request in steps."""
+    cursor = FrameCursor(frame, position, flexible=True)
     group, member = cursor.string() or "", cursor.string() or ""
     (epoch,) = cursor.take(INT32)
     renews = version >= 2 and bool(cursor.take(INT8)[0])
@@ -146,7 +154,7 @@ def share_acknowledge_steps(
     return ShareAcknowledgeRequest(group, member, epoch, renews, partitions)
 
 
-def _read_partitions(cursor: Cursor) -> Generator[None, None, list[SharePartitionRequest]]:
+def _read_partitions(cursor: FrameCursor) -> Generator[None, None, list[SharePartitionRequest]]:
     partitions: list[SharePartitionRequest] = []
     for _ in range(cursor.count()):
         topic = cursor.uuid()
@@ -161,50 +169,49 @@ def _read_partitions(cursor: Cursor) -> Generator[None, None, list[SharePartitio
     return partitions
 
 
-def _read_ranges(cursor: Cursor) -> Generator[None, None, list[AcknowledgedRange]]:
-    """What is said of a partition's records; neighbours of which the same is said are one range."""
+def _read_ranges(cursor: FrameCursor) -> Generator[None, None, list[AcknowledgedRange]]:
+    """Decode the ranges of a partition; adjacent ranges with the same type are merged."""
     ranges: list[AcknowledgedRange] = []
     left = cursor.count()
     while left > 0:
         one = _read_range(cursor)
         left -= 1
         if left and len(one.types) == 1:
-            last, joined = _join_neighbours(cursor, one, left)
-            one, left = one._replace(last=last), left - joined
+            last, merged = _merge_adjacent(cursor, one, left)
+            one, left = one._replace(last=last), left - merged
         ranges.append(one)
         if not len(ranges) % STEP_ITEMS:
             yield
     return ranges
 
 
-def _join_neighbours(cursor: Cursor, one: AcknowledgedRange, most: int) -> tuple[int, int]:
-    """Where the row of ranges that continue this one ends, and how many they are; they have been read then.
+def _merge_adjacent(cursor: FrameCursor, one: AcknowledgedRange, most: int) -> tuple[int, int]:
+    """Skip up to `most` ranges that continue this one; returns the last offset and their number.
 
-    librdkafka sends a range for each record, hundreds in a row: here each costs a third of a microsecond,
-    and no object.
+    librdkafka sends a range for each record: here each takes a third of a microsecond.
     """
     frame, position, last, kind = cursor.frame, cursor.position, one.last, one.types[0]
-    end = min(position + most * _NEIGHBOUR.size, len(frame))
-    joined = 0
-    while position + _NEIGHBOUR.size <= end:
-        first, to, count, said, tags = _NEIGHBOUR.unpack_from(frame, position)
-        if first != last + 1 or to < first or count != _ONE_TYPE or said != kind or tags:
+    end = min(position + most * _SINGLE_TYPE_RANGE.size, len(frame))
+    merged = 0
+    while position + _SINGLE_TYPE_RANGE.size <= end:
+        first, to, count, next_kind, tags = _SINGLE_TYPE_RANGE.unpack_from(frame, position)
+        if first != last + 1 or to < first or count != _ONE_TYPE or next_kind != kind or tags:
             break
         last = to
-        position += _NEIGHBOUR.size
-        joined += 1
+        position += _SINGLE_TYPE_RANGE.size
+        merged += 1
     cursor.position = position
-    return last, joined
+    return last, merged
 
 
-def _read_range(cursor: Cursor) -> AcknowledgedRange:
+def _read_range(cursor: FrameCursor) -> AcknowledgedRange:
     first, last = cursor.take(_RANGE)
     types = tuple(cursor.view(max(cursor.count(), 0)))
     return AcknowledgedRange(first, last, types, _read_delay(cursor))
 
 
-def _read_delay(cursor: Cursor) -> int:
-    """The delay in the tagged fields of a range, or 0; other fields are passed over."""
+def _read_delay(cursor: FrameCursor) -> int:
+    """The delay in the tagged fields of a range, or 0; other tagged fields are skipped."""
     start = cursor.position
     if cursor.frame[start : start + len(_DELAY_TAG)] != _DELAY_TAG:
         cursor.tags()
@@ -215,14 +222,14 @@ def _read_delay(cursor: Cursor) -> int:
 
 
 def pack_delay(delay_ms: int) -> bytes:
-    """The tagged fields of a range of records that are not to be delivered again for so long."""
+    """Encode the tagged fields of a range with a delay."""
     return _DELAY_TAG + INT64.pack(min(delay_ms, MAX_DELAY_MS)) if delay_ms > 0 else NO_TAGS
 
 
 def pack_share_fetch(
     correlation_id: int, error: int, message: str | None, lock_ms: int, results: Iterable[ShareResult]
 ) -> list[object]:
-    """The whole answer to a ShareFetch, records included."""
+    """Encode a ShareFetch response."""
     parts = [
         _HEAD.pack(correlation_id, 0, 0, error),
         pack_string(message, flexible=True),
@@ -262,7 +269,7 @@ def pack_share_acknowledge(
     lock_ms: int,
     results: Iterable[ShareResult],
 ) -> list[object]:
-    """The whole answer to a ShareAcknowledge."""
+    """Encode a ShareAcknowledge response."""
     parts = [_HEAD.pack(correlation_id, 0, 0, error), pack_string(message, flexible=True)]
     if version >= 2:
         parts.append(INT32.pack(lock_ms))
@@ -285,7 +292,7 @@ def _by_topic(results: Iterable[ShareResult]) -> dict[UUID, list[ShareResult]]:
 
 
 def _finish(parts: list[bytes]) -> list[object]:
-    """The frame: no endpoints of other leaders, no tags."""
+    """The frame, without node endpoints and tagged fields."""
     parts.append(b"\x01\0")
     body = b"".join(parts)
     return [INT32.pack(len(body)) + body]

@@ -1,17 +1,19 @@
-"""Kafka's primitive types, read and written by position: what the hot messages (Produce, Fetch) are made of.
+"""Kafka's primitive types, decoded from a frame without copies, and work in steps.
 
-All other messages go through kio. These two carry the payload, so their bytes are walked where they arrived,
-and payloads stay views of the buffer or ranges of a file.
+Decoding and encoding of large messages is done in steps: a generator yields where the broker's event loop may
+do something else, and returns the result.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from uuid import UUID
 
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.messages import MAX_TAGGED_FIELDS, read_unsigned_varint, skip_tagged_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
 
 BOOLEAN: Final = struct.Struct(">?")
 INT8: Final = struct.Struct(">b")
@@ -19,36 +21,73 @@ INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
+MAX_TAGGED_FIELDS: Final = 100
+"""Tagged fields that are skipped in one place; Kafka's messages have fewer than ten."""
+UNLIMITED: Final = 1 << 62
 MAX_ITEMS: Final = 12_000
-"""Items of all arrays in one request. Each becomes an object many times the size of its bytes, and while they
-are read no other request is served, so the size of the frame alone is no limit."""
+"""The most items of all arrays in one request. Each becomes an object many times the size of its bytes."""
 
 
-class Cursor:
-    """A reader of one frame; `flexible` messages have compact lengths and tagged fields."""
+T = TypeVar("T")
+
+
+def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
+    """The unsigned varint at `position`, and the position after it."""
+    value = 0
+    for shift in range(0, 35, 7):
+        if position >= len(frame):
+            raise ProtocolError("the frame ends within a varint")
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ProtocolError("a varint of more than five bytes")
+
+
+def skip_tagged_fields(frame: memoryview, position: int) -> int:
+    """The position after the tagged fields at `position`."""
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    count, position = read_unsigned_varint(frame, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise ProtocolError(f"{count} tagged fields in one place: at most {MAX_TAGGED_FIELDS} are allowed")
+    for _ in range(count):
+        _, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
+        position += size
+        if position > len(frame):
+            raise ProtocolError("a tagged field is longer than its frame")
+    return position
+
+
+class FrameCursor:
+    """Decodes one frame; `flexible` messages have compact lengths and tagged fields."""
 
     __slots__ = ("flexible", "frame", "items_left", "position")
 
-    def __init__(self, frame: memoryview, position: int, *, flexible: bool) -> None:
+    def __init__(
+        self, frame: memoryview, position: int, *, flexible: bool, max_items: int = MAX_ITEMS
+    ) -> None:
         self.frame = frame
         self.position = position
         self.flexible = flexible
-        self.items_left = MAX_ITEMS
+        self.items_left = max_items
 
     def take(self, layout: struct.Struct) -> tuple[int, ...]:
-        """Several fixed-size fields at once."""
+        """Decode fields of fixed size."""
         position = self.position
         end = position + layout.size
         if end > len(self.frame):
-            raise ProtocolError("the request ends inside a field")
+            raise ProtocolError("the frame ends within a field")
         self.position = end
         return layout.unpack_from(self.frame, position)
 
     def length(self, fixed: struct.Struct) -> int:
-        """The length of a string, of bytes or of an array; −1 for null."""
+        """Decode the length of a string, bytes or an array; −1 for null."""
         if self.flexible:
             position = self.position
-            # Nearly all lengths take one byte; the loop for the others costs more than all the rest.
+            # Most lengths take one byte.
             if position < len(self.frame) and self.frame[position] < 0x80:
                 self.position = position + 1
                 return self.frame[position] - 1
@@ -58,7 +97,7 @@ class Cursor:
         return value
 
     def count(self) -> int:
-        """How many items an array has; more than the frame has bytes left is a lie."""
+        """Decode the length of an array, which cannot be larger than the rest of the frame."""
         count = self.length(INT32)
         if count > len(self.frame) - self.position:
             raise ProtocolError(f"an array of {count} items in {len(self.frame) - self.position} bytes")
@@ -72,36 +111,36 @@ class Cursor:
             raise ProtocolError(f"more than {MAX_ITEMS} items in one request: send several smaller ones")
 
     def view(self, length: int) -> memoryview:
-        """The next `length` bytes, where they are."""
+        """A view of the next `length` bytes."""
         start, end = self.position, self.position + length
         if end > len(self.frame):
             raise ProtocolError(
-                f"a field of {length} bytes in a request that has {len(self.frame) - start} left"
+                f"a field of {length} bytes in a frame that has {len(self.frame) - start} left"
             )
         self.position = end
         return self.frame[start:end]
 
     def string(self) -> str | None:
-        """A nullable string."""
+        """Decode a nullable string."""
         length = self.length(INT16)
         if length < 0:
             return None
         try:
             return str(self.view(length), "utf-8")
         except UnicodeDecodeError as fault:
-            raise ProtocolError(f"a name that is not UTF-8: {fault}") from fault
+            raise ProtocolError(f"a string that is not UTF-8: {fault}") from fault
 
     def blob(self) -> memoryview | None:
-        """Nullable bytes, as a view of the frame."""
+        """Decode nullable bytes, as a view of the frame."""
         length = self.length(INT32)
         return None if length < 0 else self.view(length)
 
     def uuid(self) -> UUID:
-        """A topic id."""
+        """Decode a UUID."""
         return UUID(bytes=bytes(self.view(16)))
 
     def tags(self) -> None:
-        """Skip tagged fields, where the message has them."""
+        """Skip the tagged fields of a flexible message."""
         if self.flexible:
             start = self.position
             self.position = skip_tagged_fields(self.frame, start)
@@ -110,7 +149,7 @@ class Cursor:
 
 
 def pack_unsigned_varint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Encode an unsigned varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -122,13 +161,33 @@ def pack_unsigned_varint(value: int) -> bytes:
 
 
 def pack_count(count: int, *, flexible: bool) -> bytes:
-    """The length of an array; −1 for null."""
+    """Encode the length of an array; −1 for null."""
     return pack_unsigned_varint(count + 1) if flexible else INT32.pack(count)
 
 
 def pack_string(text: str | None, *, flexible: bool) -> bytes:
-    """A nullable string."""
+    """Encode a nullable string."""
     if text is None:
         return b"\0" if flexible else b"\xff\xff"
     data = text.encode()
     return (pack_unsigned_varint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
+
+
+class Steps(Generic[T]):
+    """Iterates over the steps of a generator; `result` is its return value."""
+
+    result: T
+
+    def __init__(self, steps: Generator[object, None, T]) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[object]:
+        self.result = yield from self._steps
+
+
+def run_steps(steps: Generator[object, None, T]) -> T:
+    """Run all steps and return the result."""
+    work = Steps(steps)
+    for _ in work:
+        pass
+    return work.result

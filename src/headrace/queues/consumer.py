@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.client.address import Address
-    from headrace.client.share_groups import TopicLeaders
-    from headrace.client.share_messages import SharePartitionResponse, TopicIdPartition
+    from headrace.client.share_groups import SharePartitionResponse, TopicIdPartition, TopicLeaders
     from headrace.protocol.records import Record
     from headrace.queues.queue import Queue
 
@@ -71,8 +70,9 @@ class ShareConsumer:
         self._has_unsent = threading.Event()
         self._is_closed = threading.Event()
         self._sender: threading.Thread | None = None
-        # Half of idle_s, so that the loop ends in time.
-        self._wait_s = WAIT_S if queue.idle_s is None else min(WAIT_S, queue.idle_s / 2)
+        # Half of the idle timeout, so that the loop ends in time.
+        idle_timeout_s = queue.idle_timeout_s
+        self._wait_s = WAIT_S if idle_timeout_s is None else min(WAIT_S, idle_timeout_s / 2)
 
     def _prepare(self) -> None:
         """Set the start and the settings of the group; an existing start is not changed."""
@@ -103,7 +103,7 @@ class ShareConsumer:
         """Acknowledge a message with the next fetch, or soon."""
         delay_s = 0.0
         if kind is AcknowledgeType.RELEASE:
-            delay_s = self._queue.backoff(message.deliveries) if message.delay_s is None else message.delay_s
+            delay_s = self._queue.delay_s(message.deliveries) if message.delay_s is None else message.delay_s
         with self._lock:
             partition = (message.topic_id, message.partition)
             session = self._session(partition)

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
-from headrace.client.error_codes import COORDINATOR_RETRIABLE
-from headrace.client.errors import BrokerUnreachable, RequestRefused
-from headrace.client.retry import persist
+from headrace.client.errors import COORDINATOR_RETRIABLE, BrokerUnreachable, RequestRefused
+from headrace.client.retry import retry
 from headrace.client.share_groups import send_share_heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.client.share_groups import ShareHeartbeatResponse
-    from headrace.client.share_messages import TopicIdPartition
+    from headrace.client.share_groups import HeartbeatResult, TopicIdPartition
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +26,7 @@ LEAVE_EPOCH: Final = -1
 RETRY_S: Final = 0.2
 RESPONSE_TIMEOUT_S: Final = 3.0
 JOIN_TIMEOUT_S: Final = 30.0
-"""How long joining may take: Apache Kafka creates internal topics for the first share group."""
+"""Long enough for Apache Kafka to create internal topics for the first share group."""
 REJOIN_ERRORS: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
 """Errors after which a member rejoins with the same id."""
 
@@ -49,11 +47,11 @@ class ShareGroupMembership:
         self._interval_s = 5.0
         self._stop = threading.Event()
         try:
-            persist(
+            retry(
                 self._heartbeat,
-                within_s=JOIN_TIMEOUT_S,
-                passing=COORDINATOR_RETRIABLE,
-                between=lambda _: self._cluster.refresh(),
+                timeout_s=JOIN_TIMEOUT_S,
+                retriable=COORDINATOR_RETRIABLE,
+                on_error=lambda _: self._cluster.refresh(),
             )
         except BaseException:
             self._cluster.close()
@@ -68,9 +66,7 @@ class ShareGroupMembership:
         try:
             send_share_heartbeat(self._cluster, self._group, self.id, LEAVE_EPOCH)
         except (BrokerUnreachable, RequestRefused) as fault:
-            log.info(
-                "The coordinator of group %s could not be told that a member left: %s", self._group, fault
-            )
+            log.info("A member of group %s could not leave it: %s", self._group, fault)
         self._cluster.close()
 
     def _run(self) -> None:
@@ -101,6 +97,6 @@ class ShareGroupMembership:
         if response.assignment is not None:
             self.assignment = response.assignment
 
-    def _send_heartbeat(self) -> ShareHeartbeatResponse:
+    def _send_heartbeat(self) -> HeartbeatResult:
         topics = self._topics if self._epoch == JOIN_EPOCH else None
         return send_share_heartbeat(self._cluster, self._group, self.id, self._epoch, topics)

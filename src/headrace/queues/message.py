@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from headrace.durations import milliseconds_of, seconds_of
 from headrace.errors import Misuse
 from headrace.protocol.share import AcknowledgeType
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from uuid import UUID
+
+    from headrace.durations import Duration
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ class Message:
     acknowledgment: AcknowledgeType | None = None
     """How the body has acknowledged it; None if the end of the body decides."""
     delay_s: float | None = None
-    """The delay before a released message is delivered again; None for the queue's back-off."""
+    """The delay before a released message is delivered again; None for the queue's backoff."""
     _renew: Callable[[Message], None] = field(repr=False)
     _on_error: OnError = field(default="raise", repr=False)
 
@@ -53,16 +56,14 @@ class Message:
         """Accept it, even if the rest of the body raises."""
         self.acknowledgment = AcknowledgeType.ACCEPT
 
-    def release(self, delay: timedelta | float | None = None) -> None:
+    def release(self, delay: Duration | None = None) -> None:
         """Release it: it is delivered again, to any worker, up to the group's delivery limit.
 
-        `delay` is the time before that, a `timedelta` or seconds. By default the queue's back-off applies,
-        which grows with each delivery.
+        `delay` is the time before that, such as `"30 seconds"`. By default the queue's backoff applies, which
+        grows with each delivery.
         """
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-        if seconds is not None and not seconds >= 0:
-            raise Misuse(f"the delay of message {self.offset} is {seconds} s: it must not be negative")
-        self.acknowledgment, self.delay_s = AcknowledgeType.RELEASE, seconds
+        self.delay_s = None if delay is None else seconds_of(delay, "delay")
+        self.acknowledgment = AcknowledgeType.RELEASE
 
     def reject(self) -> None:
         """Reject it: it goes to the dead-letter topic."""
@@ -121,16 +122,13 @@ _PAST: Final = {
 }
 
 
-def deliver_in(delay: timedelta | float) -> list[tuple[str, bytes]]:
-    """Headers that delay the delivery of a message by a `timedelta` or seconds after its timestamp.
+def deliver_in(delay: Duration) -> list[tuple[str, bytes]]:
+    """Headers that delay the delivery of a message after its timestamp.
 
-    >>> deliver_in(90)
+    >>> deliver_in("90 seconds")
     [('headrace-delay-ms', b'90000')]
     """
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if seconds < 0:
-        raise Misuse(f"the delay is {seconds} s: it must not be negative")
-    return [(DELAY_MS, b"%d" % round(seconds * 1000))]
+    return [(DELAY_MS, b"%d" % milliseconds_of(delay, "delay"))]
 
 
 def deliver_at(time: datetime) -> list[tuple[str, bytes]]:

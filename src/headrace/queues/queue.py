@@ -6,8 +6,9 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
+from headrace.durations import seconds_of
 from headrace.errors import Misuse
 from headrace.protocol.share import AcknowledgeType
 from headrace.queues.consumer import ShareConsumer
@@ -17,9 +18,8 @@ from headrace.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
+    from headrace.durations import Duration
     from headrace.queues.message import Message, OnError
-
-DEFAULT_BROKER: Final = "127.0.0.1:9092"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Queue:
     broker: str
     start: Literal["earliest", "latest"] = "earliest"
     prefetch: int = 1
-    idle_s: float | None = None
+    idle_timeout_s: float | None = None
     on_error: OnError = "raise"
     backoff_s: float = 1.0
     max_backoff_s: float = 300.0
@@ -74,13 +74,13 @@ class Queue:
             finally:
                 await asyncio.shield(loop.run_in_executor(thread, _leave, consumer, message))
 
-    def backoff(self, deliveries: int) -> float:
-        """Seconds before a released message is delivered again."""
+    def delay_s(self, deliveries: int) -> float:
+        """The backoff of a message that was delivered this often."""
         doublings = min(deliveries - 1, 40)  # avoids an overflow
         return min(self.backoff_s * 2.0**doublings, self.max_backoff_s)
 
     def _is_idle(self, idle_since: float) -> bool:
-        return self.idle_s is not None and time.monotonic() - idle_since >= self.idle_s
+        return self.idle_timeout_s is not None and time.monotonic() - idle_since >= self.idle_timeout_s
 
 
 def queue(
@@ -89,10 +89,10 @@ def queue(
     broker: str | None = None,
     start: Literal["earliest", "latest"] = "earliest",
     prefetch: int = 1,
-    idle_s: float | None = None,
+    idle_timeout: Duration | None = None,
     on_error: OnError = "raise",
-    backoff_s: float = 1.0,
-    max_backoff_s: float = 300.0,
+    backoff: Duration = "1 second",
+    max_backoff: Duration = "5 minutes",
     settings: Mapping[str, str] | None = None,
 ) -> Queue:
     """The messages of `topics` for the workers of `group`, with `for` or `async for`.
@@ -113,9 +113,9 @@ def queue(
     | `broker` | its address; default: the environment, `headrace.toml`, or this machine |
     | `start` | where a new group starts: `"earliest"` or `"latest"` |
     | `prefetch` | messages that a worker acquires at once; more is faster, but locks them for other workers |
-    | `idle_s` | end the loop after this time without a message; default: never |
+    | `idle_timeout` | end the loop after this time (`"10 seconds"`) without a message; default: never |
     | `on_error` | what `with message:` does after an exception: `"raise"`, `"release"` or `"reject"` |
-    | `backoff_s` | the delay after the first release; doubled with each delivery, up to `max_backoff_s` |
+    | `backoff` | the delay after the first release; doubled with each delivery, up to `max_backoff` |
     | `settings` | settings of the group with Kafka's names: `{"share.record.lock.duration.ms": "60000"}` |
 
     Delivery is at least once: if a worker crashes after its work and before its acknowledgment, the message
@@ -127,16 +127,16 @@ def queue(
         raise Misuse(f"prefetch is {prefetch}: the minimum is 1")
     if on_error not in ON_ERROR:
         raise Misuse(f"on_error is {on_error!r}: use one of {', '.join(ON_ERROR)}")
-    if not 0 <= backoff_s <= max_backoff_s:
-        raise Misuse(f"backoff_s is {backoff_s}: use a number from 0 to max_backoff_s, {max_backoff_s}")
-    address = Settings.read().broker(broker)
+    backoff_s, max_backoff_s = seconds_of(backoff, "backoff"), seconds_of(max_backoff, "max_backoff")
+    if backoff_s > max_backoff_s:
+        raise Misuse(f"backoff is {backoff!r}: it must not be longer than max_backoff, {max_backoff!r}")
     return Queue(
         topics=topics,
         group=group,
-        broker=DEFAULT_BROKER if address is None else str(address),
+        broker=str(Settings.read().broker_or_default(broker)),
         start=start,
         prefetch=prefetch,
-        idle_s=idle_s,
+        idle_timeout_s=None if idle_timeout is None else seconds_of(idle_timeout, "idle_timeout"),
         on_error=on_error,
         backoff_s=backoff_s,
         max_backoff_s=max_backoff_s,
@@ -150,7 +150,7 @@ def _leave(consumer: ShareConsumer, message: Message | None) -> None:
         if message is not None:
             if message.acknowledgment is None and message.deliveries == 1:
                 # A `break`, or the first exception: another worker may get it at once.
-                message.release(delay=0)
+                message.release(delay="0s")
             consumer.acknowledge(message, message.acknowledgment or AcknowledgeType.RELEASE)
     finally:
         consumer.close()

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.client.errors import RequestRefused
-from headrace.client.share_messages import (
-    ACKNOWLEDGE,
-    FETCH,
-    VERSION,
+from headrace.client.share_groups import (
+    SHARE_ACKNOWLEDGE,
+    SHARE_FETCH,
+    SHARE_VERSION,
     Acknowledgment,
-    pack_acknowledge,
-    pack_fetch,
-    read_acknowledged,
-    read_fetched,
+    pack_share_acknowledge,
+    pack_share_fetch,
+    read_share_acknowledge,
+    read_share_fetch,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.client.connection import Connection
-    from headrace.client.share_messages import SharePartitionResponse, ShareResponse, TopicIdPartition
+    from headrace.client.share_groups import SharePartitionResponse, ShareResponse, TopicIdPartition
 
 log = logging.getLogger(__name__)
 
@@ -56,21 +56,23 @@ class BrokerShareSession:
     def acknowledge(self) -> None:
         """Send all acknowledgments; the response is read with the next fetch."""
         if self._acknowledgments and self._epoch != INITIAL_EPOCH:
-            body = pack_acknowledge(self._group, self._member, self._next_epoch(), self._acknowledgments)
-            self._pending.append(self.connection.post(ACKNOWLEDGE, VERSION, body))
+            body = pack_share_acknowledge(
+                self._group, self._member, self._next_epoch(), self._acknowledgments
+            )
+            self._pending.append(self.connection.send(SHARE_ACKNOWLEDGE, SHARE_VERSION, body))
         self._acknowledgments = {}
 
     def send_fetch(
         self, partitions: frozenset[TopicIdPartition], *, max_records: int, max_wait_ms: int
     ) -> int:
-        """Send a fetch of these partitions with all acknowledgments; returns the id of the request."""
+        """Send a fetch of these partitions with all acknowledgments; returns its correlation id."""
         if self._epoch == INITIAL_EPOCH:
             self._acknowledgments = {}
             self._partitions = frozenset()
         gone = [
             partition for partition in self._partitions - partitions if partition not in self._acknowledgments
         ]
-        body = pack_fetch(
+        body = pack_share_fetch(
             self._group,
             self._member,
             self._next_epoch(),
@@ -82,12 +84,12 @@ class BrokerShareSession:
             forgotten=gone,
         )
         self._partitions, self._acknowledgments = partitions, {}
-        return self.connection.post(FETCH, VERSION, body)
+        return self.connection.send(SHARE_FETCH, SHARE_VERSION, body)
 
-    def receive_fetch(self, request_id: int) -> tuple[SharePartitionResponse, ...]:
+    def receive_fetch(self, correlation_id: int) -> tuple[SharePartitionResponse, ...]:
         """The response of a fetch; empty if the session was lost: the next request opens a new one."""
         self._read_pending()
-        response = read_fetched(self.connection.collect(request_id))
+        response = read_share_fetch(self.connection.receive(correlation_id))
         self._check(response)
         return response.partitions
 
@@ -98,14 +100,14 @@ class BrokerShareSession:
 
     def _read_pending(self) -> None:
         while self._pending:
-            self._check(read_acknowledged(self.connection.collect(self._pending.popleft())))
+            self._check(read_share_acknowledge(self.connection.receive(self._pending.popleft())))
 
     def close(self) -> None:
         """Close the session; the broker releases all acquired messages."""
         if self._epoch != INITIAL_EPOCH:
             self._epoch = FINAL_EPOCH
-            body = pack_acknowledge(self._group, self._member, FINAL_EPOCH, self._acknowledgments)
-            self.connection.collect(self.connection.post(ACKNOWLEDGE, VERSION, body))
+            body = pack_share_acknowledge(self._group, self._member, FINAL_EPOCH, self._acknowledgments)
+            self.connection.receive(self.connection.send(SHARE_ACKNOWLEDGE, SHARE_VERSION, body))
 
     def _next_epoch(self) -> int:
         epoch = self._epoch
@@ -116,7 +118,7 @@ class BrokerShareSession:
         if response.error in SESSION_LOST:
             self._epoch = INITIAL_EPOCH
         elif response.error is not ErrorCode.none:
-            raise RequestRefused(f"give messages to the share group {self._group!r}", response.error)
+            raise RequestRefused(f"fetch messages for the share group {self._group!r}", response.error)
         _log_failed_acknowledgments(response.partitions)
 
 

@@ -23,7 +23,7 @@ from headrace.settings import Settings
 from headrace.sinks.rows import json_documents, to_json
 from headrace.sinks.sent import SentMessages, message_ids
 from headrace.sinks.sink import IncompatibleTarget, RowsRejected, TargetUnavailable, require_columns
-from headrace.sinks.smtp import MailRejected, MailServer, SmtpConnection
+from headrace.sinks.smtp import MailRejected, SmtpConnection, SmtpServer
 from headrace.sinks.template import Template, TemplateError
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class EmailSink:
         for template in self.mail_template.templates:
             template.check(names, extra=(COUNT,))
         require_columns(self.name, self.mail_template.group_by or (), names)
-        server = MailServer.of(Settings.read().url("smtp", self.smtp) or DEFAULT_SERVER)
+        server = SmtpServer.of(Settings.read().url("smtp", self.smtp) or DEFAULT_SERVER)
         if server is None:
             raise IncompatibleTarget(
                 f"{self.name}: the URL in smtp=, HEADRACE_SMTP or headrace.toml is invalid: write "
@@ -261,7 +261,7 @@ def email(
             validate_address(template.text, "to")
     if not templates or max_attempts < 1:
         raise Misuse("email: pass at least one address in to=, and at least 1 in max_attempts=.")
-    if smtp is not None and MailServer.of(smtp) is None:
+    if smtp is not None and SmtpServer.of(smtp) is None:
         raise Misuse('email: the URL in smtp= is invalid: write "smtp://user:password@host".')
     mail_template = MailTemplate(
         to=templates,
@@ -285,7 +285,7 @@ def email(
 class EmailWriter:
     """Sends mails, and records which were accepted."""
 
-    def __init__(self, sink: EmailSink, server: MailServer, context: SinkContext) -> None:
+    def __init__(self, sink: EmailSink, server: SmtpServer, context: SinkContext) -> None:
         self._sink = sink
         self._server = server
         self._context = context

@@ -36,7 +36,7 @@ class MailRejected(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MailServer:
+class SmtpServer:
     """The address of a mail server."""
 
     host: str
@@ -47,10 +47,10 @@ class MailServer:
     password: str = field(default="", repr=False)
 
     @staticmethod
-    def of(url: str) -> MailServer | None:
+    def of(url: str) -> SmtpServer | None:
         """The server of a URL; None if the URL is invalid.
 
-        >>> MailServer.of("smtp://127.0.0.1").port
+        >>> SmtpServer.of("smtp://127.0.0.1").port
         25
         """
         try:
@@ -61,7 +61,7 @@ class MailServer:
         if parts.scheme not in ("smtp", "smtps") or not parts.hostname:
             return None
         usual = 465 if parts.scheme == "smtps" else 587 if parts.username else 25
-        return MailServer(
+        return SmtpServer(
             host=parts.hostname,
             port=port or usual,
             encrypted=parts.scheme == "smtps",
@@ -73,7 +73,7 @@ class MailServer:
 class SmtpConnection:
     """An open connection for one batch of mails."""
 
-    def __init__(self, name: str, server: MailServer) -> None:
+    def __init__(self, name: str, server: SmtpServer) -> None:
         self._name = name
         try:
             self._smtp = _connect(server)
@@ -117,7 +117,7 @@ class SmtpConnection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _log_in(self, server: MailServer) -> None:
+    def _log_in(self, server: SmtpServer) -> None:
         self._smtp.ehlo_or_helo_if_needed()
         is_private = server.encrypted
         if not is_private and self._smtp.has_extn("starttls"):
@@ -133,7 +133,7 @@ class SmtpConnection:
         self._smtp.login(server.user, server.password)
 
 
-def _connect(server: MailServer) -> smtplib.SMTP:
+def _connect(server: SmtpServer) -> smtplib.SMTP:
     if server.encrypted:
         context = ssl.create_default_context()
         return smtplib.SMTP_SSL(server.host, server.port, timeout=TIMEOUT_S, context=context)

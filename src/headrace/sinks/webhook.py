@@ -38,7 +38,7 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from headrace.durations import seconds_of
+from headrace.durations import duration_text, seconds_of
 from headrace.errors import HeadraceError, Misuse
 from headrace.sinks.rows import format_value, json_documents, to_json
 from headrace.sinks.sent import SentMessages, message_ids
@@ -133,7 +133,7 @@ ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
 PREFIX: Final = "whsec_"
-TOLERANCE_S: Final = 300
+TOLERANCE: Final = "5 minutes"
 
 
 class BadSignature(HeadraceError):
@@ -151,7 +151,7 @@ def sign(secret: str, identity: str, timestamp: int, body: bytes) -> str:
     return "v1," + b64encode(hmac.digest(key, content, "sha256")).decode()
 
 
-def verify(secret: str, headers: Mapping[str, str], body: bytes, *, tolerance_s: float = TOLERANCE_S) -> str:
+def verify(secret: str, headers: Mapping[str, str], body: bytes, *, tolerance: Duration = TOLERANCE) -> str:
     """The id of a message with a valid signature; raises `BadSignature` otherwise, or if it is too old.
 
     A receiver that stores the ids can discard duplicates.
@@ -161,8 +161,10 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, tolerance_s:
         identity, timestamp, signatures = given[ID], int(given[TIMESTAMP]), given[SIGNATURE].split()
     except (KeyError, ValueError):
         raise BadSignature(f"the message has no {ID}, {TIMESTAMP} and {SIGNATURE}.") from None
-    if abs(time.time() - timestamp) > tolerance_s:
-        raise BadSignature(f"the message was signed more than {tolerance_s:g} s ago, or by a wrong clock.")
+    if abs(time.time() - timestamp) > seconds_of(tolerance, "tolerance"):
+        raise BadSignature(
+            f"the message was signed more than {duration_text(tolerance)} ago, or by a wrong clock."
+        )
     expected = sign(secret, identity, timestamp, body)
     if not any(hmac.compare_digest(expected.encode(), each.encode()) for each in signatures):
         raise BadSignature("the signature does not match the message: the secret is a different one.")

@@ -21,8 +21,8 @@ from headrace.spark.planning import share_out
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.spark.hints import Hints
     from headrace.spark.positions import Positions
+    from headrace.spark.time_hints import TimeHints
 
 ENOUGH: Final = 0.5
 """A part of the limit that is not worth another question."""
@@ -34,7 +34,7 @@ FIRST_STEP_MS: Final = 1_000
 HORIZON: Final = "horizon"
 
 
-class Cut(NamedTuple):
+class BatchBoundary(NamedTuple):
     """Where a batch ends, and the time before which all of its records are; None when it ends at the end."""
 
     ends: Positions
@@ -82,7 +82,7 @@ class TimeSearch:
             for partition, end in self._latest.items()
         }
 
-    def cut(self, limit: int, *, after_ms: int | None = None, pace: float | None = None) -> Cut:
+    def cut(self, limit: int, *, after_ms: int | None = None, pace: float | None = None) -> BatchBoundary:
         """The ends of a batch of about `limit` records.
 
         `after_ms` is where the batch before ended, and `pace` how many records it had in a millisecond.
@@ -90,13 +90,13 @@ class TimeSearch:
         low = _Try(0, dict(self._begun), 0)
         high = _Try(FOREVER_MS, self._latest, self.count(self._latest))
         if high.size <= limit:
-            return Cut(self._latest, None)
+            return BatchBoundary(self._latest, None)
         low, high = self._narrow(low, high, limit, _Guess.first(limit, after_ms, pace))
         if low.size >= limit * ENOUGH:
-            return Cut(low.ends, low.time_ms)
+            return BatchBoundary(low.ends, low.time_ms)
         # So many records have the same millisecond, or come after a later one in their partition, that no
         # time is good enough: from there on it is numbers that count.
-        return Cut(share_out(low.ends, high.ends, max(1, limit - low.size)), high.time_ms)
+        return BatchBoundary(share_out(low.ends, high.ends, max(1, limit - low.size)), high.time_ms)
 
     def _narrow(self, low: _Try, high: _Try, limit: int, first: _Guess) -> tuple[_Try, _Try]:
         guess, step = first
@@ -121,7 +121,7 @@ class TimeSearch:
 class Alignment:
     """Keeps one stream in step within itself, and with the other streams of its job."""
 
-    def __init__(self, topic: str, hints: Hints | None) -> None:
+    def __init__(self, topic: str, hints: TimeHints | None) -> None:
         self.waits = True
         """Whether it waits for other streams."""
         self._topic = topic
@@ -147,7 +147,7 @@ class Alignment:
             return search.ends_at(horizon_ms)
         return cut.ends
 
-    def _learn(self, cut: Cut, size: int) -> None:
+    def _learn(self, cut: BatchBoundary, size: int) -> None:
         """Note how many records there are in a millisecond."""
         before_ms, until_ms = self._reached_ms, cut.time_ms
         self._pace = None

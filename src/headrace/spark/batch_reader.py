@@ -10,7 +10,7 @@ from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.spark.bounds import Bound
 from headrace.spark.data_loss import what_is_left
 from headrace.spark.errors import BadOption
-from headrace.spark.filters import Narrowing
+from headrace.spark.filter_pushdown import FilterPushdown
 from headrace.spark.planning import Range
 from headrace.spark.reading import Task
 from headrace.spark.source_settings import STREAMING
@@ -38,7 +38,7 @@ class BatchReader(DataSourceReader):
         self._reading = settings.reading(schema)
         self._starting = Bound.starting(settings.options, default="earliest")
         self._ending = Bound.ending(settings.options)
-        self._narrowing = Narrowing()
+        self._narrowing = FilterPushdown()
         if self._starting.is_latest():
             raise BadOption(
                 f"{self._starting.option} cannot be latest in a batch read: nothing would be left to read"
@@ -46,7 +46,7 @@ class BatchReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
         """All of them: they narrow what is fetched, and Spark applies them still."""
-        self._narrowing = Narrowing(filters)
+        self._narrowing = FilterPushdown(filters)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:

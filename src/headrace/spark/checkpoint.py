@@ -32,7 +32,7 @@ Offsets = dict[str, dict[str, int]]
 NOTHING_YET = "-"
 
 
-class Checkpoint:
+class SparkCheckpoint:
     """The files of one query's checkpoint, on this machine or on any file system that Spark reaches."""
 
     def __init__(self, location: str) -> None:

@@ -16,14 +16,14 @@ def load() -> None:
     import headrace.client.produce
     import headrace.columns.documents
     import headrace.columns.encoding
-    import headrace.columns.panes
     import headrace.columns.sliding
+    import headrace.columns.window_assigners
+    import headrace.spark.aggregate_pushdown_task
     import headrace.spark.batch_reader
     import headrace.spark.keyed_stage
     import headrace.spark.rows
     import headrace.spark.sink
     import headrace.spark.stream_reader
-    import headrace.spark.summing
     import headrace.spark.table_stage  # noqa: F401
 
     # After every task a worker collects garbage. What was loaded here stays: looking through it each time

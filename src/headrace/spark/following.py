@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.client.errors import UnknownPartition
-from headrace.spark.frontier import Frontier
+from headrace.spark.offset_reader import OffsetReader
 from headrace.spark.positions import part_of
 from headrace.spark.subscription import Subscription
 
@@ -24,7 +24,7 @@ class Following:
     def __init__(self, settings: SourceSettings) -> None:
         # What is read is followed already.
         self.topics = tuple(topic for topic in settings.follow if topic not in settings.subscription.topics)
-        self._frontier = Frontier(
+        self._offset_reader = OffsetReader(
             settings.link,
             Subscription(topics=self.topics),
             read_committed=settings.read_committed,
@@ -35,15 +35,15 @@ class Following:
     @property
     def topic_ids(self) -> TopicIds:
         """The ids of the followed topics that exist."""
-        return self._frontier.topic_ids
+        return self._offset_reader.topic_ids
 
     def recreated(self, ids: TopicIds) -> set[str]:
         """The followed topics that have another id than `ids` says: a copy of the old one is not theirs."""
-        return self._frontier.recreated(ids)
+        return self._offset_reader.recreated(ids)
 
     def beginnings(self) -> Positions:
         """Where a new query begins: a copy needs all that is there."""
-        return self._frontier.beginnings(self._latest({}).keys()) if self.topics else {}
+        return self._offset_reader.beginnings(self._latest({}).keys()) if self.topics else {}
 
     def freeze(self) -> None:
         """Let the end of all that is there be the end for good."""
@@ -58,6 +58,6 @@ class Following:
 
     def _latest(self, known: Positions) -> Positions:
         try:
-            return self._frontier.latest(known)
+            return self._offset_reader.latest(known)
         except UnknownPartition:
             return {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
 
-    from headrace.columns.joining import Joined
+    from headrace.columns.joining import JoinResult
     from headrace.spark.keyed_stage import BatchTimes
 
 NAME: Final = "join_behind_by_ms_"
@@ -35,7 +35,7 @@ class JoinTask(KeyedTask):
         folder, number = local_folder(self.folder), context.partitionId()
         store = SegmentStore(folder, number)
         kept = store.read(batch.batch)
-        joined: Joined = self.kernel(rows, kept, batch.times.behind(self.behind_us))
+        joined: JoinResult = self.kernel(rows, kept, batch.times.behind(self.behind_us))
         if joined.kept is None:
             store.keep(batch.batch)
         else:

@@ -18,8 +18,8 @@ which is another one behind a `union` or a `coalesce`. Such a plan fails in its 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import pyarrow as pa
@@ -29,12 +29,12 @@ from headrace.columns.keyed import Times
 from headrace.errors import Misuse
 from headrace.spark.arrow_step import ArrowStep, by_position, column_name
 from headrace.spark.keyed_state import (
-    Note,
     PartitionState,
+    StateManifest,
     forget_late_rows,
     local_folder,
-    read_note,
-    write_note,
+    read_manifest,
+    write_manifest,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class BatchTimes:
         """The watermarks as kernels take them."""
         return Times(self.late_ms * 1000, self.watermark_ms * 1000)
 
-    def give(self, context: SparkContext) -> None:
+    def publish(self, context: SparkContext) -> None:
         """Let the jobs that this thread starts from now on see them."""
         context.setLocalProperty(PROPERTY, json.dumps(asdict(self)))
 
@@ -99,6 +99,8 @@ class KeyedStage:
     """Of the kernel's output."""
     outline: str
     """What the stage computes: a job whose stage says something else cannot go on with the state."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The columns of the state that may be added and removed, with their types."""
     first: First | None = None
     """What tasks do with their rows before the shuffle."""
     first_schema: StructType | None = None
@@ -130,15 +132,17 @@ class KeyedStage:
     def prepare(self, batch: Batch, frame: DataFrame) -> None:
         """Tell the tasks of a batch which one it is; `frame` is what `step` was given."""
         folder = local_folder(self.folder)
-        note = Note(partitions=self._partitions(frame), outline=self.outline)
-        write_note(folder, note, batch=batch.id)
+        note = StateManifest(
+            partitions=self._partitions(frame), outline=self.outline, columns=dict(self.columns)
+        )
+        write_manifest(folder, note, batch=batch.id)
         forget_late_rows(folder, before=batch.id)
-        BatchTimes.of(batch).give(frame.sparkSession.sparkContext)
+        BatchTimes.of(batch).publish(frame.sparkSession.sparkContext)
 
     def _partitions(self, frame: DataFrame) -> int:
         if not self.keys:
             return 1
-        note = read_note(local_folder(self.folder))
+        note = read_manifest(local_folder(self.folder))
         if note is not None:
             return note.partitions
         return shuffle_partitions(frame)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -57,13 +57,15 @@ class BadState(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class StateManifest:
     """What must not change while there is state."""
 
     partitions: int
     """Which keys a file holds depends on it, so it is not the number of cores of today."""
     outline: str
     """What the stage computes, in words that can be compared."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Columns of the state that may be added and removed, and their types, which may not change."""
 
 
 def local_folder(place: str) -> Path:
@@ -77,21 +79,23 @@ def local_folder(place: str) -> Path:
     return Path(parts.path)
 
 
-def read_note(folder: Path) -> Note | None:
+def read_manifest(folder: Path) -> StateManifest | None:
     """What was noted when the stage was first run; None before that."""
     try:
-        return Note(**json.loads((folder / NOTE).read_text(encoding="utf-8")))
+        return StateManifest(**json.loads((folder / NOTE).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as fault:
         raise BadState.torn(folder / NOTE, fault) from fault
 
 
-def write_note(folder: Path, note: Note, *, batch: int) -> None:
-    """Note it in the first batch of a checkpoint; in a later one it has to be there."""
+def write_manifest(folder: Path, note: StateManifest, *, batch: int) -> None:
+    """Note it in the first batch of a checkpoint, and when columns change; later it has to be there."""
     if (folder / NOTE).exists():
-        return
-    if batch > 0:
+        known = read_manifest(folder)
+        if known is not None and known.columns == note.columns:
+            return
+    elif batch > 0:
         raise BadState.missing(folder / NOTE)
     _put(folder / NOTE, json.dumps(asdict(note)).encode())
 

@@ -53,12 +53,12 @@ _ABORT: Final = 0
 _COMMIT: Final = 1
 
 
-class BadMark(HeadraceError):
+class BadProgressMarker(HeadraceError):
     """A record of the progress topic that is not a mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ProgressMarker:
     """The last batch of a job whose results count."""
 
     query: str
@@ -77,7 +77,7 @@ def create_progress_topic(cluster: Cluster) -> None:
         create_topics(cluster, [NewTopic(name=TOPIC, partitions=1, configs=_CONFIGS)])
 
 
-def read_mark(cluster: Cluster, job: str) -> Mark | None:
+def read_marker(cluster: Cluster, job: str) -> ProgressMarker | None:
     """The newest mark of `job`; None when it never finished a batch.
 
     It is the truth only after the job's transactional id was opened: before that, a transaction of a driver
@@ -113,19 +113,19 @@ class _Found(NamedTuple):
 _NO_MARK: Final = _Found(-1, None)
 
 
-def parse_mark(job: str, value: bytes) -> Mark:
-    """The mark in the value of a record, or `BadMark`."""
+def parse_mark(job: str, value: bytes) -> ProgressMarker:
+    """The mark in the value of a record, or `BadProgressMarker`."""
     try:
         fields: dict[str, Any] = json.loads(value)
-        return Mark(**fields | {"batch": int(fields["batch"])})
+        return ProgressMarker(**fields | {"batch": int(fields["batch"])})
     except (ValueError, KeyError, TypeError) as fault:
-        raise BadMark(
+        raise BadProgressMarker(
             f"the newest record of {job!r} in {TOPIC} is not a mark ({fault!r}): something else writes to "
             "that topic. Leave it to Headrace."
         ) from fault
 
 
-def mark_batch(job: str, mark: Mark) -> bytearray:
+def mark_batch(job: str, mark: ProgressMarker) -> bytearray:
     """The record batch that makes `mark` the newest of `job`; it bears no producer's identity yet."""
     value = json.dumps(asdict(mark), separators=(",", ":")).encode()
     return encode_batch([NewRecord(key=job.encode(), value=value, timestamp=time.time_ns() // 1_000_000)])

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from headrace.spark.aggregate_pushdown import AggregatePushdown
+    from headrace.spark.cluster_connection import ClusterConnection
     from headrace.spark.layout import Layout
-    from headrace.spark.link import Link
     from headrace.spark.planning import Range
-    from headrace.spark.sums import Sums
 
 
 class Task(InputPartition):
@@ -39,20 +39,20 @@ class Task(InputPartition):
 class Reading:
     """All that a task must know to turn ranges into rows. Plain data: it travels to the tasks."""
 
-    link: Link
+    link: ClusterConnection
     layout: Layout
     schema: StructType
     read_committed: bool
     fail_on_data_loss: bool
-    sums: Sums | None = None
+    sums: AggregatePushdown | None = None
     """What rows are summed up to, if not they are wanted but what they come to."""
 
     def rows(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of `ranges` as Arrow batches of exactly the schema."""
         if self.sums is not None:
-            from headrace.spark.summing import read_sums
+            from headrace.spark.aggregate_pushdown_task import read_partial_aggregates
 
-            return read_sums(self, self.sums, ranges)
+            return read_partial_aggregates(self, self.sums, ranges)
         from headrace.spark.rows import read_rows
 
         return read_rows(self, ranges)

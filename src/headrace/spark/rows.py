@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
-from headrace.client.errors import OffsetsGone
+from headrace.client.errors import OffsetOutOfRange
 from headrace.client.fetch import PartitionReader
-from headrace.columns.cutting import Cutter, UnreadableBatch
 from headrace.columns.header_columns import HeaderColumn
+from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
 from headrace.columns.values import Parsed, value_parser
-from headrace.columns.values.second_reading import with_reasons
+from headrace.columns.values.reference_reading import with_reasons
 from headrace.spark.data_loss import report
 from headrace.spark.errors import UnreadableRecords
 from headrace.spark.layout import ERROR, PULSE, VALUE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from headrace.client.fetch import Fetched
+    from headrace.client.fetch import FetchedBatches
     from headrace.client.partition import TopicPartition
     from headrace.columns.values import ValueParser
     from headrace.spark.planning import Range
@@ -87,13 +87,15 @@ def _pieces(
                         is_batch = isinstance(part, UnreadableBatch)
                         yield Unreadable(wanted.partition, part) if is_batch else part
                 start = wanted.end
-            except OffsetsGone as gone:
+            except OffsetOutOfRange as gone:
                 start = _after_loss(reading, wanted, start, gone)
 
 
-def _fetched(reading: Reading, wanted: Range, shape: _Shape) -> Iterator[tuple[Fetched, Cutter]]:
+def _fetched(
+    reading: Reading, wanted: Range, shape: _Shape
+) -> Iterator[tuple[FetchedBatches, RecordDecoder]]:
     """What the brokers hold of a range, and what cuts out of it the rows that belong to the range."""
-    cutter = Cutter(
+    cutter = RecordDecoder(
         *wanted,
         columns=shape.cut_columns,
         headers=shape.cut_headers,
@@ -105,7 +107,7 @@ def _fetched(reading: Reading, wanted: Range, shape: _Shape) -> Iterator[tuple[F
         yield fetched, cutter
 
 
-def _after_loss(reading: Reading, wanted: Range, start: int, gone: OffsetsGone) -> int:
+def _after_loss(reading: Reading, wanted: Range, start: int, gone: OffsetOutOfRange) -> int:
     """The offset at which reading can go on."""
     resumed = min(gone.first, wanted.end) if start < gone.first else wanted.end
     found = f"the log has {gone.first} to {gone.end - 1}"

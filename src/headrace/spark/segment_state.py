@@ -21,8 +21,8 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from headrace.columns.joining import Kept
-from headrace.columns.segments import Segment
+from headrace.columns.joining import JoinState
+from headrace.columns.segments import JoinSegment
 from headrace.spark.keyed_state import BadState, link_or_copy
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class SegmentStore:
     def __init__(self, folder: Path, partition: int) -> None:
         self._folder = folder / str(partition)
 
-    def read(self, batch: int) -> Kept:
+    def read(self, batch: int) -> JoinState:
         """What the batch before kept, in memory that is the files'."""
         if batch == 0:
-            return Kept()
+            return JoinState()
         note, bits = self._listed(batch - 1)
         has_matches = np.unpackbits(np.frombuffer(bits, np.uint8)).astype(np.bool_)
         sides, place = [], 0
@@ -51,11 +51,11 @@ class SegmentStore:
                 rows = self._rows(name)
                 marks = has_matches[place : place + rows.num_rows] if is_marked else None
                 place += rows.num_rows if is_marked else 0
-                side.append(Segment(rows=rows, matched=marks, name=name))
+                side.append(JoinSegment(rows=rows, matched=marks, name=name))
             sides.append(tuple(side))
-        return Kept((sides[0], sides[1]), note["watermark_us"])
+        return JoinState((sides[0], sides[1]), note["watermark_us"])
 
-    def write(self, batch: int, kept: Kept) -> None:
+    def write(self, batch: int, kept: JoinState) -> None:
         """Keep this behind a batch, and remove what no repetition of it can ask for."""
         self._folder.mkdir(parents=True, exist_ok=True)
         note = {
@@ -73,7 +73,7 @@ class SegmentStore:
     def keep(self, batch: int) -> None:
         """Keep what the batch before kept."""
         if batch == 0:
-            self.write(batch, Kept())
+            self.write(batch, JoinState())
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         aside = self._folder / f".{batch}.{uuid4().hex}"
@@ -81,7 +81,7 @@ class SegmentStore:
         aside.replace(self._folder / str(batch))
         self._forget(batch)
 
-    def _stored(self, batch: int, segment: Segment) -> str:
+    def _stored(self, batch: int, segment: JoinSegment) -> str:
         if segment.name:
             return segment.name
         name = f"{batch}-{uuid4().hex}{SUFFIX}"

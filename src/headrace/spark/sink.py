@@ -24,8 +24,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from headrace.spark.cluster_connection import SECURITY_PROFILE, ClusterConnection
 from headrace.spark.errors import BadColumns, UnknownTopic
-from headrace.spark.link import Link
 from headrace.spark.options import Options
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-KNOWN: Final = ("topic", "compression", "includeHeaders")
+KNOWN: Final = ("topic", "compression", "includeHeaders", SECURITY_PROFILE)
 CODECS: Final = {name: name for name in ("none", "gzip", "snappy", "lz4", "zstd")}
 ACKS: Final = {"all": -1, "-1": -1, "1": 1}
 DEFAULT_BATCH_BYTES: Final = 1_000_000
@@ -56,10 +56,10 @@ class Stored(WriterCommitMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sink:
+class TopicSink:
     """Where rows go, and how. Plain data: it travels to the tasks."""
 
-    link: Link
+    link: ClusterConnection
     topic: str | None
     compression: str
     acks: int
@@ -71,7 +71,7 @@ class Sink:
         options = Options(given, known=KNOWN)
         by_client_name = options.text("kafka.compression.type") or "none"
         return cls(
-            link=Link.of(options),
+            link=ClusterConnection.of(options),
             topic=(options.text("topic") or "").strip() or None,
             compression=options.choice("compression", CODECS, default=by_client_name),
             acks=options.choice("kafka.acks", ACKS, default="all"),
@@ -117,10 +117,10 @@ class Sink:
         return {topic.name: len(topic.partitions) for topic in topics.values() if not topic.internal}
 
 
-class SinkWriter(DataSourceArrowWriter):
+class TopicSinkWriter(DataSourceArrowWriter):
     """The sink of `df.write`."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: TopicSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
@@ -128,10 +128,10 @@ class SinkWriter(DataSourceArrowWriter):
         return self._sink.write(iterator)
 
 
-class StreamSinkWriter(DataSourceStreamArrowWriter):
+class TopicStreamSinkWriter(DataSourceStreamArrowWriter):
     """The sink of `df.writeStream`."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: TopicSink) -> None:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:

@@ -49,21 +49,21 @@ class HeadraceSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """What writes once."""
-        from headrace.spark.sink import Sink, SinkWriter
+        from headrace.spark.sink import TopicSink, TopicSinkWriter
 
         if overwrite:
             raise BadOption('a topic cannot be overwritten: write with mode("append")')
-        sink = Sink.of(self.options)
+        sink = TopicSink.of(self.options)
         sink.check(schema)
-        return SinkWriter(sink)
+        return TopicSinkWriter(sink)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         """What writes batch after batch; in the output mode `complete` each batch is added whole."""
-        from headrace.spark.sink import Sink, StreamSinkWriter
+        from headrace.spark.sink import TopicSink, TopicStreamSinkWriter
 
-        sink = Sink.of(self.options)
+        sink = TopicSink.of(self.options)
         sink.check(schema)
-        return StreamSinkWriter(sink)
+        return TopicStreamSinkWriter(sink)
 
     def _source(self) -> SourceSettings:
         return SourceSettings.of(self.options, parallelism=self.parallelism)

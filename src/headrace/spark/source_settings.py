@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+from headrace.spark.aggregate_pushdown import OPTION as SUMS
+from headrace.spark.aggregate_pushdown import AggregatePushdown
+from headrace.spark.cluster_connection import SECURITY_PROFILE, ClusterConnection
 from headrace.spark.errors import BadOption
 from headrace.spark.layout import PARSER_OPTIONS, Layout
-from headrace.spark.link import Link
 from headrace.spark.named_headers import CHOICE
 from headrace.spark.named_headers import OPTION as HEADER_COLUMNS
 from headrace.spark.options import Options
@@ -15,8 +17,6 @@ from headrace.spark.planning import tasks
 from headrace.spark.reading import Reading, Task
 from headrace.spark.row_checks import EVENT_TIME, MAX_AHEAD
 from headrace.spark.subscription import WAYS, Subscription
-from headrace.spark.sums import OPTION as SUMS
-from headrace.spark.sums import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,6 +45,7 @@ STREAMING: Final = (
     SUMS,
 )
 OF_EITHER: Final = (
+    SECURITY_PROFILE,
     "failOnDataLoss",
     "includeHeaders",
     HEADER_COLUMNS,
@@ -75,7 +76,7 @@ class SourceSettings:
     """A source as its options describe it. Plain data: it travels to planners and tasks."""
 
     options: Options
-    link: Link
+    link: ClusterConnection
     subscription: Subscription
     layout: Layout
     read_committed: bool
@@ -86,7 +87,7 @@ class SourceSettings:
     max_records_per_partition: int | None
     follow: tuple[str, ...] = ()
     """Topics whose positions are journaled, and whose rows are not read."""
-    sums: Sums | None = None
+    sums: AggregatePushdown | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, parallelism: int) -> Self:
@@ -94,7 +95,7 @@ class SourceSettings:
         options = Options(given, known=KNOWN)
         return cls(
             options=options,
-            link=Link.of(options),
+            link=ClusterConnection.of(options),
             subscription=Subscription.of(options),
             layout=Layout.of(options),
             read_committed=options.choice("kafka.isolation.level", ISOLATION, default="read_committed"),
@@ -103,7 +104,7 @@ class SourceSettings:
             min_partitions=options.number("minPartitions") or 1,
             max_records_per_partition=options.number("maxRecordsPerPartition"),
             follow=tuple(filter(None, (options.text("follow") or "").split(","))),
-            sums=Sums.from_options(options),
+            sums=AggregatePushdown.from_options(options),
         )
 
     def refuse(self, names: Iterable[str], why: str) -> None:

@@ -26,7 +26,7 @@ from headrace.spark.bounds import Bound
 from headrace.spark.durations import read_duration_s
 from headrace.spark.errors import BadCheckpoint
 from headrace.spark.following import Following
-from headrace.spark.frontier import Frontier
+from headrace.spark.offset_reader import OffsetReader
 from headrace.spark.planning import ranges_between, share_out
 from headrace.spark.positions import (
     FIRST,
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._longest_wait_s = read_duration_s(
             "maxTriggerDelay", options.text("maxTriggerDelay") or DEFAULT_TRIGGER_DELAY
         )
-        self._frontier = Frontier(
+        self._offset_reader = OffsetReader(
             settings.link,
             settings.subscription,
             read_committed=settings.read_committed,
@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Remember the end of everything that is there: the query ends when it has reached it."""
-        self._target = self._frontier.latest({})
+        self._target = self._offset_reader.latest({})
         self._following.freeze()
         self._time.ends_with_what_is_there()
 
@@ -118,9 +118,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._latest = self._look(begun | first)
         followed = self._following.ends(begun | first)
         known_ids = read_topic_ids(start)
-        recreated = self._frontier.recreated(known_ids) | self._following.recreated(known_ids)
+        recreated = self._offset_reader.recreated(known_ids) | self._following.recreated(known_ids)
         begun = {at: begun[at] for at in begun if at.topic not in recreated}
-        first |= self._frontier.beginnings(latest.keys() - (begun | first).keys())
+        first |= self._offset_reader.beginnings(latest.keys() - (begun | first).keys())
         begun |= first
         ends = self._ends(begun, latest, limit, must_move=is_initial(start) or bool(recreated))
         if ends is None:
@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _initial_positions(self) -> Positions:
         """Where a new query begins."""
         if self._initial is None:
-            partitions = self._frontier.existing()
+            partitions = self._offset_reader.existing()
             committed = self._settings.read_committed
             cluster = self._settings.link.cluster()
             resolved = self._starting.resolve(cluster, partitions, read_committed=committed)
@@ -181,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             return dict(self._target)
         asked_at = time.monotonic()
-        latest = self._frontier.latest(begun)
+        latest = self._offset_reader.latest(begun)
         if time.monotonic() - asked_at > OUTAGE_S:
             self._time.broker_was_away()
         return latest
@@ -193,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         A batch that `must_move` is one whose end has something to journal besides records that were read.
         """
-        self._frontier.check_for_loss(begun, latest)
+        self._offset_reader.check_for_loss(begun, latest)
         if self._is_too_little(begun, latest, limit):
             return {} if must_move else None
         self._last_batch_at = time.monotonic()
@@ -207,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What Spark journals as the end of a batch; `start` where nothing has changed."""
         # A partition that is not subscribed to any more keeps its place, for the day it is again.
         journal = write_journal(begun | ends)
-        ids = read_topic_ids(start) | self._frontier.topic_ids | self._following.topic_ids
+        ids = read_topic_ids(start) | self._offset_reader.topic_ids | self._following.topic_ids
         signs = start | self._time.first_signs(self._read_here(begun)) if is_initial(start) else start
         journal |= {TOPIC_IDS: ids} if ids else {}
         journal |= self._time.signs(signs, self._read_here(begun), self._read_here(begun | ends))
@@ -224,11 +224,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         begun, until = read_journal(start) | read_first(end), self._read_here(read_journal(end))
         # Spark's own Kafka source does not journal where new partitions begin.
-        begun |= self._frontier.beginnings(until.keys() - begun.keys())
-        return self._frontier.what_is_left(ranges_between(begun, until), read_topic_ids(end))
+        begun |= self._offset_reader.beginnings(until.keys() - begun.keys())
+        return self._offset_reader.what_is_left(ranges_between(begun, until), read_topic_ids(end))
 
     def _at_time(self, time_ms: int) -> Positions:
-        return self._frontier.at_times(dict.fromkeys(self._latest, time_ms))
+        return self._offset_reader.at_times(dict.fromkeys(self._latest, time_ms))
 
     def _read_here(self, positions: Positions) -> Positions:
         """The positions without those of topics that are followed only."""

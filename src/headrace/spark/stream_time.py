@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from headrace.spark.alignment import Alignment
 from headrace.spark.durations import read_duration_s
-from headrace.spark.heartbeat import Pulse
-from headrace.spark.hints import Hints
+from headrace.spark.idle_source import IdleSourceWatermark
 from headrace.spark.positions import HEARTBEAT, TICK, read_sign, write_sign
 from headrace.spark.ticks import next_tick, what_was_read
+from headrace.spark.time_hints import TimeHints
 
 if TYPE_CHECKING:
     from headrace.spark.options import Options
@@ -22,18 +22,18 @@ class StreamTime:
     def __init__(self, options: Options) -> None:
         folder, idle_timeout = options.text("hints"), options.text("idleTimeout")
         topic = options.text("subscribe") or ""
-        hints = None if folder is None else Hints(folder)
+        hints = None if folder is None else TimeHints(folder)
         self._ticks = options.flag("ticks", default=False)
         self._once = False
-        self._pulse: Pulse | None = None
+        self._pulse: IdleSourceWatermark | None = None
         self.alignment: Alignment | None = None
         if options.flag("alignByTime", default=False):
             self.alignment = Alignment(topic, hints)
         if idle_timeout is not None:
-            where = Hints(
+            where = TimeHints(
                 options.required("hints", "idleTimeout needs a folder for what streams tell each other")
             )
-            self._pulse = Pulse(topic, read_duration_s("idleTimeout", idle_timeout), where)
+            self._pulse = IdleSourceWatermark(topic, read_duration_s("idleTimeout", idle_timeout), where)
 
     def ends_with_what_is_there(self) -> None:
         """Behave as a run does that ends."""

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow.compute as pc
 
-from headrace.client.errors import Fenced
+from headrace.client.errors import ProducerFenced
 from headrace.client.partition import TopicPartition
 from headrace.errors import HeadraceError
 from headrace.spark import progress
 from headrace.spark.checkpoint import begin_at, count_records
-from headrace.spark.progress import Mark, mark_batch
-from headrace.spark.transactional_encoding import OVERFLOW, Orders
+from headrace.spark.progress import ProgressMarker, mark_batch
+from headrace.spark.transactional_encoding import OVERFLOW, TaskInstructions
 from headrace.spark.transactional_forecast import Forecast
 from headrace.spark.transactional_spool import read_spool
 from headrace.spark.transactional_writing import (
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from headrace.client.cluster import Cluster
     from headrace.client.shared_transaction import SharedTransaction
-    from headrace.spark.checkpoint import Checkpoint, Offsets
-    from headrace.spark.link import Link
+    from headrace.spark.checkpoint import Offsets, SparkCheckpoint
+    from headrace.spark.cluster_connection import ClusterConnection
     from headrace.spark.transactional_spool import Spool, Spooled
     from headrace.spark.transactional_topics import OutputTopics
 
@@ -62,7 +62,7 @@ class Batch:
     """A micro-batch as it is described to those who add rows to it."""
 
     def __init__(
-        self, batch_id: int, cluster: Cluster, checkpoint: Checkpoint, find_start: Callable[[], Offsets]
+        self, batch_id: int, cluster: Cluster, checkpoint: SparkCheckpoint, find_start: Callable[[], Offsets]
     ) -> None:
         self.id = batch_id
         self.cluster = cluster
@@ -96,15 +96,15 @@ class BatchRunner:
     """Runs the batches of one query, one after the other, on the thread that Spark calls with them."""
 
     cluster: Cluster
-    link: Link
+    link: ClusterConnection
     transaction: SharedTransaction
     job: str
     job_id: str
     place: str
     group: str | None
     outputs: OutputTopics
-    checkpoint: Checkpoint
-    mark: Mark | None
+    checkpoint: SparkCheckpoint
+    mark: ProgressMarker | None
     inline_bytes: int
     encode: Callable[[DataFrame], DataFrame]
     before: Callable[[Batch], None] | None
@@ -112,6 +112,8 @@ class BatchRunner:
     deliver: Deliver | None
     recover: Callable[[Batch, Exception], None]
     """Called when a batch failed: raises, unless a second run leaves out what this one failed on."""
+    reset_metrics: Callable[[], None]
+    """Called before a batch is computed again: what Spark counted in its tasks does not count."""
     steps: Callable[[str, int], None]
     spool: Spool | None
 
@@ -130,10 +132,12 @@ class BatchRunner:
         if self.before is not None:
             self.before(batch)
         if self._is_marked(query, batch):
-            Orders(partition_counts={}, discard=True).give(context)
+            TaskInstructions(partition_counts={}, discard=True).publish(context)
             self._recovering(run_job, encoded, batch)
         else:
-            mark = Mark(query=query, batch=batch.id, offsets=batch.end, job_id=self.job_id, place=self.place)
+            mark = ProgressMarker(
+                query=query, batch=batch.id, offsets=batch.end, job_id=self.job_id, place=self.place
+            )
             self._recovering(lambda rows: self._run_in_transaction(rows, batch, mark), encoded, batch)
         self._last_end = (batch_id, batch.end)
 
@@ -149,6 +153,7 @@ class BatchRunner:
             raise
         except Exception as error:  # noqa: BLE001  what it is about is for the job to say
             self.recover(batch, error)
+            self.reset_metrics()
             run(rows)
 
     def _is_marked(self, query: str, batch: Batch) -> bool:
@@ -165,13 +170,13 @@ class BatchRunner:
             )
         return True
 
-    def _run_in_transaction(self, encoded: DataFrame, batch: Batch, mark: Mark) -> None:
+    def _run_in_transaction(self, encoded: DataFrame, batch: Batch, mark: ProgressMarker) -> None:
         self._written.clear()
         try:
             with self.spool or nullcontext():
                 self._fill_transaction(encoded, batch, mark)
             self.transaction.commit()
-        except Fenced:
+        except ProducerFenced:
             raise  # whoever fenced us has aborted it
         except BaseException:
             self._abort()
@@ -179,7 +184,7 @@ class BatchRunner:
         self.mark = mark
         self.steps("committed", batch.id)
 
-    def _fill_transaction(self, encoded: DataFrame, batch: Batch, mark: Mark) -> None:
+    def _fill_transaction(self, encoded: DataFrame, batch: Batch, mark: ProgressMarker) -> None:
         records = count_records(batch.start, batch.end)
         output, size = self._output(encoded, batch, small=self._forecast.is_small(records))
         self._forecast.learn(records, size)
@@ -207,16 +212,17 @@ class BatchRunner:
         context = encoded.sparkSession.sparkContext
         if self.spool is not None:
             folder = self.spool.folder()
-            Orders(partition_counts=counts, spool=str(folder)).give(context)
+            TaskInstructions(partition_counts=counts, spool=str(folder)).publish(context)
             run_job(encoded)
             spooled = read_spool(folder)
             return spooled, sum(len(each.batch) for each in spooled)
         if small:
-            Orders(partition_counts=counts, inline_bytes=self.inline_bytes).give(context)
+            TaskInstructions(partition_counts=counts, inline_bytes=self.inline_bytes).publish(context)
             table = encoded.toArrow()
             if not _overflowed(table):
                 return list(as_spooled(table)), table["batch"].nbytes
-        Orders(partition_counts=counts).give(context)
+            self.reset_metrics()
+        TaskInstructions(partition_counts=counts).publish(context)
         return [], self._write_by_tasks(encoded, counts)
 
     def _write_by_tasks(self, encoded: DataFrame, counts: dict[str, int]) -> int:
@@ -233,7 +239,7 @@ class BatchRunner:
             self._written[TopicPartition(row["topic"], row["partition"])] += row["records"]
         return sum(row["bytes"] for row in report)
 
-    def _write(self, batches: list[Spooled], mark: Mark) -> None:
+    def _write(self, batches: list[Spooled], mark: ProgressMarker) -> None:
         """Store what the driver has and the mark, in as few requests as there are brokers."""
         self.transaction.add([*{each.partition for each in batches}, progress.PARTITION])
         writer = TransactionWriter(self.cluster, self._membership())
@@ -248,7 +254,7 @@ class BatchRunner:
     def _abort(self) -> None:
         try:
             self.transaction.abort()
-        except Fenced:
+        except ProducerFenced:
             raise  # and this is why the batch failed, however its tasks put it
         except HeadraceError:
             pass  # the broker is away: it is aborted when the job is started again

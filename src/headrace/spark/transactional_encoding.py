@@ -1,8 +1,8 @@
 """The first half of the transactional sink: rows into record batches, inside the streaming plan.
 
 The stage is part of the plan that Spark runs in every micro-batch, so what changes from batch to batch cannot
-be in its closure. It comes to the tasks as a local property of the job, `Orders`: how many partitions the
-topics have now, how much a task may hand to the driver, and whether there is anything to hand over at all.
+be in its closure. It comes to the tasks as a local property of the job, `TaskInstructions`: how many
+partitions the topics have now, how much a task may pass to the driver, and whether there is anything to pass.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BATCHES_OF_A_TASK = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class TaskInstructions:
     """What the encoding tasks of one job are to do."""
 
     partition_counts: Mapping[str, int]
@@ -60,7 +60,7 @@ class Orders:
     discard: bool = False
     """Take all rows, for what they do to state and watermark, and give nothing."""
 
-    def give(self, context: SparkContext) -> None:
+    def publish(self, context: SparkContext) -> None:
         """Let the jobs that this thread starts from now on see these orders."""
         context.setLocalProperty(PROPERTY, json.dumps(asdict(self)))
 
@@ -96,17 +96,19 @@ def encode_stage(
     `through` are functions by which the tasks make records of the rows first. `partition_counts` serves where
     a job has no orders.
     """
-    defaults = Orders(partition_counts=dict(partition_counts))
+    defaults = TaskInstructions(partition_counts=dict(partition_counts))
 
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records = chained(through, batches)
-        return encode_rows(records, Orders.of_task() or defaults, topic=topic, compression=compression)
+        return encode_rows(
+            records, TaskInstructions.of_task() or defaults, topic=topic, compression=compression
+        )
 
     return rows.mapInArrow(encode, SCHEMA)
 
 
 def encode_rows(
-    batches: Iterable[pa.RecordBatch], orders: Orders, *, topic: str | None, compression: str
+    batches: Iterable[pa.RecordBatch], orders: TaskInstructions, *, topic: str | None, compression: str
 ) -> Iterator[pa.RecordBatch]:
     """The task's side of the stage."""
     if orders.discard:

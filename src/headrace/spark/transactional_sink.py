@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import Fenced
+from headrace.client.errors import ProducerFenced
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.errors import HeadraceError
-from headrace.spark.checkpoint import Checkpoint
+from headrace.spark.checkpoint import SparkCheckpoint
+from headrace.spark.cluster_connection import ClusterConnection
 from headrace.spark.errors import BadColumns
-from headrace.spark.link import Link
-from headrace.spark.progress import create_progress_topic, read_mark
+from headrace.spark.progress import create_progress_topic, read_marker
 from headrace.spark.transactional_batch import Batch, BatchRunner, Deliver
 from headrace.spark.transactional_encoding import encode_stage
 from headrace.spark.transactional_spool import Spool
@@ -64,9 +64,9 @@ class TransactionalSink:
     transaction. With `deliver` the rows of the query are any: it is a block to which each computed batch is
     handed first, and in which the records for the topics are read. `recover` is called when a
     batch fails: it returns if the batch, run again, leaves out what it failed on, and raises the error if
-    not. `spool` says whether driver and tasks share a file system, as they do where Spark runs on one
-    machine. `steps` is told the name of each step when it is done and the number of the batch: begun,
-    computed, written, marked, committed.
+    not. `reset_metrics` is called before tasks of a batch are run again. `spool` says whether driver and
+    tasks share a file system, as they do where Spark runs on one machine. `steps` is told the name of each
+    step when it is done and the number of the batch: begun, computed, written, marked, committed.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -85,6 +85,7 @@ class TransactionalSink:
         extra_rows: Callable[[Batch], DataFrame | None] | None = None,
         deliver: Deliver | None = None,
         recover: Callable[[Batch, Exception], None] | None = None,
+        reset_metrics: Callable[[], None] | None = None,
         steps: Callable[[str, int], None] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
@@ -93,7 +94,7 @@ class TransactionalSink:
         client_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._spark = spark
-        self._link = Link(bootstrap=bootstrap, **(client_options or {}))
+        self._link = ClusterConnection(bootstrap=bootstrap, **(client_options or {}))
         self._job = job
         self._group = group
         self._topics = tuple(topics)
@@ -103,6 +104,7 @@ class TransactionalSink:
         self._extra_rows = extra_rows
         self._deliver = deliver
         self._recover = recover
+        self._reset_metrics = reset_metrics
         self._steps = steps or _ignore
         self._compression = compression
         self._inline_bytes = inline_bytes
@@ -140,7 +142,7 @@ class TransactionalSink:
             _check_columns(rows)
         outputs = OutputTopics(self._cluster, self._topics)
         create_progress_topic(self._cluster)
-        files = Checkpoint(checkpoint)
+        files = SparkCheckpoint(checkpoint)
         self._runner = self._open(files, outputs)
         encoded = self._encode(rows, outputs, through) if self._deliver is None else rows
         writer = encoded.writeStream.foreachBatch(self._process).outputMode(output_mode)
@@ -163,7 +165,7 @@ class TransactionalSink:
     ) -> None:
         self.close()
 
-    def _open(self, checkpoint: Checkpoint, outputs: OutputTopics) -> BatchRunner:
+    def _open(self, checkpoint: SparkCheckpoint, outputs: OutputTopics) -> BatchRunner:
         transaction = SharedTransaction.open(
             self._cluster, self.transactional_id, timeout_ms=self._timeout_ms
         )
@@ -177,13 +179,14 @@ class TransactionalSink:
             group=self._group,
             outputs=outputs,
             checkpoint=checkpoint,
-            mark=read_mark(self._cluster, self._job),
+            mark=read_marker(self._cluster, self._job),
             inline_bytes=self._inline_bytes,
             encode=lambda extra: self._encode(extra, outputs),
             before=self._before,
             extra_rows=self._extra_rows,
             deliver=self._deliver,
             recover=self._recover or _reraise,
+            reset_metrics=self._reset_metrics or (lambda: None),
             steps=self._steps,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
@@ -204,7 +207,7 @@ class TransactionalSink:
         assert self._runner is not None
         try:
             self._runner.run(encoded, batch_id)
-        except Fenced as fault:
+        except ProducerFenced as fault:
             raise SinkFenced(
                 f"the job {self._job!r} is run by another driver now, or batch {batch_id} took longer than "
                 f"{self._timeout_ms / 1000:g} s: {fault} Run each job once."

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
     from headrace.client.shared_transaction import ProducerIdentity
     from headrace.protocol.compression import Bytes
-    from headrace.spark.link import Link
+    from headrace.spark.cluster_connection import ClusterConnection
 
 REPORT: Final = "topic string, partition int, records long, bytes long, stage int"
 """What the writing tasks tell the driver: one row for each partition that they wrote to."""
@@ -98,7 +98,9 @@ def as_spooled(rows: pa.RecordBatch | pa.Table) -> Iterator[Spooled]:
         yield Spooled(TopicPartition(topic, partition), records, batch)
 
 
-def write_stage(encoded: DataFrame, *, link: Link, membership: Membership, tasks: int) -> DataFrame:
+def write_stage(
+    encoded: DataFrame, *, link: ClusterConnection, membership: Membership, tasks: int
+) -> DataFrame:
     """A job that writes the encoded batches in so many tasks; its rows, for each partition, are `REPORT`."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -114,7 +116,7 @@ def write_stage(encoded: DataFrame, *, link: Link, membership: Membership, tasks
 
 
 def write_batches(
-    batches: Iterable[pa.RecordBatch], link: Link, membership: Membership
+    batches: Iterable[pa.RecordBatch], link: ClusterConnection, membership: Membership
 ) -> Iterator[pa.RecordBatch]:
     """The task's side of the stage."""
     context = TaskContext.get()

@@ -1,8 +1,8 @@
-"""The aborted transactions of a partition: what readers of committed records are told to skip.
+"""The aborted transactions of a partition, which read_committed consumers skip.
 
-All of them are in memory, in the order of their markers, for they are few. A closed segment has a `.txnindex`
-file in Kafka's format with the transactions whose abort marker it holds; for the active one a scan of the log
-gives the same.
+All are in memory, in the order of their markers: there are few. A closed segment has a `.txnindex` file in
+Kafka's format with the transactions whose abort marker it holds. Those of the active segment are found by
+scanning it.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ class AbortedTransactions:
         return len(self._entries)
 
     def add(self, entry: AbortedTransaction) -> None:
-        """Remember a transaction; its marker is the last so far."""
+        """Add a transaction, whose marker is the newest."""
         self._entries.append(entry)
 
     def between(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Those with records or marker in the offsets [first, end)."""
+        """The transactions with records or a marker from `first` to before `end`."""
         if not self._entries:
             return []
         return [entry for entry in self._entries[self._position(first) :] if entry.first_offset < end]
 
     def ended_between(self, first: int, end: int) -> list[AbortedTransaction]:
-        """Those with the marker in the offsets [first, end): what the file of a segment holds."""
+        """The transactions with a marker from `first` to before `end`, as in the file of a segment."""
         return self._entries[self._position(first) : self._position(end)]
 
     def replace_between(self, first: int, end: int, entries: Iterable[AbortedTransaction]) -> None:
-        """Put `entries` in the place of those with the marker in the offsets [first, end)."""
+        """Replace the transactions with a marker from `first` to before `end`."""
         self._entries[self._position(first) : self._position(end)] = entries
 
     def _position(self, offset: int) -> int:
-        """Where the first is whose marker does not lie before `offset`."""
+        """The index of the first transaction whose marker is at or after `offset`."""
         return bisect_left(self._entries, offset, key=attrgetter("last_offset"))
 
-    def forget_before(self, offset: int) -> None:
-        """Drop what ended before the start of the log."""
+    def drop_before(self, offset: int) -> None:
+        """Drop the transactions whose marker is before the start of the log."""
         del self._entries[: self._position(offset)]
 
 
 def save_entries(path: Path, entries: Sequence[AbortedTransaction]) -> None:
-    """Write a closed segment's file; a segment without aborted transactions has none."""
+    """Write the file of a closed segment; deletes it if there are no entries."""
     if entries:
         replace_file(path, pack_entries(entries))
     else:
@@ -70,7 +70,7 @@ def save_entries(path: Path, entries: Sequence[AbortedTransaction]) -> None:
 
 
 def pack_entries(entries: Iterable[AbortedTransaction]) -> bytes:
-    """The bytes of a `.txnindex` file."""
+    """Encode a `.txnindex` file."""
     return b"".join(
         ENTRY.pack(VERSION, e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
         for e in entries
@@ -78,9 +78,9 @@ def pack_entries(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def read_entries(path: Path, first: int = 0, end: int = MAX_OFFSET) -> list[AbortedTransaction]:
-    """The transactions in the file of the segment with the offsets [first, end); none when there is no file.
+    """Read the file of the segment with the offsets from `first` to before `end`; empty if there is none.
 
-    A file that cannot be such a segment's raises `StorageError`.
+    Raises `StorageError` if the file does not belong to such a segment.
     """
     if not path.exists():
         return []
@@ -93,5 +93,7 @@ def read_entries(path: Path, first: int = 0, end: int = MAX_OFFSET) -> list[Abor
     ]
     markers = [first, *(entry.last_offset for entry in entries), end - 1]
     if len(entries) * ENTRY.size != len(data) or markers != sorted(markers):
-        raise StorageError(f"{path} is damaged: it is no list of transactions that ended in {first} to {end}")
+        raise StorageError(
+            f"{path} is damaged: its entries are not transactions that ended in {first} to {end}"
+        )
     return entries

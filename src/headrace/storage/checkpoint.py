@@ -1,4 +1,4 @@
-"""Offsets of many partitions in one small file, in Kafka's checkpoint format: version, count, lines."""
+"""Offsets of partitions in a file, in Kafka's checkpoint format: version, count, one line per partition."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ VERSION: Final = "0"
 Offsets = dict[tuple[str, int], int]
 
 
-class Checkpoint:
-    """One such file, and what it said last."""
+class OffsetCheckpoint:
+    """A checkpoint file, and its last saved content."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._saved = read_checkpoint(path)
-        self._untaken = dict(self._saved)
+        self._unclaimed = dict(self._saved)
 
     def take(self, key: tuple[str, int]) -> int | None:
-        """What was saved of a partition before this start; only once, for a new one may get its name."""
-        return self._untaken.pop(key, None)
+        """The offset of a partition from before this start. Once: a new topic may have the same name."""
+        return self._unclaimed.pop(key, None)
 
     def holds(self, key: tuple[str, int]) -> bool:
-        """Whether a start after a crash would find an offset for the partition."""
+        """Whether the file has an offset of the partition."""
         return key in self._saved
 
     def save(self, offsets: Offsets) -> list[tuple[str, int]]:
-        """Write the offsets, and keep those of partitions that were not taken yet; gives which ones moved."""
-        current = self._untaken | offsets
+        """Save the offsets, and keep those of partitions that are not open yet; returns what changed."""
+        current = self._unclaimed | offsets
         if current == self._saved:
             return []
-        moved = [key for key, offset in offsets.items() if self._saved.get(key) != offset]
+        changed = [key for key, offset in offsets.items() if self._saved.get(key) != offset]
         write_checkpoint(self._path, current)
         self._saved = current
-        return moved
+        return changed
 
 
 def write_checkpoint(path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace the file at `path` whole."""
+    """Replace the file at `path`."""
     lines = [VERSION, str(len(offsets))]
     lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     replace_file(path, ("\n".join(lines) + "\n").encode())
 
 
 def read_checkpoint(path: Path) -> Offsets:
-    """The offsets in the file; none when it does not exist."""
+    """The offsets in the file; empty if it does not exist."""
     if not path.exists():
         return {}
     try:

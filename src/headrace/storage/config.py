@@ -1,7 +1,7 @@
-"""A topic's settings, under Kafka's names, each documented once.
+"""Topic settings under Kafka's names.
 
-`TopicConfig.parse({"retention.ms": "60000"})` checks names and values and gives typed settings;
-`OPTIONS` is the table that describes, validates and lists them.
+`TopicConfig.parse({"retention.ms": "60000"})` validates names and values, and returns typed settings.
+`OPTIONS` describes all settings.
 """
 
 from __future__ import annotations
@@ -10,13 +10,64 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.storage.errors import InvalidConfig
-from headrace.storage.options import INT_MAX, LONG_MAX, Option, boolean, integer, one_of, option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-
+LONG_MAX: Final = 2**63 - 1
+INT_MAX: Final = 2**31 - 1
 DAY_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A setting: its Kafka name and type, its default as text, its description, and a parser."""
+
+    name: str
+    kind: str
+    default: str
+    doc: str
+    parse: Callable[[str], Any]
+
+    @property
+    def attribute(self) -> str:
+        """The name of the setting in Python."""
+        return self.name.replace(".", "_")
+
+
+def option(name: str, kind: str, default: object, parse: Callable[[str], Any], doc: str) -> Option:
+    """An entry of a table of settings."""
+    return Option(name=name, kind=kind, default=str(default), doc=doc, parse=parse)
+
+
+def integer(low: int, high: int = INT_MAX) -> Callable[[str], int]:
+    """A parser of integers between two bounds."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"it must be between {low} and {high}")
+        return value
+
+    return parse
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    """A parser of an enumeration."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def boolean(text: str) -> bool:
+    """Parse true and false."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return text.lower() == "true"
 
 
 def _ratio(text: str) -> float:
@@ -40,7 +91,7 @@ def _names(text: str) -> frozenset[str]:
 def _bound(text: str) -> int:
     value = int(text)
     if value != -1 and not 1 <= value <= LONG_MAX:
-        raise ValueError("it must be at least 1, or -1 for no bound")
+        raise ValueError("it must be at least 1, or -1 for no limit")
     return value
 
 
@@ -86,7 +137,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
             _NO_RECOMPRESSION,
         ),
         option("compression.zstd.level", "int", 3, integer(-131_072, 22), _NO_RECOMPRESSION),
-        option("delete.retention.ms", "long", DAY_MS, _DURATION, "How long compaction keeps a tombstone."),
+        option("delete.retention.ms", "long", DAY_MS, _DURATION, "How long compaction retains a tombstone."),
         option(
             "file.delete.delay.ms",
             "long",
@@ -102,7 +153,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "boolean",
             "false",
             boolean,
-            "Whether what all share groups have accepted is deleted.",
+            "Whether to delete records that all share groups have acknowledged.",
         ),
         option("index.interval.bytes", "int", 4096, _SIZE, "Bytes of log between two index entries."),
         option("leader.replication.throttled.replicas", "list", "", _names, _NO_REPLICATION),
@@ -113,32 +164,40 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "long",
             LONG_MAX,
             integer(1, LONG_MAX),
-            "When a record must be compacted.",
+            "The longest time before a record is compacted.",
         ),
-        option("max.message.bytes", "int", 1_048_588, _SIZE, "The largest batch that is accepted."),
+        option("max.message.bytes", "int", 1_048_588, _SIZE, "The largest record batch that is accepted."),
         option(
             "message.timestamp.after.max.ms",
             "long",
             3_600_000,
             _DURATION,
-            "How far ahead of the broker a record may be.",
+            "How far a timestamp may be ahead of the broker's clock.",
         ),
-        option("message.timestamp.before.max.ms", "long", LONG_MAX, _DURATION, "How old a record may be."),
+        option(
+            "message.timestamp.before.max.ms",
+            "long",
+            LONG_MAX,
+            _DURATION,
+            "How far a timestamp may be behind the broker's clock.",
+        ),
         option(
             "message.timestamp.type",
             "string",
             "CreateTime",
             one_of("CreateTime", "LogAppendTime"),
-            "Whose clock stamps records: the producer's or the broker's.",
+            "Whether timestamps are the producer's or the broker's.",
         ),
         option(
             "min.cleanable.dirty.ratio",
             "double",
             0.5,
             _ratio,
-            "Share of uncompacted bytes that starts compaction.",
+            "The ratio of uncompacted bytes that starts compaction.",
         ),
-        option("min.compaction.lag.ms", "long", 0, _DURATION, "How long a record is safe from compaction."),
+        option(
+            "min.compaction.lag.ms", "long", 0, _DURATION, "The shortest time before a record is compacted."
+        ),
         option("min.insync.replicas", "int", 1, integer(1, INT_MAX), "Accepted; one node has one replica."),
         option("preallocate", "boolean", "false", boolean, "Accepted; files grow as they are written."),
         option("remote.log.copy.disable", "boolean", "false", boolean, _NO_REMOTE_STORAGE),
@@ -150,7 +209,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
             _no_remote_storage,
             "Always false: the broker has no tiered storage.",
         ),
-        option("retention.bytes", "long", -1, _LIMIT, "Bytes kept in a partition; -1 for all."),
+        option("retention.bytes", "long", -1, _LIMIT, "Bytes retained in a partition; -1 for no limit."),
         option(
             "retention.ms",
             "long",
@@ -158,7 +217,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
             _LIMIT,
             "How long records are retained, in milliseconds; -1 for no limit.",
         ),
-        option("segment.bytes", "int", 2**30, integer(1024, INT_MAX), "When a new segment file is begun."),
+        option(
+            "segment.bytes", "int", 2**30, integer(1024, INT_MAX), "The size at which a segment is closed."
+        ),
         option(
             "segment.index.bytes", "int", 10 * 2**20, integer(4, INT_MAX), "The largest index of a segment."
         ),
@@ -173,29 +234,29 @@ OPTIONS: Final[Mapping[str, Option]] = {
             boolean,
             "Accepted; a single node has no leader election.",
         ),
-        # Headrace's own; Apache Kafka refuses them.
+        # Settings that Apache Kafka does not have.
         option(
             "headrace.storage",
             "string",
             "disk",
             one_of("disk", "memory"),
-            "Where records are kept; those in memory are gone after a restart.",
+            "Where records are stored; those in memory are lost at a restart.",
         ),
         option(
             "headrace.overflow",
             "string",
             "buffer",
             one_of("buffer", "drop-oldest", "drop-newest", "block"),
-            "What happens to new records when a partition is at its bound.",
+            "What happens to new records when a partition is full.",
         ),
-        option("headrace.overflow.bytes", "long", -1, _bound, "The bound in bytes; -1 for none."),
-        option("headrace.overflow.records", "long", -1, _bound, "The bound in records; -1 for none."),
+        option("headrace.overflow.bytes", "long", -1, _bound, "The limit in bytes; -1 for none."),
+        option("headrace.overflow.records", "long", -1, _bound, "The limit in records; -1 for none."),
         option(
             "headrace.overflow.groups",
             "list",
             "",
             _names,
-            "Consumer groups: what all of them have read does not count; without any, everything counts.",
+            "Consumer groups: records that all of them have read do not count. Without groups, all count.",
         ),
         option(
             "headrace.overflow.timeout.ms",
@@ -208,12 +269,12 @@ OPTIONS: Final[Mapping[str, Option]] = {
 }
 
 MEMORY_BYTES: Final = 32 * 2**20
-"""Bytes that a partition in memory keeps when its topic does not say how many."""
+"""The default of retention.bytes for in-memory topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The settings of one topic, typed; those not named have Kafka's defaults."""
+    """The typed settings of one topic, with Kafka's defaults."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     delete_retention_ms: int = DAY_MS
@@ -238,11 +299,11 @@ class TopicConfig:
     headrace_overflow_groups: frozenset[str] = frozenset()
     headrace_overflow_timeout_ms: int = 10_000
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """The settings that were given, as text: what is stored and described."""
+    """The settings that were set, as text."""
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> TopicConfig:
-        """Typed settings from names and texts, or `InvalidConfig` that says what is wrong."""
+        """Parse settings; raises `InvalidConfig`."""
         given = {**default_texts(overrides), **overrides}
         typed = {name: _parse_one(name, text) for name, text in given.items()}
         known = {OPTIONS[name].attribute: value for name, value in typed.items()}
@@ -253,7 +314,7 @@ class TopicConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether only the latest record of each key is kept."""
+        """Whether the topic is compacted."""
         return "compact" in self.cleanup_policy
 
     @property
@@ -263,22 +324,22 @@ class TopicConfig:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether records are kept in memory only."""
+        """Whether records are only in memory."""
         return self.headrace_storage == "memory"
 
     def text(self, name: str) -> str:
-        """A setting as text: as it was given, or its default in this topic."""
+        """A setting as text: its value, or its default in this topic."""
         known = {**default_texts(self.overrides), **self.overrides}
         return known.get(name, OPTIONS[name].default)
 
 
 def default_texts(overrides: Mapping[str, str]) -> dict[str, str]:
-    """The defaults that follow from other settings of the topic."""
+    """Defaults that depend on other settings of the topic."""
     if overrides.get("headrace.storage") == "memory":
         return {"retention.bytes": str(MEMORY_BYTES)}
     bound = overrides.get("headrace.overflow.bytes", "-1")
     if overrides.get("headrace.overflow") == "drop-oldest" and bound.isdigit():
-        # Files go as a whole: small ones, or the disk would hold far more than the topic.
+        # Segments are deleted as a whole: with large ones the disk would hold far more than the limit.
         return {"segment.bytes": str(min(max(int(bound) // 4, _SMALLEST_SEGMENT), 2**30))}
     return {}
 
@@ -294,7 +355,7 @@ def _parse_one(name: str, text: str) -> Any:
 
 
 def check_consistency(config: TopicConfig) -> None:
-    """Pass when the settings of a topic hold together, or raise `InvalidConfig` that says which do not."""
+    """Raise `InvalidConfig` if settings contradict each other."""
     if config.is_in_memory:
         _check_memory(config)
     if config.headrace_overflow == "buffer":
@@ -315,8 +376,7 @@ def _check_memory(config: TopicConfig) -> None:
         )
     if config.retention_bytes < 1:
         raise InvalidConfig(
-            "a topic in memory has a bound: give retention.bytes a positive number, or leave it out for the "
-            "default"
+            "a topic in memory has a limit: set retention.bytes to a positive number, or leave it out"
         )
 
 
@@ -333,13 +393,13 @@ def _check_bounded(config: TopicConfig) -> None:
     policy, bound_bytes = config.headrace_overflow, config.headrace_overflow_bytes
     if bound_bytes < 0 and config.headrace_overflow_records < 0:
         raise InvalidConfig(
-            f"headrace.overflow={policy} needs a bound: set headrace.overflow.bytes, "
+            f"headrace.overflow={policy} needs a limit: set headrace.overflow.bytes, "
             "headrace.overflow.records, or both"
         )
     if policy == "drop-oldest":
         _check_drop_oldest(config)
     else:
-        _check_keeping(config)
+        _check_retention(config)
     if policy == "block":
         _check_block(config)
     elif "headrace.overflow.timeout.ms" in config.overrides:
@@ -357,8 +417,8 @@ def _check_drop_oldest(config: TopicConfig) -> None:
         )
 
 
-def _check_keeping(config: TopicConfig) -> None:
-    """Pass when retention does not delete what the policy is there to keep."""
+def _check_retention(config: TopicConfig) -> None:
+    """Raise `InvalidConfig` if retention deletes records before the limit is reached."""
     policy, retention, bound = (
         config.headrace_overflow,
         config.retention_bytes,
@@ -367,18 +427,18 @@ def _check_keeping(config: TopicConfig) -> None:
     if config.is_deleted and 0 <= retention < bound:
         raise InvalidConfig(
             f"retention.bytes={retention} deletes records before headrace.overflow.bytes={bound} is "
-            f"reached, so that {policy} would lose them all the same: raise the one or lower the other"
+            f"reached, so {policy} could not keep them: raise the first or lower the second"
         )
     if config.is_in_memory and bound < 0:
         raise InvalidConfig(
-            f"a topic in memory forgets its oldest records at retention.bytes={retention}, whatever "
-            f"headrace.overflow={policy} says of records: set headrace.overflow.bytes too, to that at most"
+            f"a topic in memory deletes its oldest records at retention.bytes={retention}, also with "
+            f"headrace.overflow={policy}: set headrace.overflow.bytes to at most {retention}"
         )
 
 
 def _check_block(config: TopicConfig) -> None:
     if not config.headrace_overflow_groups:
         raise InvalidConfig(
-            "headrace.overflow=block needs to know who makes room by reading: name the consumer groups in "
+            "headrace.overflow=block needs consumer groups, which make room by reading: set "
             "headrace.overflow.groups"
         )

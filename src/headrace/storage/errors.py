@@ -1,14 +1,14 @@
-"""What the log refuses, and what it cannot do. Kafka's error codes are attached at the broker's edge."""
+"""Errors of the log. The broker's handlers map them to Kafka's error codes."""
 
 from headrace.errors import HeadraceError
 
 
 class StorageError(HeadraceError):
-    """The log could not do what was asked."""
+    """An error of the log."""
 
 
 class InvalidRecord(StorageError):
-    """A batch that this topic does not take: refused before anything is stored."""
+    """A batch that the topic does not accept."""
 
 
 class RecordsWithoutKey(InvalidRecord):
@@ -17,7 +17,7 @@ class RecordsWithoutKey(InvalidRecord):
     def __init__(self, message: str, *, indexes: tuple[int, ...]) -> None:
         super().__init__(message)
         self.indexes = indexes
-        """Which records of the batch, counted from 0; the first of them if there are many."""
+        """The indexes of these records in the batch; the first ones if there are many."""
 
 
 class RecordTooLarge(StorageError):
@@ -25,20 +25,20 @@ class RecordTooLarge(StorageError):
 
 
 class InvalidTimestamp(StorageError):
-    """A batch whose time lies outside what the topic accepts."""
+    """A batch with a timestamp that the topic does not accept."""
 
 
 class OffsetOutOfRange(StorageError):
-    """An offset before the start of the log or beyond its end."""
+    """An offset before the start of the log or after its end."""
 
 
 class DiskError(StorageError):
-    """The disk refused a write; nothing of it counts as stored, and the log goes on when there is room."""
+    """A write failed. Nothing of it is stored, and the log works again when the disk has space."""
 
 
 class DataFolderLocked(StorageError):
-    """Another broker holds the data folder."""
+    """Another broker uses the data folder."""
 
 
 class InvalidConfig(StorageError):
-    """A topic setting with a name or value that the log does not know."""
+    """An unknown topic setting, or one with an invalid value."""

@@ -1,12 +1,12 @@
-"""The broker's data folder: one folder a partition, checkpoints, the lock, and the mark of a clean stop.
+"""The broker's data folder.
 
-DATA/cluster-id                        the name that clients know the broker by
-DATA/lock                              held while a broker runs; its process id is inside
-DATA/clean-stop                        there only after a clean stop
-DATA/recovery-point-offset-checkpoint  below these offsets nothing needs a scan
-DATA/log-start-offset-checkpoint       where each partition begins
-DATA/cleaner-offset-checkpoint         where compaction has not been yet
-DATA/memory-offset-checkpoint          from where the offsets of partitions in memory go on
+DATA/cluster-id                        the cluster id
+DATA/lock                              locked while a broker runs; has its process id
+DATA/clean-stop                        exists only after a clean stop
+DATA/recovery-point-offset-checkpoint  batches below these offsets are synced
+DATA/log-start-offset-checkpoint       log start offsets
+DATA/cleaner-offset-checkpoint         first offsets that were not compacted
+DATA/memory-offset-checkpoint          next offsets of in-memory partitions
 DATA/<topic>-<partition>/              segments
 """
 
@@ -23,9 +23,9 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from headrace.files import replace_file, sync_directory
-from headrace.storage.checkpoint import Checkpoint, Offsets
+from headrace.storage.checkpoint import OffsetCheckpoint, Offsets
 from headrace.storage.errors import DataFolderLocked, DiskError
-from headrace.storage.files import FilePool
+from headrace.storage.file_pool import FilePool
 from headrace.storage.memory_log import MemoryPartitions
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.recovery import NO_CHECKPOINT, PartitionCheckpoint, open_partition
@@ -41,13 +41,13 @@ logger = logging.getLogger(__name__)
 
 DELETED_SUFFIX: Final = ".deleted"
 OPEN_FILES: Final = 256
-"""Files that may be open to be read, and as many to be written, unless the broker says less."""
+"""The most files that are open for reading, and as many for writing."""
 MEMORY_BYTES: Final = 2**30
 """The default memory limit of all in-memory partitions."""
 
 
 class DataFolder:
-    """Everything that one broker keeps on disk; only one process at a time can have it open."""
+    """The files of one broker. One process at a time can open it."""
 
     def __init__(
         self,
@@ -63,19 +63,19 @@ class DataFolder:
         self.waits_for_sync = waits_for_sync
         self.pool = FilePool(open_files)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
-        """Those on disk; the others are in `memory`."""
+        """The partitions on disk; others are in `memory`."""
         # Records are private: other users of the machine cannot list the folder.
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = self._take_lock()
-        self._recovery_points = Checkpoint(path / "recovery-point-offset-checkpoint")
-        self._start_offsets = Checkpoint(path / "log-start-offset-checkpoint")
-        self._first_dirty = Checkpoint(path / "cleaner-offset-checkpoint")
+        self._recovery_points = OffsetCheckpoint(path / "recovery-point-offset-checkpoint")
+        self._start_offsets = OffsetCheckpoint(path / "log-start-offset-checkpoint")
+        self._first_dirty = OffsetCheckpoint(path / "cleaner-offset-checkpoint")
         self._checkpoint_lock = threading.Lock()
         self.memory = MemoryPartitions(path / "memory-offset-checkpoint", memory_bytes)
         self.cluster_id = self._read_cluster_id()
-        self._clean_mark = path / "clean-stop"
-        self.was_clean = self._clean_mark.exists()
-        self._clean_mark.unlink(missing_ok=True)
+        self._clean_stop = path / "clean-stop"
+        self.was_clean = self._clean_stop.exists()
+        self._clean_stop.unlink(missing_ok=True)
         sync_directory(path)
         for leftover in path.glob(f"*{DELETED_SUFFIX}"):
             shutil.rmtree(leftover)
@@ -91,7 +91,7 @@ class DataFolder:
                 f"{self.path} is in use by the broker with process id {holder}: "
                 "stop it first, or start this one with another folder (--data DIR)"
             ) from None
-        with contextlib.suppress(OSError):  # it is a courtesy, and a full disk is no reason not to start
+        with contextlib.suppress(OSError):  # informational only: a broker starts also with a full disk
             os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
         return descriptor
 
@@ -102,7 +102,7 @@ class DataFolder:
         return path.read_text()
 
     def open(self, topic: str, partition: int, config: TopicConfig, now_ms: int) -> Log:
-        """The log of one partition, made if it is new."""
+        """Open the log of a partition; creates a new one."""
         key = (topic, partition)
         if config.is_in_memory:
             return self.memory.open(key, config)
@@ -110,22 +110,22 @@ class DataFolder:
             opened = self._open(key, self.path / f"{topic}-{partition}", config, now_ms)
         except OSError as fault:
             raise DiskError(
-                f"partition {partition} of {topic} could not be opened: {fault.strerror}; free some space"
+                f"partition {partition} of {topic} could not be opened: {fault.strerror}; free disk space"
             ) from fault
         self.partitions[key] = opened
         return opened
 
     def _open(self, key: tuple[str, int], directory: Path, config: TopicConfig, now_ms: int) -> PartitionLog:
         is_new = not directory.exists()
-        recovery_point, marks = self._take_marks(key)
-        if is_new and self._has_marks(key):
-            # They are of a deleted topic of the same name, and would be believed after a crash.
+        recovery_point, checkpoint = self._take_checkpoint(key)
+        if is_new and self._has_checkpoint(key):
+            # They belong to a deleted topic of the same name, and would be used after a crash.
             self.checkpoint()
         opened = open_partition(
             directory,
             config,
             now_ms=now_ms,
-            marks=NO_CHECKPOINT if is_new else marks,
+            checkpoint=NO_CHECKPOINT if is_new else checkpoint,
             clean=self.was_clean and recovery_point is not None and not is_new,
             pool=self.pool,
             background=self.background,
@@ -134,23 +134,23 @@ class DataFolder:
         opened.is_new_folder = is_new
         return opened
 
-    def _take_marks(self, key: tuple[str, int]) -> tuple[int | None, PartitionCheckpoint]:
-        """What the checkpoints say of a partition, and whether they say anything."""
+    def _take_checkpoint(self, key: tuple[str, int]) -> tuple[int | None, PartitionCheckpoint]:
+        """The checkpoint of a partition; the recovery point is None if there is none."""
         recovery_point = self._recovery_points.take(key)
-        marks = PartitionCheckpoint(
+        checkpoint = PartitionCheckpoint(
             recovery_point=recovery_point or 0,
             start_offset=self._start_offsets.take(key) or 0,
             first_dirty_offset=self._first_dirty.take(key) or 0,
         )
-        return recovery_point, marks
+        return recovery_point, checkpoint
 
-    def _has_marks(self, key: tuple[str, int]) -> bool:
+    def _has_checkpoint(self, key: tuple[str, int]) -> bool:
         return any(
             each.holds(key) for each in (self._recovery_points, self._start_offsets, self._first_dirty)
         )
 
     def delete(self, topic: str, partition: int) -> None:
-        """Remove a partition: out of sight at once, its files in the background."""
+        """Delete a partition; its files are removed in the background."""
         if (topic, partition) in self.memory:
             self.memory.delete((topic, partition))
             return
@@ -161,26 +161,26 @@ class DataFolder:
         self._remove(log.directory)
 
     def discard(self, topic: str, partition: int) -> None:
-        """Remove what a partition left that is not open: the broker died while it deleted the topic."""
+        """Delete a partition that is not open: the broker crashed while it deleted the topic."""
         self.memory.discard((topic, partition))
         directory = self.path / f"{topic}-{partition}"
         if directory.is_dir():
             self._remove(directory)
 
     def _remove(self, directory: Path) -> None:
-        # A name of its own: a topic of the same name may be made and deleted again before the files are gone.
+        # A unique name: a topic of the same name may be deleted again before the files are removed.
         target = self.path / f"{uuid.uuid4().hex}{DELETED_SUFFIX}"
         directory.rename(target)
         self.background(lambda: shutil.rmtree(target, ignore_errors=True))
 
     def checkpoint(self) -> None:
-        """Save start offsets, recovery points and compaction's progress; may run in the background."""
+        """Save log start offsets, recovery points and first dirty offsets; may run in the background."""
         try:
             with self._checkpoint_lock:
                 self._save_checkpoints()
         except OSError as fault:
             raise DiskError(
-                f"the checkpoints in {self.path} could not be written: {fault.strerror}; free some space"
+                f"the checkpoints in {self.path} could not be written: {fault.strerror}; free disk space"
             ) from fault
 
     def _save_checkpoints(self) -> None:
@@ -196,17 +196,17 @@ class DataFolder:
         self._first_dirty.save(dirty)
 
     def close(self) -> None:
-        """Stop cleanly: the next start needs no scan. On a full disk nothing is lost, and it needs one."""
+        """Stop cleanly, so that the next start needs no scan, unless the disk is full."""
         try:
             for log in self.partitions.values():
                 log.close()
             self.checkpoint()
             self.memory.close()
-            replace_file(self._clean_mark, b"")
+            replace_file(self._clean_stop, b"")
         except (OSError, DiskError) as fault:
-            logger.warning("the next start has to scan the log: %s", fault)
+            logger.warning("the next start will scan the log: %s", fault)
         os.close(self._lock)
 
     def abandon(self) -> None:
-        """Let go of the folder as a crash would: nothing is saved (for tests of recovery)."""
+        """Release the folder without saving anything, like a crash (for tests of recovery)."""
         os.close(self._lock)

@@ -1,8 +1,8 @@
-"""Sparse indexes of a segment, in Kafka's file formats: offset → position, and time → offset.
+"""Sparse indexes of a segment, in Kafka's file formats: offset → position, and timestamp → offset.
 
-An entry of the offset index names the last offset of a batch and the position where that batch begins; one of
-the time index names the largest time seen so far and the offset that had it. While a segment is written its
-indexes live in memory; they are saved when it is closed, and a scan of the segment makes them again.
+An entry of the offset index has the last offset of a batch and the position of the batch. An entry of the
+time index has the largest timestamp up to an offset. The indexes of the active segment are in memory; they
+are saved when it is closed, and can be rebuilt by scanning the segment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_TIMESTAMP: Final = -1
 
 
 class OffsetIndex:
-    """Where, at the latest, to begin looking for an offset."""
+    """Maps offsets to positions in the log file."""
 
     __slots__ = ("base_offset", "offsets", "positions")
 
@@ -32,7 +32,7 @@ class OffsetIndex:
         return len(self.offsets)
 
     def add(self, last_offset: int, position: int) -> None:
-        """Note that the batch at `position` ends with `last_offset`."""
+        """Add an entry: the batch at `position` ends with `last_offset`."""
         self.offsets.append(last_offset)
         self.positions.append(position)
 
@@ -42,12 +42,12 @@ class OffsetIndex:
         return self.positions[entry] if entry >= 0 else 0
 
     def boundary(self, low: int, high: int) -> int:
-        """The largest known batch boundary in (low, high], or `low` when none is known there."""
+        """The largest batch boundary in (low, high] that is in the index, or `low`."""
         entry = bisect_right(self.positions, high) - 1
         return max(self.positions[entry], low) if entry >= 0 else low
 
     def dump(self) -> bytes:
-        """The index file's bytes."""
+        """Encode the index file."""
         pairs = array("i", [0]) * (2 * len(self.offsets))
         base = self.base_offset
         pairs[::2] = array("i", [offset - base for offset in self.offsets])
@@ -56,9 +56,9 @@ class OffsetIndex:
 
     @classmethod
     def load(cls, base_offset: int, data: bytes) -> OffsetIndex:
-        """The index in a file's bytes, up to the first entry that does not follow the one before it.
+        """Decode an index file, up to the first entry that is not greater than the previous one.
 
-        Zeroes at the end (Kafka preallocates) are no entries.
+        Kafka preallocates files: zeros at the end are not entries.
         """
         index = cls(base_offset)
         pairs = array("i")
@@ -75,7 +75,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """From which offset on to look for a time."""
+    """Maps timestamps to offsets."""
 
     __slots__ = ("base_offset", "offsets", "times")
 
@@ -89,11 +89,11 @@ class TimeIndex:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest time that was noted."""
+        """The largest timestamp in the index."""
         return self.times[-1] if self.times else NO_TIMESTAMP
 
     def add(self, timestamp: int, offset: int) -> None:
-        """Note that no record up to `offset` is later than `timestamp`; out-of-order times are not noted."""
+        """Add an entry: no record up to `offset` is later than `timestamp`. Ignores smaller timestamps."""
         if timestamp > self.max_timestamp:
             self.times.append(timestamp)
             self.offsets.append(offset)
@@ -104,13 +104,13 @@ class TimeIndex:
         return self.offsets[entry] if entry >= 0 else self.base_offset
 
     def dump(self) -> bytes:
-        """The index file's bytes."""
+        """Encode the index file."""
         base = self.base_offset
         return b"".join(TIME_ENTRY.pack(t, o - base) for t, o in zip(self.times, self.offsets, strict=True))
 
     @classmethod
     def load(cls, base_offset: int, data: bytes) -> TimeIndex:
-        """The index in a file's bytes."""
+        """Decode an index file."""
         index = cls(base_offset)
         whole = len(data) // TIME_ENTRY.size * TIME_ENTRY.size
         for timestamp, relative in TIME_ENTRY.iter_unpack(data[:whole]):

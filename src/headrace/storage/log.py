@@ -1,57 +1,140 @@
-"""What the broker needs of a partition's log, wherever its batches are kept.
-
-`PartitionLog` keeps them in files and `MemoryLog` in memory; one suite of tests holds both to this contract.
-Only the event loop of the broker calls these methods, except for `sync`.
+"""The log of a partition, on disk (`PartitionLog`) or in memory (`MemoryLog`).
 
 Offsets of a partition, in this order: `start_offset` (retention and DeleteRecords move it), the last stable
-offset (what readers of committed records may see), `high_watermark` (what anybody may see), `end_offset`.
+offset (the end for read_committed consumers), `high_watermark` (the end for all consumers), `end_offset`.
+
+Only the broker's event loop calls these methods, except for `sync`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from headrace.storage.memory_log import MemoryRange
-from headrace.storage.segment import FileRange
+from headrace.protocol.batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    BatchHeader,
+    build_batch,
+    place_batch,
+    read_header,
+    stamp_append_time,
+)
+from headrace.storage.aborted import AbortedTransactions
+from headrace.storage.errors import OffsetOutOfRange
+from headrace.storage.producers import ProducerStates
+from headrace.storage.validation import validate_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
-    from headrace.protocol.batch import BatchHeader
-    from headrace.storage.aborted import AbortedTransactions
-    from headrace.storage.base_log import Appended
     from headrace.storage.config import TopicConfig
-    from headrace.storage.producers import ProducerStates
+    from headrace.storage.memory_log import MemoryRange
+    from headrace.storage.segment import FileRange
     from headrace.storage.time_search import Search
 
-Records = FileRange | MemoryRange
-"""Whole batches, ready to be sent: both have a `size`, and give their bytes with `read()`."""
+NO_TIMESTAMP: Final = -1
+
+Records: TypeAlias = "FileRange | MemoryRange"
+"""Complete batches to send: both have a `size`, and return their bytes with `read()`."""
 
 
-class Log(Protocol):
-    """The log of one partition."""
+class AppendInfo(NamedTuple):
+    """The offset of an appended batch; for a duplicate, that of the first copy."""
 
-    config: TopicConfig
-    start_offset: int
-    end_offset: int
-    high_watermark: int
-    written_bytes: int
-    """Bytes that were appended since the log was opened."""
-    producers: ProducerStates
-    aborted: AbortedTransactions
-    is_deleted: bool
+    base_offset: int
+    append_time_ms: int
+    is_duplicate: bool = False
+
+
+class Log(ABC):
+    """The log of one partition: offsets, producers and transactions. Subclasses store the batches."""
+
     needs_sync: bool
-    """Whether what was appended is safer after a `sync`."""
+    """Whether `sync` makes appended batches more durable."""
+
+    def __init__(self, config: TopicConfig) -> None:
+        self.config = config
+        self.start_offset = 0
+        self.end_offset = 0
+        self.high_watermark = 0
+        self.written_bytes = 0
+        """Bytes appended since the log was opened."""
+        self.producers = ProducerStates()
+        self.aborted = AbortedTransactions()
+        self.is_deleted = False
+
+    @abstractmethod
+    def _write(self, batch: memoryview | bytearray, header: BatchHeader, last_offset: int) -> None:
+        """Store a batch that ends with `last_offset`, or raise an error without any effect."""
+
+    @abstractmethod
+    def _appended(self) -> None:
+        """Advance the high watermark after an append."""
 
     @property
+    @abstractmethod
     def size(self) -> int:
-        """Bytes of the batches that are kept."""
-        ...
+        """The size of all batches in bytes."""
 
-    @property
-    def last_stable_offset(self) -> int:
-        """The end of what readers of committed records may see."""
-        ...
+    @abstractmethod
+    def read(self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool) -> Records | None:
+        """The batches from the one that holds `offset` to before `end_offset`; None if there are none yet.
+
+        With `at_least_one` the first batch is returned even if it is larger than `max_bytes`. It may start
+        before `offset`: consumers skip these records.
+        """
+
+    @abstractmethod
+    def batches(self, offset: int) -> Iterator[bytes]:
+        """Yield the batches from `offset` to the end."""
+
+    @abstractmethod
+    def next_batch(self, offset: int) -> BatchHeader | None:
+        """The header of the batch that holds `offset`, or of the next one."""
+
+    @abstractmethod
+    def search_time(self, timestamp: int) -> Search:
+        """Search in steps for the first record that is not older than `timestamp`."""
+
+    @abstractmethod
+    def search_latest_time(self) -> Search:
+        """Search in steps for the record with the largest timestamp."""
+
+    @abstractmethod
+    def size_from(self, offset: int) -> int:
+        """The size of the batches from the one that holds `offset` to the end."""
+
+    @abstractmethod
+    def offset_within(self, size: int) -> int:
+        """The first offset from which on all batches together have at most `size` bytes."""
+
+    @abstractmethod
+    def move_start(self, offset: int) -> None:
+        """Move the log start offset, and delete what is before it."""
+
+    @abstractmethod
+    def apply_retention(self, now_ms: int) -> int:
+        """Delete what exceeds the retention by time or size; returns the deleted bytes."""
+
+    @abstractmethod
+    def sync(self) -> int:
+        """Make all appended batches durable; returns the end offset that is durable.
+
+        Called in a thread, while the event loop appends.
+        """
+
+    @abstractmethod
+    def synced(self, end_offset: int) -> None:
+        """Advance the high watermark after a sync."""
+
+    def stage(self, batch: memoryview) -> Generator[None, None, None]:  # noqa: ARG002
+        """Prepare the append of a large batch in steps, where that helps; yields between them."""
+        yield from ()
+
+    def discard_staged(self) -> None:
+        """Remove a batch that was staged and not appended."""
+        return
 
     def append(
         self,
@@ -61,70 +144,104 @@ class Log(Protocol):
         *,
         has_keys: bool = False,
         checksum: int | None = None,
-    ) -> Appended:
-        """Store one batch of a client and say at which offset, or refuse it with the reason.
+    ) -> AppendInfo:
+        """Append one batch of a client, or raise an error that says why it is refused.
 
-        `has_keys` says that the keys which a compacted topic wants have been looked for already, `checksum`
-        is the one of the batch's bytes where that has been computed already.
+        `batch` must be writable: its header gets the offset and, with LogAppendTime, the broker's time.
+        `admit` may raise an error for a batch that is valid and new. `has_keys` says that the keys for a
+        compacted topic are already checked; `checksum` is that of the batch, if it is already computed.
         """
-        ...
+        header = validate_batch(batch, self.config, now_ms, has_keys=has_keys, checksum=checksum)
+        if header.producer_id >= 0:
+            duplicate = self.producers.check(header)
+            if duplicate is not None:
+                return AppendInfo(duplicate.base_offset, duplicate.append_time_ms, is_duplicate=True)
+        if admit is not None:
+            admit(header)
+        append_time_ms = NO_TIMESTAMP
+        if self.config.message_timestamp_type == "LogAppendTime":
+            stamp_append_time(batch, header, now_ms)
+            header = header._replace(max_timestamp=now_ms)
+            append_time_ms = now_ms
+        base_offset = self._store(batch, header)
+        if header.producer_id >= 0:
+            self.producers.applied(header, base_offset, now_ms)
+        return AppendInfo(base_offset, append_time_ms)
 
     def append_internal(
         self, records: bytes, count: int, now_ms: int, producer: tuple[int, int] | None = None
     ) -> int:
-        """Store records of the broker itself; with a producer id and epoch, inside its transaction."""
-        ...
+        """Append records of the broker; with a producer id and epoch, to its transaction."""
+        producer_id, epoch = producer or (-1, -1)
+        batch = build_batch(
+            records,
+            count,
+            base_timestamp=now_ms,
+            max_timestamp=now_ms,
+            attributes=TRANSACTIONAL if producer else 0,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        header = read_header(batch)
+        base_offset = self._store(batch, header)
+        if producer:
+            self.producers.applied(header, base_offset, now_ms)
+        return base_offset
 
     def append_marker(self, producer_id: int, epoch: int, *, committed: bool, now_ms: int) -> int:
-        """End the producer's transaction in this partition with a control batch."""
-        ...
+        """Append a control batch that ends the producer's transaction in this partition."""
+        self.producers.check_marker(producer_id, epoch)
+        batch = build_batch(
+            _marker_record(committed=committed),
+            1,
+            base_timestamp=now_ms,
+            max_timestamp=now_ms,
+            attributes=TRANSACTIONAL | CONTROL,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        offset = self._store(batch, read_header(batch))
+        aborted = self.producers.marker(producer_id, epoch, offset, committed=committed, now_ms=now_ms)
+        if aborted is not None:
+            self.aborted.add(aborted)
+        return offset
 
-    def read(self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool) -> Records | None:
-        """Whole batches from the one that holds `offset`, below `end_offset`; None when there is nothing yet.
+    def _store(self, batch: memoryview | bytearray, header: BatchHeader) -> int:
+        base_offset = self.end_offset
+        place_batch(batch, base_offset, 0)
+        last_offset = base_offset + header.last_offset_delta
+        self._write(batch, header, last_offset)
+        self.end_offset = last_offset + 1
+        self.written_bytes += len(batch)
+        self._appended()
+        return base_offset
 
-        With `at_least_one` the first batch comes even if it is larger than `max_bytes`.
-        """
-        ...
+    @property
+    def last_stable_offset(self) -> int:
+        """The end offset for read_committed consumers."""
+        unstable = self.producers.first_unstable_offset
+        if unstable is None:
+            return self.high_watermark
+        return max(self.start_offset, min(unstable, self.high_watermark))
 
-    def batches(self, offset: int) -> Iterator[bytes]:
-        """Each batch from `offset` to the end: for the broker's own reading."""
-        ...
+    def _check_start(self, offset: int) -> None:
+        """Raise `OffsetOutOfRange` if the log cannot start at `offset`."""
+        if not self.start_offset <= offset <= self.high_watermark:
+            raise OffsetOutOfRange(
+                f"offset {offset} is not between {self.start_offset} and {self.high_watermark}"
+            )
 
-    def next_batch(self, offset: int) -> BatchHeader | None:
-        """The header of the batch that holds `offset`, or of the first after it."""
-        ...
+    def _has_read_all(self, offset: int, end_offset: int) -> bool:
+        """Whether `offset` is at `end_offset`; raises `OffsetOutOfRange` for an offset outside the log."""
+        if offset < self.start_offset:
+            raise OffsetOutOfRange(f"offset {offset} is before the start {self.start_offset}")
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(f"offset {offset} is after the end {self.high_watermark}")
+        return offset >= end_offset
 
-    def search_time(self, timestamp: int) -> Search:
-        """The first record that is not older than `timestamp`, found in steps: the search may take long."""
-        ...
 
-    def search_latest_time(self) -> Search:
-        """The record with the largest time, found in steps."""
-        ...
-
-    def size_from(self, offset: int) -> int:
-        """Bytes of the batches from the one that holds `offset` to the end."""
-        ...
-
-    def offset_within(self, size: int) -> int:
-        """The first offset from which on all batches together have at most `size` bytes."""
-        ...
-
-    def move_start(self, offset: int) -> None:
-        """Move the start of the log to `offset`, and let go of what lies before it."""
-        ...
-
-    def apply_retention(self, now_ms: int) -> int:
-        """Let go of what the topic no longer keeps, by age and by size; gives how many bytes went."""
-        ...
-
-    def sync(self) -> int:
-        """Make all that was appended before the call as safe as it gets; gives the offset that it reaches.
-
-        Called from a thread of its own while the loop goes on appending.
-        """
-        ...
-
-    def synced(self, end_offset: int) -> None:
-        """Let readers see what a sync has reached."""
-        ...
+def _marker_record(*, committed: bool) -> bytes:
+    """The record of a control batch: key (version 0, type), value (version 0, coordinator epoch 0)."""
+    key = b"\0\0\0\1" if committed else b"\0\0\0\0"
+    body = b"\0\0\0" + b"\x08" + key + b"\x0c" + b"\0\0\0\0\0\0" + b"\0"
+    return bytes([len(body) * 2]) + body

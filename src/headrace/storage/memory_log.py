@@ -1,8 +1,7 @@
-"""The logs of in-memory topics: offsets, transactions and reads as on disk, and a fixed size.
+"""The logs of in-memory topics, with a maximum size.
 
-The oldest batches are deleted as soon as a new one would exceed `retention.bytes`, one by one and with the
-append. A restart begins with an empty log, but offsets continue: a consumer that kept its position would
-otherwise read offset 1,000 of the old log as offset 1,000 of the new one.
+An append deletes the oldest batches that exceed `retention.bytes`. After a restart a log is empty, but its
+offsets continue: otherwise a consumer would mistake offset 1,000 of the new log for that of the old one.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.protocol.batch import BatchHeader, read_header
-from headrace.storage.base_log import BaseLog
-from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.checkpoint import OffsetCheckpoint
 from headrace.storage.errors import DiskError, InvalidConfig, RecordTooLarge
+from headrace.storage.log import Log
 from headrace.storage.time_search import search_latest_time, search_time
 
 if TYPE_CHECKING:
@@ -28,27 +27,28 @@ if TYPE_CHECKING:
 
 
 NO_TIMESTAMP: Final = -1
-PIECE_BYTES: Final = 256 * 1024
-"""Small batches are joined to pieces of about this size before they are sent."""
-EMPTY_PLACES: Final = 1024
+CHUNK_BYTES: Final = 256 * 1024
+"""Small batches are joined to chunks of about this size before they are sent."""
+MAX_DELETED: Final = 1024
+"""Deleted batches at the start of the lists before they are compacted."""
 
 
 class MemoryRange(NamedTuple):
-    """Whole batches in memory, ready to be sent; they stay readable after the log has deleted them."""
+    """Complete batches in memory, to be sent. They stay readable after the log has deleted them."""
 
     batches: list[bytes]
     size: int
 
     def read(self) -> bytes:
-        """All of its bytes."""
+        """Join the batches."""
         return b"".join(self.batches)
 
-    def pieces(self) -> Iterator[bytes]:
-        """Its bytes in pieces of which each is worth a system call."""
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the batches in chunks for one system call each."""
         first, size = 0, 0
         for position, batch in enumerate(self.batches):
             size += len(batch)
-            if size >= PIECE_BYTES:
+            if size >= CHUNK_BYTES:
                 yield b"".join(self.batches[first : position + 1])
                 first, size = position + 1, 0
         if size:
@@ -56,16 +56,16 @@ class MemoryRange(NamedTuple):
 
 
 class MemoryBatches:
-    """Batches in the order of their offsets. Positions are bytes since the log began, and never change."""
+    """Batches in the order of offsets. A position is the number of bytes since the log was created."""
 
     def __init__(self) -> None:
         self._batches: list[bytes] = []
         self._last_offsets = array("q")
         self._ends = array("q")
         self._times = array("q")
-        """By batch, its largest time or, where its records have none, when it came."""
+        """The largest timestamp of each batch, or its append time if it has none."""
         self._latest = array("q")
-        """By batch, the largest time of it and of all before it."""
+        """The largest timestamp up to each batch."""
         self._first = 0
         self._end = 0
 
@@ -74,15 +74,15 @@ class MemoryBatches:
 
     @property
     def size(self) -> int:
-        """Bytes of all batches."""
+        """The size of all batches in bytes."""
         return self._end - self._start(self._first)
 
     def _start(self, index: int) -> int:
-        """The position at which a batch begins."""
+        """The position of a batch."""
         return self._ends[index - 1] if index else 0
 
     def add(self, batch: bytes, header: BatchHeader, last_offset: int) -> None:
-        """Keep a batch at the end."""
+        """Append a batch."""
         timestamp = header.max_timestamp
         self._end += len(batch)
         self._batches.append(batch)
@@ -91,48 +91,48 @@ class MemoryBatches:
         self._times.append(timestamp if timestamp >= 0 else time.time_ns() // 1_000_000)
         self._latest.append(max(timestamp, self._latest[-1]) if len(self._latest) else timestamp)
 
-    # ---------------------------------------------------------------- the beginning
+    # ---------------------------------------------------------------- start of the log
 
     @property
     def oldest_ms(self) -> int | None:
-        """The time of the first batch."""
+        """The timestamp of the first batch."""
         return self._times[self._first] if len(self) else None
 
     @property
-    def first_offsets_end(self) -> int:
-        """The offset after the first batch, which is there."""
+    def second_offset(self) -> int:
+        """The offset after the first batch."""
         return self._last_offsets[self._first] + 1
 
     def drop_first(self) -> None:
-        """Forget the first batch."""
+        """Delete the first batch."""
         self._batches[self._first] = b""
         self._first += 1
-        if self._first > EMPTY_PLACES and self._first > len(self):
-            self._close_up()
+        if self._first > MAX_DELETED and self._first > len(self):
+            self._remove_deleted()
 
     def drop_before(self, offset: int) -> None:
-        """Forget the batches that end before `offset`."""
+        """Delete the batches that end before `offset`."""
         while len(self) and self._last_offsets[self._first] < offset:
             self.drop_first()
 
-    def _close_up(self) -> None:
-        # One empty place stays: its end is where the first batch begins.
-        empty = self._first - 1
+    def _remove_deleted(self) -> None:
+        # One deleted entry stays: its end is the position of the first batch.
+        deleted = self._first - 1
         for column in (self._last_offsets, self._ends, self._times, self._latest):
-            del column[:empty]
-        del self._batches[:empty]
+            del column[:deleted]
+        del self._batches[:deleted]
         self._first = 1
 
     # ---------------------------------------------------------------- reading
 
     def _index(self, offset: int) -> int:
-        """The place of the batch that holds `offset`, or of the first after it."""
+        """The index of the batch that holds `offset`, or of the next one."""
         return bisect_left(self._last_offsets, offset, lo=self._first)
 
     def select(
         self, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool
     ) -> MemoryRange | None:
-        """The batches from the one that holds `offset`, below `end_offset`, as many as `max_bytes` allow."""
+        """The batches from the one that holds `offset` to before `end_offset`, up to `max_bytes`."""
         first = self._index(offset)
         end = bisect_left(self._last_offsets, end_offset, lo=first)
         start = self._start(first)
@@ -144,26 +144,26 @@ class MemoryBatches:
         return MemoryRange(self._batches[first:fitting], self._ends[fitting - 1] - start)
 
     def from_offset(self, offset: int) -> Iterator[bytes]:
-        """Each batch from the one that holds `offset` on."""
+        """The batches from the one that holds `offset` on."""
         return iter(self._batches[self._index(offset) :])
 
     def find(self, offset: int) -> bytes | None:
-        """The batch that holds `offset`, or the first after it."""
+        """The batch that holds `offset`, or the next one."""
         index = self._index(offset)
         return self._batches[index] if index < len(self._batches) else None
 
     def size_from(self, offset: int) -> int:
-        """Bytes of the batches from the one that holds `offset` on."""
+        """The size of the batches from the one that holds `offset` on."""
         return self._end - self._start(self._index(offset))
 
     def offset_within(self, size: int) -> int:
-        """The first offset from which on the batches have at most `size` bytes, which all have more than."""
+        """The first offset from which on the batches have at most `size` bytes, if all have more."""
         return self._last_offsets[bisect_left(self._ends, self._end - size, lo=self._first)] + 1
 
     # ---------------------------------------------------------------- time
 
     def load_max_timestamp(self) -> int:
-        """A time that no batch is later than."""
+        """An upper bound of all timestamps."""
         return self._latest[-1] if len(self) else NO_TIMESTAMP
 
     def offset_before(self, timestamp: int) -> int:
@@ -172,49 +172,49 @@ class MemoryBatches:
         return self._last_offsets[index - 1] + 1 if index else 0
 
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Place and header of each batch from the one that holds `offset` on."""
+        """Yield index and header of the batches from the one that holds `offset` on."""
         while (index := self._index(offset)) < len(self._batches):
-            # Found again after each batch: places move when batches are forgotten meanwhile.
+            # Indexes change if batches are deleted between two steps.
             offset = self._last_offsets[index] + 1
             yield index, read_header(self._batches[index])
 
     def read(self, index: int, _size: int) -> bytes:
-        """The batch at a place that `headers_from` gave."""
+        """The batch at an index from `headers_from`."""
         return self._batches[index]
 
 
 BLOCK_OFFSETS: Final = 2**24
-"""Offsets that are reserved at once: one small write to the disk for so many records."""
+"""Offsets that are reserved with one write to the disk."""
 
 
-def keep_nothing(_end: int) -> None:
-    """The reservation of a log that is never opened again."""
+def no_reservation(_end: int) -> None:
+    """For a log that is never opened again."""
 
 
-class MemoryLog(BaseLog):
-    """The log of one partition of a topic with `headrace.storage=memory`."""
+class MemoryLog(Log):
+    """The log of a partition with `headrace.storage=memory`."""
 
     def __init__(
-        self, config: TopicConfig, *, start_offset: int = 0, reserve: Callable[[int], None] = keep_nothing
+        self, config: TopicConfig, *, start_offset: int = 0, reserve: Callable[[int], None] = no_reservation
     ) -> None:
         super().__init__(config)
         self.needs_sync = False
         self.start_offset = self.end_offset = self.high_watermark = start_offset
         self.reserved_end = start_offset
-        """Below this offset a restart cannot give an offset a second time."""
+        """After a restart the log continues at this offset."""
         self._reserve = reserve
         self._batches = MemoryBatches()
 
     @property
     def size(self) -> int:
-        """Bytes of the batches that are kept."""
+        """The size of all batches in bytes."""
         return self._batches.size
 
     def _write(self, batch: memoryview | bytearray, header: BatchHeader, last_offset: int) -> None:
         limit = self.config.retention_bytes
         if len(batch) > limit:
             raise RecordTooLarge(
-                f"a record batch of {len(batch)} bytes, and this topic keeps {limit} bytes in memory "
+                f"a record batch of {len(batch)} bytes, and this topic holds {limit} bytes in memory "
                 "(retention.bytes): send smaller batches or raise the topic's limit"
             )
         if last_offset >= self.reserved_end:
@@ -228,23 +228,23 @@ class MemoryLog(BaseLog):
     def _appended(self) -> None:
         self.high_watermark = self.end_offset
 
-    # ---------------------------------------------------------------- the beginning
+    # ---------------------------------------------------------------- start of the log
 
     def _drop_first(self) -> None:
-        self._begin_at(self._batches.first_offsets_end)
+        self._set_start(self._batches.second_offset)
 
-    def _begin_at(self, offset: int) -> None:
+    def _set_start(self, offset: int) -> None:
         self.start_offset = max(self.start_offset, offset)
         self._batches.drop_before(self.start_offset)
-        self.aborted.forget_before(self.start_offset)
+        self.aborted.drop_before(self.start_offset)
 
     def move_start(self, offset: int) -> None:
-        """Move the start of the log to `offset`, and forget the batches that lie before it."""
+        """Move the log start offset, and delete the batches before it."""
         self._check_start(offset)
-        self._begin_at(offset)
+        self._set_start(offset)
 
     def apply_retention(self, now_ms: int) -> int:
-        """Forget what is too old, or too much since the topic was altered; gives how many bytes went."""
+        """Delete batches beyond the retention; returns the deleted bytes."""
         before = self.size
         while self.size > self.config.retention_bytes or self._is_expired(now_ms):
             self._drop_first()
@@ -257,50 +257,47 @@ class MemoryLog(BaseLog):
     # ---------------------------------------------------------------- reading
 
     def read(self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool) -> MemoryRange | None:
-        """Whole batches from the one that holds `offset`, below `end_offset`; None when there is nothing yet.
-
-        With `at_least_one` the first batch comes even if it is larger than `max_bytes`.
-        """
+        """The batches from the one that holds `offset` to before `end_offset`; None if there are none yet."""
         if self._has_read_all(offset, end_offset):
             return None
         return self._batches.select(offset, end_offset, max_bytes, at_least_one=at_least_one)
 
     def batches(self, offset: int) -> Iterator[bytes]:
-        """Each batch from `offset` to the end."""
+        """The batches from `offset` to the end."""
         return self._batches.from_offset(offset)
 
     def next_batch(self, offset: int) -> BatchHeader | None:
-        """The header of the batch that holds `offset`, or of the first after it."""
+        """The header of the batch that holds `offset`, or of the next one."""
         batch = self._batches.find(offset)
         return None if batch is None else read_header(batch)
 
     def search_time(self, timestamp: int) -> Search:
-        """The first record that is not older than `timestamp`, found in steps."""
+        """Search in steps for the first record that is not older than `timestamp`."""
         return search_time([self._batches], timestamp, self.start_offset)
 
     def search_latest_time(self) -> Search:
-        """The record with the largest time, found in steps."""
+        """Search in steps for the record with the largest timestamp."""
         return search_latest_time([self._batches], self.start_offset)
 
     def size_from(self, offset: int) -> int:
-        """Bytes of the batches from the one that holds `offset` to the end."""
+        """The size of the batches from the one that holds `offset` to the end."""
         return self._batches.size_from(offset)
 
     def offset_within(self, size: int) -> int:
         """The first offset from which on all batches together have at most `size` bytes."""
         return self.start_offset if self.size <= size else self._batches.offset_within(size)
 
-    # ---------------------------------------------------------------- life
+    # ---------------------------------------------------------------- durability
 
     def sync(self) -> int:
-        """Nothing gets safer than it is; gives the end of the log."""
+        """Return the end offset: nothing is on disk."""
         return self.end_offset
 
     def synced(self, end_offset: int) -> None:
-        """Readers see everything already."""
+        """Do nothing: the high watermark is the end offset."""
 
-    def forget(self) -> None:
-        """The topic was deleted: give the memory back."""
+    def delete(self) -> None:
+        """Free the memory of a deleted topic."""
         self.is_deleted = True
         self._batches = MemoryBatches()
 
@@ -309,10 +306,10 @@ Key = tuple[str, int]
 
 
 class MemoryPartitions:
-    """All memory logs; on disk is one small file with the offset from which each goes on."""
+    """All in-memory logs. A checkpoint file has their next offsets."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
-        self._ends = Checkpoint(path)
+        self._ends = OffsetCheckpoint(path)
         self._path = path
         self._limit_bytes = limit_bytes
         self._logs: dict[Key, MemoryLog] = {}
@@ -321,22 +318,22 @@ class MemoryPartitions:
         return key in self._logs
 
     @property
-    def promised_bytes(self) -> int:
-        """What all partitions together may hold."""
+    def reserved_bytes(self) -> int:
+        """The maximum size of all partitions together."""
         return sum(log.config.retention_bytes for log in self._logs.values())
 
     def check_room(self, more_bytes: int) -> None:
-        """Pass when partitions may hold so much more, or raise `InvalidConfig`."""
-        if self.promised_bytes + more_bytes > self._limit_bytes:
+        """Raise `InvalidConfig` if partitions with `more_bytes` would exceed the memory limit."""
+        if self.reserved_bytes + more_bytes > self._limit_bytes:
             raise InvalidConfig(
-                f"topics in memory may hold {self._limit_bytes} bytes together, {self.promised_bytes} of "
-                f"them are promised to partitions that exist, and this needs {more_bytes} more: lower "
+                f"topics in memory may hold {self._limit_bytes} bytes together, {self.reserved_bytes} of "
+                f"them are reserved for existing partitions, and this needs {more_bytes} more: lower "
                 "retention.bytes, use fewer partitions, or start the broker with a larger "
                 "--memory-topics-bytes"
             )
 
     def open(self, key: Key, config: TopicConfig) -> MemoryLog:
-        """An empty log, whose offsets go on where an earlier one of this partition ended."""
+        """Open an empty log whose offsets continue those from before the restart."""
         start_offset = self._ends.take(key) or 0
         log = MemoryLog(config, start_offset=start_offset, reserve=lambda end: self._save({key: end}))
         self._logs[key] = log
@@ -344,16 +341,16 @@ class MemoryPartitions:
 
     def delete(self, key: Key) -> None:
         """Delete a partition and its offsets: a new topic of that name starts at offset 0."""
-        self._logs.pop(key).forget()
+        self._logs.pop(key).delete()
         self._save({})
 
     def discard(self, key: Key) -> None:
-        """Forget the offsets of a partition that is not open: the broker died while it deleted the topic."""
+        """Delete the offset of a partition that is not open: the broker crashed while deleting the topic."""
         if self._ends.take(key) is not None:
             self._save({})
 
     def close(self) -> None:
-        """Give back the offsets that were reserved and not used."""
+        """Release reserved offsets that were not used."""
         for log in self._logs.values():
             log.reserved_end = log.end_offset
         self._save({})
@@ -364,5 +361,5 @@ class MemoryPartitions:
             self._ends.save({key: end for key, end in ends.items() if end})
         except OSError as fault:
             raise DiskError(
-                f"{self._path} could not be written: {fault.strerror}; free some space"
+                f"{self._path} could not be written: {fault.strerror}; free disk space"
             ) from fault

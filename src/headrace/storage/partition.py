@@ -1,9 +1,9 @@
-"""The log of one partition: batches appended at the end, read from any offset, in segments.
+"""The log of one partition on disk, in segments.
 
-The event loop of the broker is the only writer and does nothing here that waits for the disk: an append goes
-to the page cache, and whatever needs a sync (closing a segment, `flush=always`) is handed to `background`.
+The broker's event loop is the only writer, and never waits for the disk here: an append goes to the page
+cache, and syncs (of closed segments, and with `flush=always`) run in the background.
 
-The high watermark trails the end only while acknowledgements wait for a sync.
+The high watermark is below the end offset only while acknowledgments wait for a sync.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.files import replace_file, sync_directory
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from headrace.storage.aborted import read_entries, save_entries
-from headrace.storage.base_log import BaseLog
 from headrace.storage.errors import DiskError
-from headrace.storage.files import FilePool
+from headrace.storage.file_pool import FilePool
+from headrace.storage.log import Log
 from headrace.storage.segment import (
     FileRange,
-    Segment,
+    LogSegment,
     bytes_from,
     find_batch,
     first_offset_within,
@@ -31,7 +31,7 @@ from headrace.storage.segment import (
 from headrace.storage.time_search import Search, search_latest_time, search_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
 
     from headrace.storage.config import TopicConfig
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_OFFSET_SPAN: Final = 2**31 - 1
-"""Offsets that one segment can hold: its indexes store them as 32-bit distances."""
+"""The most offsets in one segment: its indexes have 32-bit relative offsets."""
 
 
-class _Rolled(NamedTuple):
-    """A segment that is no longer written, and what was known when its last batch came."""
+class _RolledSegment(NamedTuple):
+    """A segment that is no longer active, and the state after its last batch."""
 
-    segment: Segment
+    segment: LogSegment
     end_offset: int
     snapshot: bytes
     aborted: list[AbortedTransaction]
 
 
-def _unlink(segments: Sequence[Segment]) -> None:
+def _unlink(segments: Sequence[LogSegment]) -> None:
     for segment in segments:
         segment.unlink()
 
 
 def run_inline(job: Callable[[], None]) -> None:
-    """The background that does not exist: the job is done before this returns."""
+    """Run a background job in the foreground."""
     job()
 
 
-class PartitionLog(BaseLog):
+class PartitionLog(Log):
     """The log in `directory`; open one with `headrace.storage.recovery.open_partition`."""
 
     def __init__(
@@ -81,17 +81,17 @@ class PartitionLog(BaseLog):
         self.pool = pool or FilePool()
         self.background = background
         self.waits_for_sync = waits_for_sync
-        self.segments: list[Segment] = []
+        self.segments: list[LogSegment] = []
         self.recovery_point = 0
-        """Everything below this offset has been synced and needs no scan after a crash."""
+        """Batches below this offset are synced, and not scanned after a crash."""
         self.first_dirty_offset = 0
-        """Where the part begins that compaction has not seen."""
+        """The first offset that was not compacted."""
         self.is_swapping = False
-        """While a compacted segment takes the place of others, no file is deleted."""
-        self._new_names = False
+        """Whether a compacted segment is replacing others; no file is deleted meanwhile."""
+        self._directory_changed = False
         self.is_new_folder = False
-        """Whether the name of the folder may not survive power loss yet."""
-        self._rolled: deque[_Rolled] = deque()
+        """Whether the folder may be lost with power: its parent is not synced yet."""
+        self._rolled: deque[_RolledSegment] = deque()
         self._rolled_lock = threading.Lock()
         self._sync_fault: OSError | None = None
 
@@ -102,7 +102,18 @@ class PartitionLog(BaseLog):
         if self._is_full(segment, len(batch), header):
             segment = self.roll()
         position = segment.append(batch)
-        segment.note(header, position, last_offset, self.config.index_interval_bytes)
+        segment.index_batch(header, position, last_offset, self.config.index_interval_bytes)
+
+    def stage(self, batch: memoryview) -> Generator[None, None, None]:
+        """Write a large batch in steps, so that `append` of the same buffer writes its header only."""
+        segment = self.active
+        if self._is_full(segment, len(batch), read_header(batch)):
+            segment = self.roll()
+        yield from segment.stage(batch)
+
+    def discard_staged(self) -> None:
+        """Remove what was staged and not appended from the file."""
+        self.active.discard_staged()
 
     def _appended(self) -> None:
         if not self.waits_for_sync:
@@ -111,16 +122,16 @@ class PartitionLog(BaseLog):
     # ---------------------------------------------------------------- segments
 
     @property
-    def active(self) -> Segment:
-        """The segment that is written."""
+    def active(self) -> LogSegment:
+        """The active segment."""
         return self.segments[-1]
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """The size of all segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
-    def _is_full(self, segment: Segment, incoming_bytes: int, header: BatchHeader) -> bool:
+    def _is_full(self, segment: LogSegment, incoming_bytes: int, header: BatchHeader) -> bool:
         if segment.size == 0:
             return False
         config = self.config
@@ -131,42 +142,44 @@ class PartitionLog(BaseLog):
             or len(segment.offset_index) * 8 >= config.segment_index_bytes
         )
 
-    def roll(self) -> Segment:
-        """Begin a new segment; the old one is made durable in the background."""
+    def roll(self) -> LogSegment:
+        """Start a new segment; the old one is closed in the background."""
         if self.segments and self.active.size == 0:
             return self.active
-        segment = Segment(self.directory, self.end_offset, self.pool)
+        segment = LogSegment(self.directory, self.end_offset, self.pool)
         segment.activate()
-        self._new_names = True
+        self._directory_changed = True
         rolled = self.segments[-1:]
+        for old in rolled:
+            old.discard_staged()
         self.segments.append(segment)
         for old in rolled:
             aborted = self.aborted.ended_between(old.base_offset, segment.base_offset)
-            self._rolled.append(_Rolled(old, segment.base_offset, self.producers.dump(), aborted))
+            self._rolled.append(_RolledSegment(old, segment.base_offset, self.producers.dump(), aborted))
             self.background(self.close_rolled)
         return segment
 
     @property
     def has_rolled(self) -> bool:
-        """Whether segments that are no longer written wait to be made durable."""
+        """Whether segments wait to be closed."""
         return bool(self._rolled)
 
     def close_rolled(self) -> None:
-        """Make the segments durable that are no longer written; may wait for the disk.
+        """Sync and close the segments that are no longer active; may wait for the disk.
 
-        They are taken in their order, for whatever lies below the recovery point is never scanned again. One
-        that a full disk does not let be closed waits for the next call.
+        They are closed in order, because segments below the recovery point are not scanned. One that cannot
+        be closed, because the disk is full, waits for the next call.
         """
         with self._rolled_lock:
             while self._rolled and not self.is_deleted:
                 try:
                     self._close_segment(self._rolled[0])
                 except OSError as fault:
-                    log.warning("%s stays open for now: %s", self._rolled[0].segment.path, fault)
+                    log.warning("%s could not be closed yet: %s", self._rolled[0].segment.path, fault)
                     return
                 self._rolled.popleft()
 
-    def _close_segment(self, rolled: _Rolled) -> None:
+    def _close_segment(self, rolled: _RolledSegment) -> None:
         segment = rolled.segment
         if not segment.is_deleted:
             self._sync_segment(segment)
@@ -176,8 +189,8 @@ class PartitionLog(BaseLog):
         segment.close()
         self.recovery_point = max(self.recovery_point, rolled.end_offset)
 
-    def _sync_segment(self, segment: Segment) -> None:
-        """Sync a segment; after a failure never again: the kernel may have dropped what it did not write."""
+    def _sync_segment(self, segment: LogSegment) -> None:
+        """Sync a segment. After a failure never again: the kernel may have dropped unwritten pages."""
         if self._sync_fault is not None:
             raise self._sync_fault
         try:
@@ -187,10 +200,7 @@ class PartitionLog(BaseLog):
             raise
 
     def sync(self) -> int:
-        """Make all that was appended before the call survive power loss; gives the offset that it reaches.
-
-        Called from a thread of its own while the loop goes on appending. A deleted log has nothing to lose.
-        """
+        """Make all appended batches survive power loss; returns the end offset that does."""
         end_offset = self.end_offset
         try:
             self._sync_files()
@@ -208,23 +218,24 @@ class PartitionLog(BaseLog):
         if self.is_new_folder:
             self.is_new_folder = False
             sync_directory(self.directory.parent)
-        if self._new_names:
-            self._new_names = False
+        if self._directory_changed:
+            self._directory_changed = False
             sync_directory(self.directory)
 
     def synced(self, end_offset: int) -> None:
-        """Let readers see what a sync has reached."""
+        """Advance the high watermark after a sync."""
         self.high_watermark = max(self.high_watermark, end_offset)
 
     def close(self) -> None:
-        """Leave the log so that the next start needs no scan."""
+        """Sync and close the log, so that the next start needs no scan."""
+        self.discard_staged()
         if self.end_offset == 0:
-            return  # nothing was ever written, and each file would cost a sync
+            return  # nothing was written, and each file would cost a sync
         self.sync()
         self.synced(self.end_offset)
         self.close_rolled()
         if self.has_rolled:
-            raise DiskError(f"{self.directory} could not be closed: free some space")
+            raise DiskError(f"{self.directory} could not be closed: free disk space")
         self.active.save_indexes()
         aborted = self.aborted.ended_between(self.active.base_offset, self.end_offset)
         save_entries(self.active.path.with_suffix(".txnindex"), aborted)
@@ -232,7 +243,7 @@ class PartitionLog(BaseLog):
         self.recovery_point = self.end_offset
 
     def prune_snapshots(self, recovery_point: int) -> None:
-        """Delete the snapshots that no recovery from this point needs: it scans whole segments."""
+        """Delete the snapshots that a recovery from this point does not need."""
         bases = [segment.base_offset for segment in tuple(self.segments)]
         needed_from = max((base for base in bases if base <= recovery_point), default=0)
         for path in self.directory.glob("*.snapshot"):
@@ -240,53 +251,49 @@ class PartitionLog(BaseLog):
                 path.unlink(missing_ok=True)
 
     def move_start(self, offset: int) -> None:
-        """Move the start of the log to `offset`, and let go of the segments that lie before it."""
+        """Move the log start offset, and delete the segments before it."""
         self._check_start(offset)
         self.start_offset = offset
-        self.aborted.forget_before(self.start_offset)
+        self.aborted.drop_before(self.start_offset)
         self.first_dirty_offset = max(self.first_dirty_offset, offset)
         self.trim()
 
     def trim(self) -> None:
-        """Delete the segments that lie before the start of the log, unless files are being swapped."""
+        """Delete the segments before the log start offset, unless segments are being replaced."""
         if self.is_swapping:
             return
         kept = next(
             (i for i, follower in enumerate(self.segments[1:]) if follower.base_offset > self.start_offset),
             len(self.segments) - 1,
         )
-        gone, self.segments[:kept] = self.segments[:kept], []
-        for segment in gone:
+        deleted, self.segments[:kept] = self.segments[:kept], []
+        for segment in deleted:
             segment.delete()
-        if gone:
+        if deleted:
             # There may be thousands of files.
-            self.background(lambda: _unlink(gone))
+            self.background(lambda: _unlink(deleted))
 
     def replace_segments(self, replaced: Sequence[int]) -> None:
-        """Read a cleaned segment, which has the name of the first of those that it replaced."""
+        """Use a compacted segment, which has the base offset of the first segment that it replaced."""
         first = next(i for i, segment in enumerate(self.segments) if segment.base_offset == replaced[0])
         end = first + len(replaced)
         for segment in self.segments[first:end]:
-            self.pool.forget(segment.path)
-        cleaned = Segment(self.directory, replaced[0], self.pool)
-        # A transaction whose marker is gone must go from here too: to a reader it would never end.
+            self.pool.drop(segment.path)
+        cleaned = LogSegment(self.directory, replaced[0], self.pool)
+        # To a consumer, a transaction without its marker would never end.
         aborted = read_entries(cleaned.path.with_suffix(".txnindex"))
         self.aborted.replace_between(cleaned.base_offset, self.segments[end].base_offset, aborted)
-        self.aborted.forget_before(self.start_offset)
+        self.aborted.drop_before(self.start_offset)
         self.segments[first:end] = [cleaned]
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete the segments that are too old or too many; gives how many bytes went."""
+        """Delete segments beyond the retention; returns the deleted bytes."""
         return apply_retention(self, now_ms)
 
     # ---------------------------------------------------------------- read
 
     def read(self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool) -> FileRange | None:
-        """Whole batches from the one that holds `offset`, below `end_offset`, as a range of a file.
-
-        None when there is nothing yet. With `at_least_one` the first batch comes even if it is larger than
-        `max_bytes`. The batch may begin before `offset`: readers skip, as Kafka's clients do.
-        """
+        """The batches from the one that holds `offset` to before `end_offset`, as a range of a file."""
         if self._has_read_all(offset, end_offset):
             return None
         found = find_batch(self.segments, offset)
@@ -295,15 +302,15 @@ class PartitionLog(BaseLog):
         limit = self._limit(found.segment, end_offset)
         return fitting_range(found, limit, max_bytes, at_least_one=at_least_one)
 
-    def _limit(self, segment: Segment, end_offset: int) -> int:
-        """Where in the segment the batches end that lie below `end_offset`."""
+    def _limit(self, segment: LogSegment, end_offset: int) -> int:
+        """The position in the segment after the batches below `end_offset`."""
         if end_offset >= self.end_offset:
             return segment.size
         step = segment.locate(end_offset)
         return segment.size if step is None else step.position
 
     def batches(self, offset: int) -> Iterator[bytes]:
-        """Each batch from `offset` to the end, as bytes: for the broker's own reading."""
+        """Yield the batches from `offset` to the end."""
         while offset < self.end_offset:
             found = find_batch(self.segments, offset)
             if found is None:
@@ -312,22 +319,22 @@ class PartitionLog(BaseLog):
             offset = found.step.last_offset + 1
 
     def next_batch(self, offset: int) -> BatchHeader | None:
-        """The header of the batch that holds `offset`, or of the first after it."""
+        """The header of the batch that holds `offset`, or of the next one."""
         found = find_batch(self.segments, offset)
         if found is None:
             return None
         return read_header(found.segment.read(found.step.position, HEADER_BYTES))
 
     def search_time(self, timestamp: int) -> Search:
-        """The first record that is not older than `timestamp`, found in steps."""
+        """Search in steps for the first record that is not older than `timestamp`."""
         return search_time(self.segments, timestamp, self.start_offset)
 
     def search_latest_time(self) -> Search:
-        """The record with the largest time, found in steps."""
+        """Search in steps for the record with the largest timestamp."""
         return search_latest_time(self.segments, self.start_offset)
 
     def size_from(self, offset: int) -> int:
-        """Bytes of the batches from the one that holds `offset` to the end."""
+        """The size of the batches from the one that holds `offset` to the end."""
         return bytes_from(self.segments, offset)
 
     def offset_within(self, size: int) -> int:
@@ -337,9 +344,9 @@ class PartitionLog(BaseLog):
 
 
 def apply_retention(log: PartitionLog, now_ms: int) -> int:
-    """Delete the segments that are too old or too many; gives how many bytes went.
+    """Delete segments beyond the retention, the oldest first; returns the deleted bytes.
 
-    Whole segments go, the oldest first, and the active one only by age: it is closed for that.
+    The active segment is closed and deleted only if it is too old.
     """
     before = log.size
     log.trim()

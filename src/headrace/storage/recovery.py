@@ -1,11 +1,11 @@
-"""Opening a partition: at once after a clean stop, by a scan of what may not have been synced after a crash.
+"""Opens a partition: at once after a clean stop, and after a crash with a scan from the recovery point on.
 
-A scan walks the batches from the recovery point on and checks every checksum. The first batch that is torn or
-corrupt ends the log: it was never acknowledged as durable, and what follows it cannot be trusted. Segments
-below the recovery point are not read, so the time to start grows with the tail and not with the data.
+The scan verifies the checksum of every batch. The log ends before the first batch that is incomplete or
+corrupt: it was never acknowledged as durable, and what follows it cannot be trusted. Segments below the
+recovery point are not read, so that the time to start does not grow with the data.
 
-Producers come back from the newest snapshot that is not inside the scanned part, and from the batches after
-it; aborted transactions from the files of the segments below the scanned part, and from the markers in it.
+The state of producers is restored from the newest snapshot before the scanned part, and from the batches
+after it; aborted transactions from the files of segments before the scanned part, and from the markers in it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from headrace.storage.compaction import recover_swaps
 from headrace.storage.errors import StorageError
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.producers import CorruptSnapshot, ProducerStates
-from headrace.storage.segment import Segment, segment_name
+from headrace.storage.segment import LogSegment, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from headrace.storage.config import TopicConfig
-    from headrace.storage.files import FilePool
+    from headrace.storage.file_pool import FilePool
 
 log = logging.getLogger(__name__)
 
 
 class PartitionCheckpoint(NamedTuple):
-    """What the checkpoints say of a partition."""
+    """The checkpoint of a partition."""
 
     recovery_point: int = 0
     start_offset: int = 0
@@ -54,13 +54,13 @@ def open_partition(
     config: TopicConfig,
     *,
     now_ms: int,
-    marks: PartitionCheckpoint = NO_CHECKPOINT,
+    checkpoint: PartitionCheckpoint = NO_CHECKPOINT,
     clean: bool = False,
     pool: FilePool | None = None,
     background: Callable[[Callable[[], None]], object] = run_inline,
     waits_for_sync: bool = False,
 ) -> PartitionLog:
-    """The partition in `directory`, made there if it is new; `clean` says that it was closed properly."""
+    """Open the partition in `directory`, or create it; `clean` says that it was closed properly."""
     directory.mkdir(parents=True, exist_ok=True)
     recover_swaps(directory)
     partition = PartitionLog(
@@ -68,15 +68,15 @@ def open_partition(
     )
     bases = _base_offsets(directory)
     _remove_leftovers(directory, bases)
-    partition.segments = [Segment(directory, base, partition.pool) for base in bases]
-    scanned_from = _find_end(partition, marks.recovery_point, clean=clean)
-    _find_start(partition, marks.start_offset)
+    partition.segments = [LogSegment(directory, base, partition.pool) for base in bases]
+    scanned_from = _find_end(partition, checkpoint.recovery_point, clean=clean)
+    _find_start(partition, checkpoint.start_offset)
     partition.high_watermark = partition.end_offset
-    partition.recovery_point = min(marks.recovery_point, partition.end_offset)
-    partition.first_dirty_offset = max(marks.first_dirty_offset, partition.start_offset)
+    partition.recovery_point = min(checkpoint.recovery_point, partition.end_offset)
+    partition.first_dirty_offset = max(checkpoint.first_dirty_offset, partition.start_offset)
     snapshot = _restore_producers(partition, scanned_from, now_ms)
     if not clean:
-        _settle(partition, scanned_from, snapshot)
+        _sync_scanned(partition, scanned_from, snapshot)
     return partition
 
 
@@ -85,7 +85,7 @@ def _base_offsets(directory: Path) -> list[int]:
 
 
 def _remove_leftovers(directory: Path, bases: list[int]) -> None:
-    """Delete what a crash left half written, and the indexes of segments that are gone."""
+    """Delete temporary files of a crash, and the indexes of deleted segments."""
     names = {segment_name(base, "") for base in bases}
     for path in directory.iterdir():
         is_orphan = path.suffix in INDEX_SUFFIXES and path.stem not in names
@@ -95,7 +95,7 @@ def _remove_leftovers(directory: Path, bases: list[int]) -> None:
 
 
 def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> int:
-    """Set the end of the log; gives the offset from which segments were scanned."""
+    """Set the end offset; returns the offset from which on segments were scanned."""
     if clean:
         partition.end_offset = recovery_point
         return recovery_point
@@ -111,7 +111,7 @@ def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> i
         )
         if valid_bytes < segment.size:
             log.warning(
-                "%s: %d bytes after offset %d were torn or corrupt and are cut off",
+                "%s: %d bytes from offset %d on are incomplete or corrupt, and are truncated",
                 segment.path,
                 segment.size - valid_bytes,
                 partition.end_offset,
@@ -123,9 +123,9 @@ def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> i
 
 
 def _is_hole(partition: PartitionLog, position: int) -> bool:
-    """Whether the segment before this one lost its end, at the boundary of two batches.
+    """Whether the segment before this one lost its end, at a batch boundary.
 
-    Compaction leaves such gaps too, but only in segments that were closed, and those have an index.
+    Compaction also leaves gaps, but only in closed segments, which have an index.
     """
     segment, before = partition.segments[position], partition.segments[position - 1]
     was_closed = any(
@@ -134,8 +134,8 @@ def _is_hole(partition: PartitionLog, position: int) -> bool:
     return partition.end_offset < segment.base_offset and not was_closed
 
 
-def _scan(segment: Segment, trusted_offset: int, interval_bytes: int) -> tuple[int, int]:
-    """Index the whole, unbroken batches of a segment; gives their bytes, and the offset that follows them."""
+def _scan(segment: LogSegment, trusted_offset: int, interval_bytes: int) -> tuple[int, int]:
+    """Index the valid batches of a segment; returns their size, and the offset after them."""
     valid_bytes, end_offset = 0, segment.base_offset
     segment.begin_indexes()
     with _mapped(segment) as view:
@@ -143,11 +143,11 @@ def _scan(segment: Segment, trusted_offset: int, interval_bytes: int) -> tuple[i
             for position, header in _headers(view):
                 if header.base_offset < end_offset:
                     break
-                # A header that lies about its offsets is not to be taken for an old one.
+                # A header with invalid offsets must not be mistaken for an old batch.
                 if not header.base_offset <= header.last_offset < trusted_offset:
                     with view[position : position + header.size] as batch:
                         check_batch(batch, header)
-                segment.note(header, position, header.last_offset, interval_bytes)
+                segment.index_batch(header, position, header.last_offset, interval_bytes)
                 valid_bytes, end_offset = position + header.size, header.next_offset
         except CorruptBatch as fault:
             log.warning("%s at %d: %s", segment.path, valid_bytes, fault)
@@ -155,7 +155,7 @@ def _scan(segment: Segment, trusted_offset: int, interval_bytes: int) -> tuple[i
 
 
 @contextlib.contextmanager
-def _mapped(segment: Segment) -> Iterator[memoryview]:
+def _mapped(segment: LogSegment) -> Iterator[memoryview]:
     """The bytes of a log file, without reading them all."""
     if segment.size < HEADER_BYTES:
         yield memoryview(b"")
@@ -169,7 +169,7 @@ def _mapped(segment: Segment) -> Iterator[memoryview]:
 
 
 def _headers(view: memoryview, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch that is whole, as far as its length tells."""
+    """Yield position and header of each batch with a valid length."""
     while position + HEADER_BYTES <= len(view):
         header = read_header(view, position)
         if header.size < HEADER_BYTES or position + header.size > len(view):
@@ -179,18 +179,18 @@ def _headers(view: memoryview, position: int = 0) -> Iterator[tuple[int, BatchHe
 
 
 def _drop_after(partition: PartitionLog, position: int) -> None:
-    """Delete the segments after a torn one: their offsets would leave a gap that no producer wrote."""
+    """Delete the segments after an incomplete one: there would be a gap before them."""
     for segment in partition.segments[position + 1 :]:
-        log.warning("%s follows a torn segment and is deleted", segment.path)
+        log.warning("%s follows an incomplete segment and is deleted", segment.path)
         segment.delete()
         segment.unlink()
     del partition.segments[position + 1 :]
 
 
 def _find_start(partition: PartitionLog, start_offset: int) -> None:
-    """Set the start of the log, and open its last segment for writing."""
+    """Set the start offset, and open the last segment for writing."""
     if partition.segments and partition.end_offset < start_offset:
-        # DeleteRecords had moved the start into the part that was torn: nothing that is left may be read.
+        # DeleteRecords moved the start into the part that was truncated: no record is left.
         log.warning("%s was truncated and continues at offset %d", partition.directory, start_offset)
         while partition.segments:
             last = partition.segments.pop()
@@ -205,12 +205,12 @@ def _find_start(partition: PartitionLog, start_offset: int) -> None:
 
 
 def _restore_producers(partition: PartitionLog, scanned_from: int, now_ms: int) -> bytes:
-    """Bring back sequences and transactions; gives a snapshot as of the beginning of the last segment."""
+    """Restore sequences and transactions; returns a snapshot from the start of the last segment."""
     replayed_from = _load_snapshot(partition, scanned_from)
     try:
         _load_aborted(partition, scanned_from)
     except StorageError as fault:
-        log.warning("%s; the whole log is read for it", fault)
+        log.warning("%s; it is rebuilt from the log", fault)
         _rebuild_aborted(partition, scanned_from, now_ms)
     last = partition.active.base_offset
     _replay(partition, replayed_from, last, scanned_from, now_ms)
@@ -220,11 +220,11 @@ def _restore_producers(partition: PartitionLog, scanned_from: int, now_ms: int) 
 
 
 def _load_snapshot(partition: PartitionLog, scanned_from: int) -> int:
-    """Load the newest readable snapshot; gives the offset from which the log must be replayed."""
+    """Load the newest valid snapshot; returns the offset from which on the log must be replayed."""
     for path in sorted(partition.directory.glob("*.snapshot"), reverse=True):
         offset = int(path.stem)
         if offset > partition.end_offset:
-            path.unlink()  # it tells of batches that were lost, and others will take their offsets
+            path.unlink()  # it includes lost batches, whose offsets will be used again
         elif offset <= scanned_from:
             try:
                 partition.producers = ProducerStates.load(path.read_bytes())
@@ -233,7 +233,7 @@ def _load_snapshot(partition: PartitionLog, scanned_from: int) -> int:
                 path.unlink()
             else:
                 return offset
-    # Not the start of the log: a transaction that is still open may have begun before it.
+    # Not the start offset: an open transaction may have begun before it.
     return partition.segments[0].base_offset
 
 
@@ -249,26 +249,26 @@ def _load_aborted(partition: PartitionLog, scanned_from: int) -> None:
 
 
 def _rebuild_aborted(partition: PartitionLog, scanned_from: int, now_ms: int) -> None:
-    """Find the aborted transactions of the segments below the scanned part, and write their files again."""
+    """Find the aborted transactions of the segments before the scanned part, and rewrite their files."""
     first = partition.segments[0].base_offset
     producers, partition.producers = partition.producers, ProducerStates()
     _replay(partition, first, scanned_from, first, now_ms)
     partition.producers = producers
-    with contextlib.suppress(OSError):  # on a full disk it is done again at the next start
+    with contextlib.suppress(OSError):  # with a full disk it is repeated at the next start
         for segment, end in _spans(partition):
             if segment.base_offset < scanned_from:
                 aborted = partition.aborted.ended_between(segment.base_offset, end)
                 save_entries(segment.path.with_suffix(".txnindex"), aborted)
 
 
-def _spans(partition: PartitionLog) -> Iterator[tuple[Segment, int]]:
-    """Each segment and the offset at which the next one begins."""
+def _spans(partition: PartitionLog) -> Iterator[tuple[LogSegment, int]]:
+    """Each segment and its end offset."""
     ends = [segment.base_offset for segment in partition.segments[1:]]
     return zip(partition.segments, [*ends, partition.end_offset], strict=True)
 
 
 def _replay(partition: PartitionLog, first: int, end: int, scanned_from: int, now_ms: int) -> None:
-    """Tell the producers of every batch in the offsets [first, end); segments end at `end`."""
+    """Apply the batches from `first` to before `end`, where a segment ends, to the producer states."""
     for segment, segment_end in _spans(partition):
         if segment_end <= first or segment.base_offset >= end:
             continue
@@ -295,10 +295,10 @@ def _replay_marker(
         partition.aborted.add(aborted)
 
 
-def _settle(partition: PartitionLog, scanned_from: int, snapshot: bytes) -> None:
-    """Make durable what was scanned and is no longer written, so that it need not be scanned again.
+def _sync_scanned(partition: PartitionLog, scanned_from: int, snapshot: bytes) -> None:
+    """Sync and index the scanned segments, so that they need not be scanned again.
 
-    On a full disk that must wait: the log is good without it.
+    Not required: with a full disk they are scanned again at the next start.
     """
     try:
         for segment, follower in pairwise(partition.segments):
@@ -310,7 +310,7 @@ def _settle(partition: PartitionLog, scanned_from: int, snapshot: bytes) -> None
         last = partition.active.base_offset
         snapshot_path = partition.directory / segment_name(last, ".snapshot")
         if last > partition.recovery_point or (last and not snapshot_path.exists()):
-            # The segments from which it was made again may be deleted before the next start.
+            # Its segments may be deleted before the next start.
             replace_file(snapshot_path, snapshot)
         partition.recovery_point = max(partition.recovery_point, last)
         if partition.waits_for_sync:

@@ -1,8 +1,7 @@
-"""One segment of a partition: a `.log` file of batches, and its indexes.
+"""A log segment: a `.log` file of batches, and its indexes.
 
-The last segment of a partition is active: its indexes grow in memory. A file is open only while it is used:
-those that were written or read last stay open, as many as the pool allows. Positions are bytes in the log
-file; all of them are boundaries of batches.
+The last segment of a partition is active: its indexes are in memory. Files are opened on use, and a pool
+keeps the most recently used ones open. A position is a byte offset in the log file, at a batch boundary.
 """
 
 from __future__ import annotations
@@ -11,42 +10,45 @@ import errno
 import os
 import struct
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.files import replace_file
 from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD, MIN_LENGTH, BatchHeader, read_header
 from headrace.storage.errors import DiskError
-from headrace.storage.files import FilePool, LogFile
+from headrace.storage.file_pool import FilePool, LogFile
 from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
 
 CHUNK_BYTES: Final = 8192
+STAGE_STEP_BYTES: Final = 2**20
+"""Bytes of a large batch that are written in one step: about a millisecond."""
 MAX_UNINDEXED_BYTES: Final = 2**20
-"""An offset index that ends further than this before the last batch has lost entries, and is made again."""
+"""An offset index that ends further before the last batch has lost entries, and is rebuilt."""
 SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
-# Base offset, length and last offset delta: all that a walk along batches needs.
-_STEP = struct.Struct(">qi11xi")
+# Base offset, length and last offset delta.
+_BATCH_START = struct.Struct(">qi11xi")
 
 
 class FileRange(NamedTuple):
-    """Bytes of a log file that hold whole batches, ready to be sent."""
+    """A range of a log file with complete batches, to be sent."""
 
     file: LogFile
     position: int
     size: int
 
     def read(self) -> bytes:
-        """All of its bytes."""
+        """Read the range."""
         return os.pread(self.file.fd, self.size, self.position)
 
 
 class BatchPosition(NamedTuple):
-    """One batch met on a walk along a log file."""
+    """A batch in a log file."""
 
     position: int
     size: int
@@ -55,12 +57,12 @@ class BatchPosition(NamedTuple):
 
 
 def segment_name(base_offset: int, suffix: str = ".log") -> str:
-    """The file name of a segment, as Kafka writes it."""
+    """The file name of a segment, as in Kafka."""
     return f"{base_offset:020d}{suffix}"
 
 
 def walk(file: LogFile, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[BatchPosition]:
-    """Each whole batch of the file from `position` to `end`; stops at the first that is torn."""
+    """Yield the complete batches from `position` to `end`; stops at the first incomplete one."""
     buffer, start = b"", position
     while position + HEADER_BYTES <= end:
         at = position - start
@@ -68,7 +70,7 @@ def walk(file: LogFile, position: int, end: int, chunk_bytes: int = CHUNK_BYTES)
             buffer, start, at = os.pread(file.fd, chunk_bytes, position), position, 0
             if len(buffer) < HEADER_BYTES:
                 return
-        base_offset, length, delta = _STEP.unpack_from(buffer, at)
+        base_offset, length, delta = _BATCH_START.unpack_from(buffer, at)
         size = length + LENGTH_OVERHEAD
         if length < MIN_LENGTH or position + size > end:
             return
@@ -76,13 +78,14 @@ def walk(file: LogFile, position: int, end: int, chunk_bytes: int = CHUNK_BYTES)
         position += size
 
 
-class Segment:
-    """Batches from `base_offset` on, up to the next segment."""
+class LogSegment:
+    """The batches from `base_offset` to before the next segment."""
 
     __slots__ = (
         "_active_file",
         "_offset_index",
         "_pool",
+        "_staged",
         "_time_index",
         "_unindexed_bytes",
         "base_offset",
@@ -109,31 +112,32 @@ class Segment:
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._unindexed_bytes = 0
+        self._staged: memoryview | bytearray | None = None
 
     def activate(self) -> None:
-        """Let the segment be written; one that holds batches goes on with the indexes that it has."""
+        """Make the segment writable; one with batches continues its indexes."""
         try:
             LogFile(self.path, os.O_RDWR | os.O_CREAT)  # closed again at once
         except OSError as fault:
-            raise DiskError(f"{self.path} could not be made: {fault.strerror}; free some space") from fault
+            raise DiskError(f"{self.path} could not be created: {fault.strerror}; free disk space") from fault
         if self.size == 0:
             self.begin_indexes()
         else:
             self.load_max_timestamp()
             self.load_first_timestamp()
             self._unindexed_bytes = self.size
-        # From here on they are in memory; on disk they are the sign of a segment that was closed.
+        # They are in memory now; on disk they show that a segment was closed.
         for suffix in (".index", ".timeindex"):
             self.path.with_suffix(suffix).unlink(missing_ok=True)
 
     def load_first_timestamp(self) -> int:
-        """The time of the first batch, read from the file when it is not known."""
+        """The timestamp of the first batch, read from the file if it is not known."""
         if self.first_timestamp == NO_TIMESTAMP and self.size:
             self.first_timestamp = next((header.max_timestamp for _, header in self.headers()), NO_TIMESTAMP)
         return self.first_timestamp
 
     def truncate(self, size: int) -> None:
-        """Cut the log file at a boundary between batches."""
+        """Truncate the log file at a batch boundary."""
         os.truncate(self.path, size)
         self.size = size
 
@@ -143,17 +147,55 @@ class Segment:
         return self._active_file or self._pool.open(self.path)
 
     def append(self, batch: bytes | bytearray | memoryview) -> int:
-        """Write one placed batch at the end; gives its position. A failed write leaves nothing behind."""
+        """Append a batch; returns its position. A failed write is undone."""
         position, file = self.size, self._active_file or self._open_for_writing()
+        unwritten = batch if self._staged is None else self._take_staged(batch)
         try:
-            written = os.pwrite(file.fd, batch, position)
-            if written != len(batch):
+            if os.pwrite(file.fd, unwritten, position) != len(unwritten):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as fault:
             os.ftruncate(file.fd, position)
-            raise DiskError(f"{self.path} could not be written: {fault.strerror}; free some space") from fault
-        self.size = position + written
+            raise DiskError(f"{self.path} could not be written: {fault.strerror}; free disk space") from fault
+        self.size = position + len(batch)
         return position
+
+    def stage(self, batch: memoryview) -> Generator[None, None, None]:
+        """Write a large batch behind the end of the segment, without its header; yields between the steps.
+
+        `append` of the same batch then writes its header only. Until then the segment ends before it, also
+        after a crash: where its header would be there are zeros. An append of another batch discards it.
+        """
+        self.discard_staged()
+        position = self.size
+        self._staged = batch
+        for start in range(HEADER_BYTES, len(batch), STAGE_STEP_BYTES):
+            if self._staged is not batch:
+                return
+            piece = batch[start : start + STAGE_STEP_BYTES]
+            try:
+                file = self._active_file or self._open_for_writing()
+                is_written = os.pwrite(file.fd, piece, position + start) == len(piece)
+            except (OSError, DiskError):
+                is_written = False
+            if not is_written:
+                self.discard_staged()  # `append` meets the same fault, and reports it
+                return
+            yield
+
+    def _take_staged(self, batch: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+        """What of a batch is not in the file yet."""
+        if self._staged is not batch:
+            self.discard_staged()
+            return batch
+        self._staged = None
+        return batch[:HEADER_BYTES]
+
+    def discard_staged(self) -> None:
+        """Remove what was staged and not appended."""
+        if self._staged is not None:
+            self._staged = None
+            with suppress(FileNotFoundError):  # the topic was deleted meanwhile
+                os.truncate(self.path, self.size)
 
     def _open_for_writing(self) -> LogFile:
         try:
@@ -164,16 +206,16 @@ class Segment:
         return file
 
     def close_file(self) -> None:
-        """Close the file: others were written later, and there are only so many descriptors."""
+        """Close the file; the pool calls this above its limit."""
         self._active_file = None
 
-    def note(self, header: BatchHeader, position: int, last_offset: int, interval_bytes: int) -> None:
-        """Index the batch at `position` once `interval_bytes` have passed since the last entry."""
+    def index_batch(self, header: BatchHeader, position: int, last_offset: int, interval_bytes: int) -> None:
+        """Add index entries for the batch at `position`, at most one per `interval_bytes`."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
         if self.first_timestamp == NO_TIMESTAMP:
-            # Not the base timestamp: that stays the client's own when the broker stamps its time on a batch.
+            # Not the base timestamp: with LogAppendTime that is still the client's.
             self.first_timestamp = header.max_timestamp
         if self._unindexed_bytes > interval_bytes:
             self.offset_index.add(last_offset, position)
@@ -183,7 +225,7 @@ class Segment:
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The offset index, read from its file or made again from the log."""
+        """The offset index, from its file or rebuilt from the log."""
         if self._offset_index is None:
             self._load_indexes()
         assert self._offset_index is not None
@@ -191,21 +233,21 @@ class Segment:
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index, read from its file or made again from the log."""
+        """The time index, from its file or rebuilt from the log."""
         if self._time_index is None:
             self._load_indexes()
         assert self._time_index is not None
         return self._time_index
 
     def load_max_timestamp(self) -> int:
-        """The largest time in a closed segment, and the offset that had it, from its time index."""
+        """The largest timestamp of a closed segment, from its time index."""
         if self.max_timestamp == NO_TIMESTAMP and len(self.time_index):
             self.max_timestamp = self.time_index.max_timestamp
             self.max_timestamp_offset = self.time_index.offsets[-1]
         return self.max_timestamp
 
     def load_age_ms(self) -> int:
-        """The largest time in the segment or, where its records have none, when it was last written."""
+        """The largest timestamp of the segment, or its modification time if its records have none."""
         timestamp = self.load_max_timestamp()
         return timestamp if timestamp >= 0 else self.path.stat().st_mtime_ns // 1_000_000
 
@@ -217,13 +259,13 @@ class Segment:
             self.rebuild_indexes()
             self.save_indexes()
             return
-        if self._agrees_with(offsets, times):
+        if self._matches(offsets, times):
             self._offset_index, self._time_index = offsets, times
         else:
             self.rebuild_indexes()
 
-    def _agrees_with(self, offsets: OffsetIndex, times: TimeIndex) -> bool:
-        """Whether indexes fit the log: their last entries are true, and they reach as far as it does."""
+    def _matches(self, offsets: OffsetIndex, times: TimeIndex) -> bool:
+        """Whether indexes match the log: their last entries are right, and they reach its end."""
         if not self.size or not len(times):
             return not self.size
         start = offsets.positions[-1] if len(offsets) else 0
@@ -232,10 +274,10 @@ class Segment:
             return False
         reaches_end = tail[-1][0] - start <= MAX_UNINDEXED_BYTES
         is_latest = max(header.max_timestamp for _, header in tail) <= times.max_timestamp
-        return reaches_end and is_latest and self._holds_time(offsets, times)
+        return reaches_end and is_latest and self._matches_time(offsets, times)
 
-    def _holds_time(self, offsets: OffsetIndex, times: TimeIndex) -> bool:
-        """Whether the batch that the last entry of the time index names has that time."""
+    def _matches_time(self, offsets: OffsetIndex, times: TimeIndex) -> bool:
+        """Whether the last entry of the time index has the timestamp of its batch."""
         latest = times.offsets[-1]
         for _, header in self.headers(offsets.floor(latest)):
             if header.last_offset >= latest:
@@ -243,64 +285,64 @@ class Segment:
         return False
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
-        """Make both indexes again from the log file, and save them."""
+        """Rebuild both indexes from the log file, and save them."""
         self.begin_indexes()
         for position, header in self.headers():
-            self.note(header, position, header.last_offset, interval_bytes)
+            self.index_batch(header, position, header.last_offset, interval_bytes)
         self.save_indexes()
 
     def begin_indexes(self) -> None:
-        """Forget the indexes, because every batch is about to be noted again."""
+        """Clear the indexes before they are rebuilt."""
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         self.first_timestamp = NO_TIMESTAMP
         self._unindexed_bytes = 0
 
     def save_indexes(self) -> None:
-        """Write both index files; the time index ends with the largest time of the segment."""
+        """Write both index files; the time index ends with the largest timestamp of the segment."""
         self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
         replace_file(self.path.with_suffix(".index"), self.offset_index.dump(), durable=False)
         replace_file(self.path.with_suffix(".timeindex"), self.time_index.dump(), durable=False)
 
     def hold(self) -> None:
-        """Keep the file and the indexes as they are now, while another file takes the segment's name."""
+        """Keep the file open and the indexes in memory while another file gets the segment's name."""
         self._active_file = self.file
         self.load_max_timestamp()
 
     def close(self) -> None:
-        """Close the segment for writing; readers open it again by name."""
+        """Close the segment for writing."""
         self._active_file = None
         self._pool.closed(self)
 
     def sync(self) -> None:
-        """Make the log file survive power loss."""
+        """Sync the log file."""
         try:
             file = self.file
         except FileNotFoundError:
             if not self.is_deleted:
                 raise
-            return  # retention was quicker than the thread that syncs
+            return  # retention deleted it meanwhile
         os.fdatasync(file.fd)
 
     def locate(self, offset: int) -> BatchPosition | None:
-        """The batch that holds `offset`, or the first one after it when compaction removed it."""
+        """The batch that holds `offset`, or the next one after a compaction gap."""
         for step in self.walk(self.offset_index.floor(offset)):
             if step.last_offset >= offset:
                 return step
         return None
 
     def walk(self, position: int) -> Iterator[BatchPosition]:
-        """Each batch from `position` on."""
+        """Yield the batches from `position` on."""
         return walk(self.file, position, self.size)
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and whole header of each batch from `position` on."""
+        """Yield position and header of the batches from `position` on."""
         file = self.file
         for step in walk(file, position, self.size):
             yield step.position, read_header(os.pread(file.fd, HEADER_BYTES, step.position))
 
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch, from the one that holds `offset` or a few before it."""
+        """Yield position and header of the batches from the one that holds `offset`, or a few before it."""
         return self.headers(self.offset_index.floor(offset))
 
     def offset_before(self, timestamp: int) -> int:
@@ -308,36 +350,37 @@ class Segment:
         return self.time_index.floor(timestamp)
 
     def read(self, position: int, size: int) -> bytes:
-        """The bytes of one batch, or of a part of it."""
-        # The name keeps the file open: a thread of the disk may close the segment between two instructions.
+        """Read a batch, or a part of it."""
+        # The variable keeps the file open: a background thread may close the segment meanwhile.
         file = self.file
         return os.pread(file.fd, size, position)
 
     def delete(self) -> None:
-        """Forget the segment; its files stay until `unlink`."""
+        """Mark the segment as deleted; its files stay until `unlink`."""
         self.is_deleted = True
+        self._staged = None
         self.close()
-        self._pool.forget(self.path)
+        self._pool.drop(self.path)
 
     def unlink(self) -> None:
-        """Remove the files; a reader in the middle of the log file is not disturbed."""
+        """Delete the files; readers keep the log file open."""
         for suffix in SUFFIXES:
             self.path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 class LocatedBatch(NamedTuple):
-    """One batch, and the segment in which it is."""
+    """A batch and its segment."""
 
-    segment: Segment
+    segment: LogSegment
     step: BatchPosition
 
 
-def _base_offset(segment: Segment) -> int:
+def _base_offset(segment: LogSegment) -> int:
     return segment.base_offset
 
 
-def find_batch(segments: Sequence[Segment], offset: int) -> LocatedBatch | None:
-    """The batch that holds `offset`, or the next one where compaction left a gap."""
+def find_batch(segments: Sequence[LogSegment], offset: int) -> LocatedBatch | None:
+    """The batch that holds `offset`, or the next one after a compaction gap."""
     index = bisect_right(segments, offset, key=_base_offset) - 1
     for segment in segments[max(index, 0) :]:
         step = segment.locate(offset)
@@ -347,9 +390,9 @@ def find_batch(segments: Sequence[Segment], offset: int) -> LocatedBatch | None:
 
 
 def fitting_range(found: LocatedBatch, limit: int, max_bytes: int, *, at_least_one: bool) -> FileRange | None:
-    """Whole batches from the one found to the position `limit`, as many as `max_bytes` allow.
+    """Batches from the one found to the position `limit`, up to `max_bytes`.
 
-    With `at_least_one` the first batch comes even if it is larger.
+    With `at_least_one` the first batch is included even if it is larger.
     """
     segment, step = found
     position = step.position
@@ -361,8 +404,8 @@ def fitting_range(found: LocatedBatch, limit: int, max_bytes: int, *, at_least_o
     return FileRange(segment.file, position, size) if size > 0 else None
 
 
-def bytes_from(segments: Sequence[Segment], offset: int) -> int:
-    """Bytes of the batches from the one that holds `offset` to the end."""
+def bytes_from(segments: Sequence[LogSegment], offset: int) -> int:
+    """The size of the batches from the one that holds `offset` to the end."""
     found = find_batch(segments, offset)
     if found is None:
         return 0
@@ -370,8 +413,8 @@ def bytes_from(segments: Sequence[Segment], offset: int) -> int:
     return found.segment.size - found.step.position + later
 
 
-def first_offset_within(segments: Sequence[Segment], size: int) -> int | None:
-    """The first offset from which on the batches have at most `size` bytes; None when all of them have."""
+def first_offset_within(segments: Sequence[LogSegment], size: int) -> int | None:
+    """The first offset from which on the batches have at most `size` bytes; None if all have."""
     for segment in reversed(segments):
         if segment.size > size:
             return _offset_at(segment, segment.size - size)
@@ -379,7 +422,7 @@ def first_offset_within(segments: Sequence[Segment], size: int) -> int | None:
     return None
 
 
-def _offset_at(segment: Segment, position: int) -> int:
-    """The offset after the first batch that ends at or behind `position`."""
+def _offset_at(segment: LogSegment, position: int) -> int:
+    """The offset after the first batch that ends at or after `position`."""
     start = segment.offset_index.boundary(0, position - 1)
     return next(step.last_offset + 1 for step in segment.walk(start) if step.position + step.size >= position)

@@ -1,8 +1,8 @@
-"""Finding records by their time, in runs of batches whose times need not be in order.
+"""Searches records by timestamp, in batches whose timestamps need not be in order.
 
-Headers are what producers wrote: a batch may claim a time that none of its records has, so that a search can
-take long. It is a generator: it yields None wherever it may pause, and a function wherever a batch is to be
-opened, whose result it is to be sent; decompression is best done outside of the event loop.
+Headers are written by producers: a batch may claim a timestamp that none of its records has, so a search
+can take long. It is a generator that yields None where it can pause, and a function where a batch must be
+decompressed, whose result is sent back: decompression should not run in the event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.protocol.compression import NONE
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.records import open_records, record_times
+from headrace.protocol.records import decompress_records, record_times
 from headrace.storage.index import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 STEP_BATCHES: Final = 16
 STEP_RECORDS: Final = 256
 MAX_CANDIDATES: Final = 256
-"""Batches with the largest times that are tried before the others are looked at again."""
+"""Batches with the largest timestamps that are tried before the next scan."""
 
 
 class TimedOffset(NamedTuple):
-    """A record found by its time."""
+    """Offset and timestamp of a record."""
 
     offset: int
     timestamp: int
@@ -38,11 +38,11 @@ Job = Callable[[], bytes | bytearray | memoryview]
 Search = Generator["Job | None", "bytes | bytearray | memoryview | None", "TimedOffset | None"]
 
 
-class TimedBatches(Protocol):
-    """A run of batches that can be searched: a segment, or all that is in memory."""
+class SearchableBatches(Protocol):
+    """Batches that can be searched: a segment, or an in-memory log."""
 
     def load_max_timestamp(self) -> int:
-        """A time that no batch is later than."""
+        """An upper bound of all timestamps."""
         ...
 
     def offset_before(self, timestamp: int) -> int:
@@ -50,16 +50,16 @@ class TimedBatches(Protocol):
         ...
 
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Place and header of each batch, from the one that holds `offset` or a few before it."""
+        """Yield position and header of the batches from the one that holds `offset`, or a few before it."""
         ...
 
     def read(self, position: int, size: int, /) -> bytes:
-        """The batch at a place that `headers_from` gave."""
+        """Read the batch at a position from `headers_from`."""
         ...
 
 
 class Candidate(NamedTuple):
-    """A batch that claims to hold a late record; the latest claim sorts first, the earlier batch of two."""
+    """A batch by the timestamp in its header; the largest one sorts first, then the lowest offset."""
 
     negated_timestamp: int
     base_offset: int
@@ -67,84 +67,84 @@ class Candidate(NamedTuple):
     header: BatchHeader
 
 
-def search_time(runs: Sequence[TimedBatches], timestamp: int, start_offset: int) -> Search:
-    """The first record from `start_offset` on that is not older than `timestamp`."""
-    for run in tuple(runs):
-        if run.load_max_timestamp() >= timestamp:
-            found = yield from _search_in(run, timestamp, start_offset)
+def search_time(parts: Sequence[SearchableBatches], timestamp: int, start_offset: int) -> Search:
+    """Find the first record from `start_offset` on that is not older than `timestamp`."""
+    for batches in tuple(parts):
+        if batches.load_max_timestamp() >= timestamp:
+            found = yield from _search_in(batches, timestamp, start_offset)
             if found is not None:
                 return found
     return None
 
 
-def search_latest_time(runs: Sequence[TimedBatches], start_offset: int) -> Search:
-    """The record from `start_offset` on with the largest time; the first one of several."""
+def search_latest_time(parts: Sequence[SearchableBatches], start_offset: int) -> Search:
+    """Find the first record with the largest timestamp from `start_offset` on."""
     latest: TimedOffset | None = None
-    for run in tuple(runs):
+    for batches in tuple(parts):
         known = NO_TIMESTAMP if latest is None else latest.timestamp
-        if run.load_max_timestamp() > known:
-            latest = (yield from _search_latest_in(run, known, start_offset)) or latest
+        if batches.load_max_timestamp() > known:
+            latest = (yield from _search_latest_in(batches, known, start_offset)) or latest
     return latest
 
 
-def _search_latest_in(run: TimedBatches, known: int, start_offset: int) -> Search:
-    """The first record with the largest time of the run, if that is later than `known`."""
+def _search_latest_in(batches: SearchableBatches, known: int, start_offset: int) -> Search:
+    """Find the first record with the largest timestamp in `batches`, if it is later than `known`."""
     latest: TimedOffset | None = None
     tried: tuple[int, int] | None = None
     while True:
-        claims = yield from _largest_claims(run, known, start_offset, tried)
-        for claim in claims:
-            if -claim.negated_timestamp <= known:
+        candidates = yield from _candidates(batches, known, start_offset, tried)
+        for candidate in candidates:
+            if -candidate.negated_timestamp <= known:
                 return latest
-            # The record that had the time may lie before the start, or compaction removed it: another has it.
-            times = yield from _open(run, claim.position, claim.header)
-            found = yield from _latest(times, claim.header, start_offset)
+            # The record with this timestamp may be before the start, or removed by compaction.
+            times = yield from _record_times(batches, candidate.position, candidate.header)
+            found = yield from _latest(times, candidate.header, start_offset)
             if found is not None and found.timestamp > known:
                 latest, known = found, found.timestamp
-        if len(claims) < MAX_CANDIDATES:
+        if len(candidates) < MAX_CANDIDATES:
             return latest
-        tried = claims[-1][:2]
+        tried = candidates[-1][:2]
 
 
-def _largest_claims(
-    run: TimedBatches, known: int, start_offset: int, tried: tuple[int, int] | None
+def _candidates(
+    batches: SearchableBatches, known: int, start_offset: int, tried: tuple[int, int] | None
 ) -> Generator[Job | None, object, list[Candidate]]:
-    """The batches that claim the largest times above `known`, of those that come after `tried`."""
-    claims: list[Candidate] = []
-    for number, (position, header) in enumerate(run.headers_from(start_offset), 1):
+    """The next candidates after `tried`, with timestamps above `known`."""
+    candidates: list[Candidate] = []
+    for number, (position, header) in enumerate(batches.headers_from(start_offset), 1):
         if not header.is_control and header.last_offset >= start_offset and header.max_timestamp > known:
-            claim = Candidate(-header.max_timestamp, header.base_offset, position, header)
-            if tried is None or claim[:2] > tried:
-                claims.append(claim)
-        if len(claims) >= 2 * MAX_CANDIDATES:
-            claims = sorted(claims)[:MAX_CANDIDATES]
+            candidate = Candidate(-header.max_timestamp, header.base_offset, position, header)
+            if tried is None or candidate[:2] > tried:
+                candidates.append(candidate)
+        if len(candidates) >= 2 * MAX_CANDIDATES:
+            candidates = sorted(candidates)[:MAX_CANDIDATES]
         if not number % STEP_BATCHES:
             yield None
-    return sorted(claims)[:MAX_CANDIDATES]
+    return sorted(candidates)[:MAX_CANDIDATES]
 
 
-def _search_in(run: TimedBatches, timestamp: int, start_offset: int) -> Search:
-    start = max(run.offset_before(timestamp), start_offset)
-    for number, (position, header) in enumerate(run.headers_from(start), 1):
+def _search_in(batches: SearchableBatches, timestamp: int, start_offset: int) -> Search:
+    start = max(batches.offset_before(timestamp), start_offset)
+    for number, (position, header) in enumerate(batches.headers_from(start), 1):
         if not number % STEP_BATCHES:
             yield None
         if header.max_timestamp < timestamp or header.last_offset < start:
             continue
         if header.is_control:
-            # The end of a transaction is no record, and has the time of now whatever its records have.
+            # A marker is not a record, and has the time at which the transaction ended.
             continue
-        times = yield from _open(run, position, header)
+        times = yield from _record_times(batches, position, header)
         found = yield from _first(times, header, timestamp, start_offset)
         if found is not None:
             return found
     return None
 
 
-def _open(
-    run: TimedBatches, position: int, header: BatchHeader
+def _record_times(
+    batches: SearchableBatches, position: int, header: BatchHeader
 ) -> Generator[Job | None, bytes | bytearray | memoryview | None, Iterator[tuple[int, int]] | None]:
-    """Offset and time of each record of a batch; None for one that cannot be opened."""
-    job = partial(open_records, run.read(position, header.size), header)
+    """Offset and timestamp of each record of a batch; None if it cannot be decompressed."""
+    job = partial(decompress_records, batches.read(position, header.size), header)
     try:
         section = job() if header.codec == NONE else (yield job)
     except CorruptBatch:
@@ -164,12 +164,12 @@ def _first(
             if not number % STEP_RECORDS:
                 yield None
     except CorruptBatch:
-        return _claimed(header, start_offset)
+        return _from_header(header, start_offset)
     return None
 
 
 def _latest(times: Iterator[tuple[int, int]] | None, header: BatchHeader, start_offset: int) -> Search:
-    """The first record with the largest time."""
+    """The first record with the largest timestamp."""
     latest: TimedOffset | None = None
     try:
         for number, (offset, time) in enumerate(_checked(times), 1):
@@ -180,16 +180,16 @@ def _latest(times: Iterator[tuple[int, int]] | None, header: BatchHeader, start_
             if not number % STEP_RECORDS:
                 yield None
     except CorruptBatch:
-        return _claimed(header, start_offset)
+        return _from_header(header, start_offset)
     return latest
 
 
 def _checked(times: Iterator[tuple[int, int]] | None) -> Iterator[tuple[int, int]]:
     if times is None:
-        raise CorruptBatch("the records cannot be opened")
+        raise CorruptBatch("the records cannot be decompressed")
     return times
 
 
-def _claimed(header: BatchHeader, start_offset: int) -> TimedOffset:
-    # Its producer wrote nonsense under a good checksum. The header still says when, and readers go on.
+def _from_header(header: BatchHeader, start_offset: int) -> TimedOffset:
+    # The records are invalid although the checksum is right: use the timestamp of the header.
     return TimedOffset(max(header.base_offset, start_offset), header.max_timestamp)

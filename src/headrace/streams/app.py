@@ -9,9 +9,9 @@ from headrace.durations import duration_text
 from headrace.errors import HeadraceError, Misuse
 from headrace.streams.callers import folder_of_caller, place_of_caller
 from headrace.streams.clocks import CORRECTED, Clock
-from headrace.streams.into import Into
 from headrace.streams.job import Job
 from headrace.streams.names import checked_name
+from headrace.streams.output_targets import OutputTargets
 from headrace.streams.stream import MAX_AHEAD, MAX_RECORDS, Stream
 from headrace.streams.table import Table
 from headrace.streams.topic import Topic
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.streams.stream import Format
 
 Output: TypeAlias = "Topic | Sink"
-USUAL_BROKER: Final = "127.0.0.1:9092"
 UNLIMITED: Final = "unlimited"
 """The word for a duration without a limit, beside None."""
 
@@ -292,8 +291,8 @@ class App:
         from headrace.feeds.feed import ChangeFeed
         from headrace.settings import Settings
 
-        address = Settings.read(project=self.folder).broker(broker)
-        return ChangeFeed(view, USUAL_BROKER if address is None else str(address), since=since, follow=follow)
+        address = Settings.read(project=self.folder).broker_or_default(broker)
+        return ChangeFeed(view, str(address), since=since, follow=follow)
 
     def job(
         self,
@@ -330,7 +329,7 @@ class App:
                 f"app.job takes its arguments by name, and got {misplaced[0]!r} without one: write "
                 '@app.job(into=app.topic("results")) above the function, and name="…" for another name.'
             )
-        outputs = Into.of(into)
+        outputs = OutputTargets.of(into)
 
         def decorate(function: Callable[[], Any]) -> Job:
             job = Job(

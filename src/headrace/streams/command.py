@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from headrace.client.bootstrap import PLAINTEXT
+from headrace.errors import Misuse
 from headrace.settings import Settings, project_folder
 from headrace.streams.display import Board, JsonLines, Lines
 from headrace.streams.explanation import silence_spark
@@ -33,12 +35,18 @@ def run_app(
 
     Settings are those of `project`, or of the folder of the file that defines the application.
     """
-    from headrace.streams.runner import Order, Runner
+    from headrace.streams.runner import Runner, RunOptions
 
     folder = (project or app.folder).absolute()
     settings = Settings.read(project=folder)
     address = settings.broker(broker)
-    order = Order(
+    if address is None and settings.security_profile() != PLAINTEXT:
+        raise Misuse(
+            f"the security profile {settings.security_profile()!r} is chosen, and no broker is named: set "
+            "HEADRACE_BROKER or address under [broker] in headrace.toml. A broker that `headrace run` starts "
+            f"itself uses no security: HEADRACE_SECURITY_PROFILE={PLAINTEXT}."
+        )
+    order = RunOptions(
         app=app,
         jobs=tuple(jobs),
         once=once,

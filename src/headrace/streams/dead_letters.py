@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError
-from headrace.streams.building import DEAD, value_options
+from headrace.streams.query_builder import DEAD, value_options
 from headrace.streams.replay import range_options
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from headrace.spark.transactional_sink import Batch
     from headrace.streams.job import Job
+    from headrace.streams.run_context import RunContext
     from headrace.streams.stream import Stream
-    from headrace.streams.workplace import Workplace
 
 ENOUGH_ROWS: Final = 100
 """Below this many rows a share says nothing."""
@@ -47,13 +47,13 @@ class DeadLetters:
         job: Job,
         streams: Sequence[Stream],
         tables: Mapping[str, Callable[[Batch], pa.Table]],
-        workplace: Workplace,
+        run_context: RunContext,
         counts: Callable[[], Counts],
     ) -> None:
         self._job = job
         self._streams = {stream.topic: stream for stream in streams}
         self._tables = tables
-        self._workplace = workplace
+        self._run_context = run_context
         self._counts = counts
         self.rows = 0
         self.dead = 0
@@ -86,8 +86,8 @@ class DeadLetters:
 
     def _read(self, stream: Stream, batch: Batch) -> DataFrame:
         reader = (
-            self._workplace.spark.read.format("headrace")
-            .option("kafka.bootstrap.servers", self._workplace.bootstrap)
+            self._run_context.spark.read.format("headrace")
+            .option("kafka.bootstrap.servers", self._run_context.bootstrap)
             .options(**range_options(stream.topic, batch.start, batch.end))
             .option("errorsOnly", "true")
         )
@@ -96,7 +96,7 @@ class DeadLetters:
     def _letters(self, topic: str, unread: pa.Table) -> DataFrame:
         """Records of a table as letters: they were read by the driver, and are few."""
         records = [_letter(self._job.dead_topic, topic, record) for record in unread.to_pylist()]
-        return self._workplace.spark.createDataFrame(records, LETTER)
+        return self._run_context.spark.createDataFrame(records, LETTER)
 
 
 def _letter(dead_topic: str, topic: str, record: Mapping[str, Any]) -> tuple[Any, ...]:

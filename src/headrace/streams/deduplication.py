@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.building import current_building
 from headrace.streams.columns import listed, quoted
 from headrace.streams.event_time import keep_event_time, timed_frame
+from headrace.streams.query_builder import current_builder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: Duration) -> Rows
     _check(frame, columns)
     within_ms = milliseconds_of(within, "within")
     make = partial(_deduplicated, replace(rows, frame=frame), columns, within_ms)
-    return current_building("deduplicate()").stateful(make, lambda: [frame])
+    return current_builder("deduplicate()").stateful(make, lambda: [frame])
 
 
 def _deduplicated(rows: Rows, columns: Sequence[str], within_ms: int) -> Rows:

@@ -45,8 +45,6 @@ class Description:
     """The steps for which Spark keeps state."""
     stages: tuple[str, ...] = ()
     """The steps for which Headrace keeps state, each with all that its state depends on."""
-    windows: tuple[str, ...] = ()
-    """The windows that Spark computes, in the words of the job."""
     schema: str = ""
     """The columns of its rows: told to people, not compared."""
 
@@ -66,7 +64,7 @@ class Description:
             )
             for operator in value["operators"]
         )
-        lists = {name: tuple(value.get(name, ())) for name in ("inputs", "stages", "windows")}
+        lists = {name: tuple(value.get(name, ())) for name in ("inputs", "stages")}
         return cls(**{**value, **lists, "operators": operators})
 
 
@@ -103,29 +101,17 @@ def _inputs(before: Description, after: Description) -> list[str]:
 
 
 def _engines(before: Description, after: Description) -> list[str]:
-    """What changed in who keeps the state of the job, and for which windows."""
+    """What changed in the operators for which Headrace keeps state."""
     if before.stages != after.stages:
-        return [f"it kept {_state(before)}, and now it would keep {_state(after)}.{_hint(before, after)}"]
-    if before.windows != after.windows:
-        return [f"its windows were {_listed(before.windows)}, and now they are {_listed(after.windows)}."]
+        return [f"it kept {_state(before)}, and now it would keep {_state(after)}."]
     return []
 
 
 def _state(of: Description) -> str:
     kept = [f"state of Headrace's own for {stage}" for stage in of.stages]
     if of.operators:
-        kinds = [operator.kind for operator in of.operators]
-        kept.append(f"Spark's state for {_listed(of.windows or kinds)}")
+        kept.append(f"Spark's state for {_listed(operator.kind for operator in of.operators)}")
     return " and ".join(kept) or "no state"
-
-
-def _hint(before: Description, after: Description) -> str:
-    if bool(before.operators) == bool(after.operators):
-        return ""
-    return (
-        " Neither can read the other's state. Which of the two computes a window depends on the job: Spark "
-        "does with idle_timeout=, metadata=, a corrected clock, emit=, and aggregates such as stddev."
-    )
 
 
 def _operators(before: Description, after: Description) -> list[str]:

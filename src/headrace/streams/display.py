@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from headrace.streams.report import Report
-    from headrace.streams.supervisor import News
+    from headrace.streams.supervisor import JobEvent
 
 HEADINGS: Final = ("job", "rows/s", "lag", "watermark", "batch ms", "state", "late", "dead")
 UNTIMED: Final = "no time"
@@ -33,7 +33,7 @@ class Display(Protocol):
     def say(self, text: str) -> None:
         """Say something about the whole: the broker's address, the end."""
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: JobEvent) -> None:
         """Say what happened to a job."""
 
     def show(self, reports: Sequence[Report]) -> None:
@@ -60,7 +60,7 @@ class Lines:
         self._out.write(printable(text) + "\n")
         self._out.flush()
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: JobEvent) -> None:
         """Print a line."""
         self.say(sentence(news))
 
@@ -108,7 +108,7 @@ class JsonLines:
         """Print a text."""
         self._print(event="says", text=text)
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: JobEvent) -> None:
         """Print what happened."""
         self._print(event="news", **asdict(news))
 
@@ -148,7 +148,7 @@ class Board:
         """Print a text above the table, where it stays."""
         self._live.console.print(printable(text), markup=False, highlight=False)
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: JobEvent) -> None:
         """Print what happened above the table; problems stand out."""
         style = "" if news.state in (State.RUNNING, State.FINISHED) else "red"
         self._live.console.print(printable(sentence(news)), markup=False, highlight=False, style=style)
@@ -218,7 +218,7 @@ def _short_time(time_text: str) -> str:
     return time_text.partition(".")[0].replace("T", " ")
 
 
-def sentence(news: News) -> str:
+def sentence(news: JobEvent) -> str:
     """What happened to a job, as one line."""
     match news.state:
         case State.WAITING:

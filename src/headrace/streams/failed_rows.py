@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 
     from headrace.spark.checkpoint import Offsets
     from headrace.spark.transactional_batch import Batch
-    from headrace.streams.building import Building
     from headrace.streams.explanation import Cause
     from headrace.streams.job import Job
     from headrace.streams.outputs import Outputs
+    from headrace.streams.query_builder import QueryBuilder
     from headrace.streams.replay import _Replay
-    from headrace.streams.report import Tally
-    from headrace.streams.workplace import Workplace
+    from headrace.streams.report import JobMetrics
+    from headrace.streams.run_context import RunContext
 
 MAX_FAILURES: Final = 100
 """With more failures in one batch, it is the job that is wrong and not the rows."""
@@ -88,21 +88,23 @@ class RowFailed(HeadraceError):
 class FailedRows:
     """Finds the records of a batch, and the results, that a job fails on."""
 
-    def __init__(self, job: Job, building: Building, rows: Rows, workplace: Workplace, tally: Tally) -> None:
+    def __init__(
+        self, job: Job, builder: QueryBuilder, rows: Rows, run_context: RunContext, metrics: JobMetrics
+    ) -> None:
         self._job = job
-        self._building = building
-        self._workplace = workplace
-        self._tally = tally
-        self._is_stateful = bool(building.operators) or keeps_state(rows.frame)
+        self._builder = builder
+        self._run_context = run_context
+        self._metrics = metrics
+        self._is_stateful = bool(builder.operators) or keeps_state(rows.frame)
         self._results: list[tuple[str, str]] = []
         self._last = self._last_operator(rows) if job.on_error == "dead_letter" else None
-        building.plan.before(self._forget)
-        building.plan.add_rows(self._letters)
+        builder.plan.before(self._forget)
+        builder.plan.add_rows(self._letters)
 
     @property
     def results(self) -> DataFrame | None:
         """The rows that the streaming query ends with, if the rest of the job is applied to its batches."""
-        return None if self._last is None else self._building.operators[self._last].frame
+        return None if self._last is None else self._builder.operators[self._last].frame
 
     def recover(self, batch: Batch, error: Exception) -> None:
         """Have the source leave out the records that the batch failed on.
@@ -158,7 +160,7 @@ class FailedRows:
             log.warning("job %s failed once and not again: %s", self._job.name, first.sentence)
         values = self._documents(table.take(list(failed)))
         self._results = list(zip(values, failed.values(), strict=True))
-        self._tally.failed += len(failed)
+        self._metrics.failed += len(failed)
         return self._frame(table.take([number for number in numbers if number not in failed]))
 
     def _try_results(self, table: pa.Table, part: Sequence[range]) -> Cause | None:
@@ -172,7 +174,7 @@ class FailedRows:
 
     def _frame(self, table: pa.Table) -> DataFrame:
         assert self.results is not None
-        return self._building.spark.createDataFrame(table, self.results.schema)
+        return self._builder.spark.createDataFrame(table, self.results.schema)
 
     def _letters(self, batch: Batch) -> DataFrame | None:
         """The dead letters of the results that failed; those of records are read from their topic."""
@@ -183,18 +185,18 @@ class FailedRows:
             (self._job.dead_topic, value, [("reason", bytearray(reason.encode())), (at[0], bytearray(at[1]))])
             for value, reason in self._results
         ]
-        return self._building.spark.createDataFrame(letters, LETTER)
+        return self._builder.spark.createDataFrame(letters, LETTER)
 
     def _applied(self, results: DataFrame) -> Rows:
         assert self._last is not None
-        return self._called(ResultReplay(self._building, {self._last: results}))
+        return self._called(ResultReplay(self._builder, {self._last: results}))
 
     def _last_operator(self, rows: Rows) -> int | None:
         """The operator from whose rows alone the job makes its own; None where there is none such."""
-        operators = self._building.operators
+        operators = self._builder.operators
         if not operators or operators[-1].frame is rows.frame:
             return None
-        applied = self._called(ResultReplay(self._building, {}))
+        applied = self._called(ResultReplay(self._builder, {}))
         used = set(_PLACEHOLDER.findall(str(analysed_plan(applied.frame).toString())))
         return int(used.pop()) if len(used) == 1 and STREAM not in used else None
 
@@ -204,7 +206,7 @@ class FailedRows:
         end = {topic: dict(offsets) for topic, offsets in ends.items()}
         for (topic, partition), first, until in ranges:
             start[topic][str(partition)], end[topic][str(partition)] = first, until
-        replay = InputReplay(self._building, start, end)
+        replay = InputReplay(self._builder, start, end)
         rows = self._called(replay)
         causes = (_try(frame) for frame in [*replay.inputs, rows.frame])
         return next((cause for cause in causes if cause is not None), None)
@@ -220,11 +222,11 @@ class FailedRows:
         self._publish({})
 
     def _publish(self, failed: Failed) -> None:
-        FailedRecords(offsets=failed).publish(self._building.spark.sparkContext)
+        FailedRecords(offsets=failed).publish(self._builder.spark.sparkContext)
 
     def _ranges(self, batch: Batch) -> list[Range]:
         ranges = []
-        for stream in self._building.streams:
+        for stream in self._builder.streams:
             begun = batch.start.get(stream.topic, {})
             for number, end in sorted(batch.end.get(stream.topic, {}).items()):
                 partition = TopicPartition(stream.topic, int(number))
@@ -233,7 +235,7 @@ class FailedRows:
         return [each for each in ranges if each.size > 0]
 
     def _first(self, partition: TopicPartition) -> int:
-        return list_offsets(self._workplace.cluster, {partition: EARLIEST})[partition]
+        return list_offsets(self._run_context.cluster, {partition: EARLIEST})[partition]
 
 
 def _search(

@@ -15,9 +15,9 @@ from headrace.streams.rows import Operators, OutputMode, Rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.streams.batch_plan import BatchPlan
-    from headrace.streams.building import Building
-    from headrace.streams.into import Into
+    from headrace.streams.batch_hooks import BatchHooks
+    from headrace.streams.output_targets import OutputTargets
+    from headrace.streams.query_builder import QueryBuilder
 
 WatermarkPolicy = Literal["min", "max"]
 OnError = Literal["fail", "dead_letter"]
@@ -32,7 +32,7 @@ class Job:
     app: str
     name: str
     function: Callable[[], Result]
-    into: Into
+    into: OutputTargets
     output_mode: OutputMode | None = None
     """Spark's output mode; otherwise as the rows ask for it, and `append` where they do not."""
     trigger_interval: str | None = None
@@ -99,12 +99,12 @@ class Job:
         """The first line of the function's docstring."""
         return (self.function.__doc__ or "").strip().partition("\n")[0]
 
-    def build(self, building: Building) -> Rows:
+    def build(self, builder: QueryBuilder) -> Rows:
         """The rows that the function returns."""
         from pyspark.sql import DataFrame
 
-        self._plan_late_rows(building.plan)
-        with building.active():
+        self._plan_late_rows(builder.plan)
+        with builder.active():
             result = self.function()
             rows = result.rows if isinstance(result, Operators) else result
         if isinstance(rows, DataFrame):
@@ -119,9 +119,15 @@ class Job:
                 f"job {self.name!r} returned a DataFrame that does not come from a stream: begin with `.df` "
                 "of an `app.stream(…)`."
             )
-        if building.plan.notes_windows and not building.plan.windows:
+        if builder.plan.notes_windows and not builder.plan.windows:
             option = "allowed_lateness" if self.late_topic is None else "late_topic"
             raise Misuse(f"job {self.name!r} has {option}=, but no window that rows are late for.")
+        if builder.plan.transforms_views and self.on_error == "dead_letter":
+            raise Misuse(
+                f'job {self.name!r} has on_error="dead_letter" and a transform() behind a join of tables: a '
+                "row of a view cannot become a dead letter, because no single record is its reason. Write "
+                "the view without the function, and apply it in another job that reads the view's topic."
+            )
         self._check_key(rows)
         return replace(rows, mode=self.output_mode or rows.mode or self.into.mode_for(rows.frame))
 
@@ -133,7 +139,7 @@ class Job:
                     f"{view.name!r} has the key {', '.join(view.key)}: give the view the same key."
                 )
 
-    def _plan_late_rows(self, plan: BatchPlan) -> None:
+    def _plan_late_rows(self, plan: BatchHooks) -> None:
         if self.allowed_lateness is not None:
             plan.allowed_lateness_ms = milliseconds_of(self.allowed_lateness)
         plan.notes_windows = self.late_topic is not None or plan.allowed_lateness_ms > 0

@@ -37,7 +37,7 @@ from headrace.streams.description import Description, check_change
 
 if TYPE_CHECKING:
     from headrace.folders import Folder
-    from headrace.spark.progress import Mark
+    from headrace.spark.progress import ProgressMarker
 
 JOB: Final = "job.json"
 BEGINNING: Final = "beginning.json"
@@ -62,7 +62,7 @@ class JobIsElsewhere(HeadraceError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class StartPosition:
     """Where a checkpoint that is not there yet is to begin in every topic."""
 
     generation: int = 1
@@ -156,7 +156,7 @@ class JobFolder:
             self._write(IDENTITY, found)
         return str(found["id"])
 
-    def claim(self, mark: Mark | None) -> None:
+    def claim(self, mark: ProgressMarker | None) -> None:
         """Pass if the job may run with this folder; `JobIsElsewhere` if its last batch is of another one.
 
         A reset replaces what was there before, in whichever folder, but only up to the mark that it found.
@@ -173,7 +173,7 @@ class JobFolder:
 
     def adopt(self, checkpoint: Path) -> None:
         """Go on with a checkpoint that was made elsewhere."""
-        beginning = Beginning(generation=self.beginning().generation + 1)
+        beginning = StartPosition(generation=self.beginning().generation + 1)
         place = Path(f"{self.kept}/{CHECKPOINT}{beginning.generation}")
         if place.exists():  # of an attempt that was cut before the next line but one
             shutil.rmtree(place)
@@ -185,10 +185,10 @@ class JobFolder:
         self.kept.delete()
         LocalFolder(self.path).delete()
 
-    def beginning(self) -> Beginning:
+    def beginning(self) -> StartPosition:
         """Which checkpoint counts, and where it begins."""
         written = self._read(BEGINNING)
-        return Beginning() if written is None else Beginning(**written)
+        return StartPosition() if written is None else StartPosition(**written)
 
     def description(self) -> Description | None:
         """What the checkpoint was made by; None if the job has never run, or not since its reset."""
@@ -206,9 +206,9 @@ class JobFolder:
 
     def reset(
         self, *, kind: Literal["stream", "start", "end", "offset", "time"], value: int = 0
-    ) -> Beginning:
+    ) -> StartPosition:
         """Let the job begin anew, from that place, in a checkpoint of its own."""
-        beginning = Beginning(generation=self.beginning().generation + 1, kind=kind, value=value)
+        beginning = StartPosition(generation=self.beginning().generation + 1, kind=kind, value=value)
         self.hold()
         try:
             self._write(BEGINNING, asdict(beginning))
@@ -308,7 +308,7 @@ def find_job(state: Path, name: str) -> JobFolder:
     raise Misuse(f"{problem} named {name!r} in {state}. Jobs that have run with this state folder: {known}.")
 
 
-def _elsewhere(folder: JobFolder, mark: Mark) -> str:
+def _elsewhere(folder: JobFolder, mark: ProgressMarker) -> str:
     name = f"{folder.app}.{folder.name}"
     options = f"--state {folder.path.parents[1]}"
     return (

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.client.topics import NewTopic
 from headrace.durations import interval_of
 from headrace.errors import HeadraceError, Misuse
-from headrace.spark.progress import create_progress_topic, read_mark
+from headrace.spark.progress import create_progress_topic, read_marker
 from headrace.spark.shared_folder import check_shared
-from headrace.streams.building import Building, RowsWanted
 from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
 from headrace.streams.explanation import is_permanent, sentence_of
 from headrace.streams.failed_rows import FailedRows
-from headrace.streams.handover import Handover, fitting_batches, handover_of
 from headrace.streams.job_folder import JobTakenOver
 from headrace.streams.late import LateRows, dropped_rows, left_out
 from headrace.streams.outputs import Outputs
 from headrace.streams.plan import input_topics, stateful_operators
-from headrace.streams.report import Tally, rows_of
+from headrace.streams.query_builder import QueryBuilder, RowsWanted
+from headrace.streams.report import JobMetrics, rows_of
+from headrace.streams.sink_input import SinkInput, fitting_batches, sink_input_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
     from headrace.streams.rows import Rows
+    from headrace.streams.run_context import RunContext, Starts
     from headrace.streams.stream import Stream
-    from headrace.streams.workplace import Starts, Workplace
 
 FIRST_STEP: Final = "begun"
 WATERMARK_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
@@ -60,16 +60,16 @@ class JobRun:
     def __init__(
         self,
         job: Job,
-        workplace: Workplace,
+        run_context: RunContext,
         *,
         once: bool = False,
         steps: Callable[[str, int], None] | None = None,
         is_known: bool = True,
     ) -> None:
         self.job = job
-        self.tally = Tally()
-        self._workplace = workplace
-        self._folder = workplace.folder(job)
+        self.metrics = JobMetrics()
+        self._run_context = run_context
+        self._folder = run_context.folder(job)
         self._once = once
         self._steps = steps
         self._is_known = is_known
@@ -82,7 +82,7 @@ class JobRun:
         self._outputs: Outputs | None = None
         self._execution: Any = None
         self._seen = -1
-        self._started: Building | None = None
+        self._started: QueryBuilder | None = None
         self._table_records = 0
 
     @property
@@ -98,12 +98,12 @@ class JobRun:
     def inputs(self) -> tuple[str, ...]:
         """The topics that the job reads, tables included: its function is called to find out."""
         try:
-            building, rows = self._built()
+            builder, rows = self._built()
         except Exception as error:
             self._refuse(error)
             raise
         topics = input_topics(rows.frame)
-        return tuple(dict.fromkeys([*topics, *building.plan.followed]))
+        return tuple(dict.fromkeys([*topics, *builder.plan.followed]))
 
     def output_schema(self) -> StructType:
         """The columns of the job's rows; a run that was started need not call its function for them."""
@@ -114,19 +114,19 @@ class JobRun:
         """Compare the job with its checkpoint, make the topics that are missing, and start the query."""
         self._folder.hold()
         try:
-            building, rows = self._build()
+            builder, rows = self._build()
             self._rows = rows
-            building.plan.check_all()
-            check_shared(self._workplace.spark, self._folder.checkpoint)
-            self._folder.accept(self._describe(building, rows))
-            create_progress_topic(self._workplace.cluster)
-            self._folder.claim(read_mark(self._workplace.cluster, self.job.full_name))
+            builder.plan.check_all()
+            check_shared(self._run_context.spark, self._folder.checkpoint)
+            self._folder.accept(self._describe(builder, rows))
+            create_progress_topic(self._run_context.cluster)
+            self._folder.claim(read_marker(self._run_context.cluster, self.job.full_name))
             for view in self.job.into.views if self._is_known else ():
-                view.remember(self._workplace.cluster, rows.frame, self.job.full_name)
+                view.remember(self._run_context.cluster, rows.frame, self.job.full_name)
             self._stopping.clear()
             self._seen = -1
-            self._started, self._table_records = building, 0
-            self._query = self._start(building, rows)
+            self._started, self._table_records = builder, 0
+            self._query = self._start(builder, rows)
         except BaseException as error:
             self._close()
             self._refuse(error)
@@ -139,41 +139,45 @@ class JobRun:
 
     def provide(self) -> None:
         """Make the topics that are missing."""
-        building, _ = self._built()
-        self._provide(building)
+        builder, _ = self._built()
+        self._provide(builder)
 
-    def _build(self) -> tuple[Building, Rows]:
-        building, rows = self._built()
-        building.look_at(rows.frame)
-        self._provide(building)
-        starts = self._starts(building)
-        if not starts and not building.wants_more:
-            return building, rows
+    def _build(self) -> tuple[QueryBuilder, Rows]:
+        builder, rows = self._built()
+        builder.look_at(rows.frame)
+        self._provide(builder)
+        starts = self._starts(builder)
+        if not starts and not builder.wants_more:
+            return builder, rows
         # The function is called again: sources are told where to begin, and what to do, when they are made.
-        return self._built(starts, first=building)
+        return self._built(starts, first=builder)
 
-    def _starts(self, building: Building) -> Starts:
+    def _starts(self, builder: QueryBuilder) -> Starts:
         """Where the streams begin after a reset; a checkpoint that has a batch knows it."""
         if self._folder.has_begun:
             return {}
-        return self._workplace.starts([stream.topic for stream in building.streams], self._folder.beginning())
+        return self._run_context.starts(
+            [stream.topic for stream in builder.streams], self._folder.beginning()
+        )
 
-    def _built(self, starts: Starts | None = None, *, first: Building | None = None) -> tuple[Building, Rows]:
+    def _built(
+        self, starts: Starts | None = None, *, first: QueryBuilder | None = None
+    ) -> tuple[QueryBuilder, Rows]:
         """What the job's function gives; it is called again when it wants more of a stream than was known."""
         by_rows = first.by_rows if first is not None else frozenset()
         while True:
-            building = self._building(starts, first, by_rows)
+            builder = self._builder(starts, first, by_rows)
             try:
-                return building, self.job.build(building)
+                return builder, self.job.build(builder)
             except RowsWanted as wanted:
                 by_rows |= {wanted.stream}
 
-    def _building(
-        self, starts: Starts | None, first: Building | None, by_rows: frozenset[Stream]
-    ) -> Building:
-        return Building(
-            self._workplace.spark,
-            self._workplace.bootstrap,
+    def _builder(
+        self, starts: Starts | None, first: QueryBuilder | None, by_rows: frozenset[Stream]
+    ) -> QueryBuilder:
+        return QueryBuilder(
+            self._run_context.spark,
+            self._run_context.bootstrap,
             job=self.job.full_name,
             state=f"{self._folder.checkpoint}/operators",
             starts=starts,
@@ -181,64 +185,64 @@ class JobRun:
             by_rows=by_rows,
         )
 
-    def _provide(self, building: Building) -> None:
-        read = dict.fromkeys([*(stream.topic for stream in building.streams), *building.plan.followed])
-        topics = self._workplace.inputs.missing(self._workplace.cluster, read)
+    def _provide(self, builder: QueryBuilder) -> None:
+        read = dict.fromkeys([*(stream.topic for stream in builder.streams), *builder.plan.followed])
+        topics = self._run_context.inputs.missing(self._run_context.cluster, read)
         topics += self.job.into.new_topics()
         topics.append(NewTopic(name=self.job.dead_topic, partitions=1))
-        topics += building.plan.outputs.values()
-        self._workplace.provide({topic.name: topic for topic in topics}.values())
+        topics += builder.plan.outputs.values()
+        self._run_context.provide({topic.name: topic for topic in topics}.values())
 
-    def _describe(self, building: Building, rows: Rows) -> Description:
+    def _describe(self, builder: QueryBuilder, rows: Rows) -> Description:
         return Description(
             generation=self._folder.beginning().generation,
             inputs=input_topics(rows.frame),
             output=self.job.into.name,
             mode=rows.mode or "append",
             operators=stateful_operators(rows.frame),
-            stages=tuple(building.plan.stages),
-            windows=tuple(building.plan.native_windows),
+            stages=tuple(builder.plan.stages),
             schema=rows.frame.schema.simpleString(),
         )
 
-    def _start(self, building: Building, rows: Rows) -> StreamingQuery:
+    def _start(self, builder: QueryBuilder, rows: Rows) -> StreamingQuery:
         from headrace.spark.transactional_sink import TransactionalSink
 
         into_topics = [topic.name for topic in self.job.into.topics]
-        failed = FailedRows(self.job, building, rows, self._workplace, self.tally)
+        failed = FailedRows(self.job, builder, rows, self._run_context, self.metrics)
         letters = DeadLetters(
-            self.job, building.streams, building.plan.tables, self._workplace, self._observed
+            self.job, builder.streams, builder.plan.tables, self._run_context, self._observed
         )
-        building.plan.add_rows(letters.of_batch)
-        building.plan.add_rows(lambda batch: self._count_left_out(building.state, batch))
+        builder.plan.add_rows(letters.of_batch)
+        builder.plan.add_rows(lambda batch: self._count_left_out(builder.state, batch))
         if self.job.late_topic is not None:
-            late = LateRows(self.job, building, lambda: dropped_rows(self._last_execution()))
-            building.plan.add_rows(late.of_batch)
+            late = LateRows(self.job, builder, lambda: dropped_rows(self._last_execution()))
+            builder.plan.add_rows(late.of_batch)
         if failed.results is not None or not self.job.into.is_one_topic:
             self._outputs = self._open_outputs(rows.frame.schema)
-            building.plan.add_rows(self._outputs.letters)
+            builder.plan.add_rows(self._outputs.letters)
         self._execution = None
         self._sink = TransactionalSink(
-            self._workplace.spark,
-            self._workplace.bootstrap,
+            self._run_context.spark,
+            self._run_context.bootstrap,
             job=self.job.full_name,
             job_id=self._folder.identity(),
             place=self._folder.place,
             group=self.job.full_name,
-            topics=[*into_topics, self.job.dead_topic, *building.plan.outputs],
-            before=building.plan.prepare,
-            extra_rows=building.plan.extra_rows,
+            topics=[*into_topics, self.job.dead_topic, *builder.plan.outputs],
+            before=builder.plan.prepare,
+            extra_rows=builder.plan.extra_rows,
             deliver=self._deliver(failed),
             recover=failed.recover,
+            reset_metrics=self._reset_metrics,
             steps=self._step,
         )
         # A query takes the settings of the session when it starts.
-        self._workplace.spark.conf.set(WATERMARK_POLICY, self.job.watermark_policy)
-        handover = self._hand_over(rows) if failed.results is None else Handover(frame=failed.results)
-        with fitting_batches(handover):
+        self._run_context.spark.conf.set(WATERMARK_POLICY, self.job.watermark_policy)
+        sink_input = self._hand_over(rows) if failed.results is None else SinkInput(frame=failed.results)
+        with fitting_batches(sink_input):
             return self._sink.start(
-                handover.frame,
-                through=handover.through,
+                sink_input.frame,
+                through=sink_input.through,
                 checkpoint=self._folder.checkpoint,
                 trigger=self._trigger(),
                 query_name=self.job.full_name,
@@ -250,20 +254,20 @@ class JobRun:
             return None
         return self._outputs.deliver if failed.results is None else partial(failed.deliver, self._outputs)
 
-    def _hand_over(self, rows: Rows) -> Handover:
+    def _hand_over(self, rows: Rows) -> SinkInput:
         """What the sink is given of rows."""
         if self._outputs is not None:
-            return Handover(frame=rows.frame)
-        return handover_of(rows, self.job.into.topics[0])
+            return SinkInput(frame=rows.frame)
+        return sink_input_of(rows, self.job.into.topics[0])
 
     def _open_outputs(self, schema: StructType) -> Outputs:
         return Outputs(
             self.job,
-            self._workplace.spark,
+            self._run_context.spark,
             schema,
             folder=self._folder.outputs,
-            state=self._workplace.state.absolute(),
-            tally=self.tally,
+            state=self._run_context.state.absolute(),
+            metrics=self.metrics,
             pause=self._stopping.wait,
             steps=self._step,
         )
@@ -278,16 +282,20 @@ class JobRun:
         return observed_counts(self._last_execution())
 
     def _count_left_out(self, state: str, batch: Batch) -> None:
-        self.tally.left_out += left_out(state, batch)
+        self.metrics.left_out += left_out(state, batch)
 
     def _last_execution(self) -> Any:
         """The batch that was computed just now, a Java object of Spark's."""
         if self._execution is None:
             # The query may not have been handed out yet when its first batch runs: it is found by its name.
-            queries = self._workplace.spark.streams.active
+            queries = self._run_context.spark.streams.active
             (query,) = (query for query in queries if query.name == self.job.full_name)
             self._execution = query._jsq.streamingQuery()
         return self._execution.lastExecution()
+
+    def _reset_metrics(self) -> None:
+        """Forget the rows that tasks of the current batch have counted: it is computed again."""
+        self._last_execution().executedPlan().resetMetrics()
 
     def _step(self, step: str, batch: int) -> None:
         if step == FIRST_STEP and self._stopping.is_set():
@@ -369,7 +377,7 @@ class JobRun:
         for progress in reversed(fresh):
             self._seen = max(self._seen, progress.batchId())
             document = json.loads(progress.json())
-            self.tally.add(document, rows=self._records_of(document), now_s=time.monotonic())
+            self.metrics.add(document, rows=self._records_of(document), now_s=time.monotonic())
 
     def _records_of(self, progress: dict[str, Any]) -> int:
         """The records of streams and tables that a batch read."""

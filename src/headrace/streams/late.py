@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import Misuse
 from headrace.spark.keyed_state import late_rows
-from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
-from headrace.streams.native_windows import END, START, memberships
 from headrace.streams.plan import stateful_operators
+from headrace.streams.query_builder import current_builder
 from headrace.streams.replay import InputReplay
 from headrace.streams.topic import Topic
+from headrace.streams.window_assignment import END, START, memberships
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.spark.transactional_batch import Batch
-    from headrace.streams.building import Building
     from headrace.streams.job import Job
+    from headrace.streams.query_builder import QueryBuilder
     from headrace.streams.rows import Rows
     from headrace.streams.windows import Window
 
@@ -38,7 +38,7 @@ DROPPED: Final = "numRowsDroppedByWatermark"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetWindow:
+class WindowInput:
     """A window that a job's function made, and the rows that go into it."""
 
     rows: Rows
@@ -48,12 +48,12 @@ class MetWindow:
 
 def note_window(rows: Rows, window: Window) -> None:
     """Note a window of the job that is being built, if it wants something done with late rows."""
-    plan = current_building("a window").plan
+    plan = current_builder("a window").plan
     if not plan.notes_windows:
         return
     # What an operator that keeps state hands on is never late: Spark holds the watermark back for it.
     can_be_late = not rows.frame.isStreaming or not keeps_state(rows.frame)
-    plan.windows.append(MetWindow(rows=rows, window=window, can_be_late=can_be_late))
+    plan.windows.append(WindowInput(rows=rows, window=window, can_be_late=can_be_late))
     if not can_be_late and plan.allowed_lateness_ms:
         raise Misuse(
             "allowed_lateness= is for windows right behind a stream: what a join, another window or "
@@ -73,23 +73,23 @@ def keeps_state(frame: DataFrame) -> bool:
 class LateRows:
     """The late rows of one run of a job."""
 
-    def __init__(self, job: Job, building: Building, dropped: Callable[[], int]) -> None:
+    def __init__(self, job: Job, builder: QueryBuilder, dropped: Callable[[], int]) -> None:
         self._job = job
-        self._building = building
+        self._builder = builder
         self._dropped = dropped
 
     def of_batch(self, batch: Batch) -> DataFrame | None:
         """The records to write for a batch that was computed just now; None if all of it was in time."""
-        if not self._dropped() and not left_out(self._building.state, batch):
+        if not self._dropped() and not left_out(self._builder.state, batch):
             return None
-        replay = InputReplay(self._building, batch.start, batch.end)
+        replay = InputReplay(self._builder, batch.start, batch.end)
         with replay.active():
             self._job.function()
-        met = zip(self._building.plan.windows, replay.plan.windows, strict=True)
+        met = zip(self._builder.plan.windows, replay.plan.windows, strict=True)
         parts = [self._records(again, batch.late_ms) for first, again in met if first.can_be_late]
         return reduce(lambda one, other: one.unionByName(other), parts) if parts else None
 
-    def _records(self, met: MetWindow, late_ms: int) -> DataFrame:
+    def _records(self, met: WindowInput, late_ms: int) -> DataFrame:
         """The rows that missed a window, once for each one missed, with its window_start and window_end."""
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 

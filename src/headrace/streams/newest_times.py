@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.heartbeat import note_seen
-from headrace.spark.hints import Hints
+from headrace.spark.idle_source import note_seen
+from headrace.spark.time_hints import TimeHints
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,7 +30,7 @@ class NewestTimes:
     def __init__(self, spark: SparkSession, topic: str, folder: str) -> None:
         self._spark = spark
         self._topic = topic
-        self._hints = Hints(folder)
+        self._hints = TimeHints(folder)
 
     def note(self, batch: Batch) -> None:  # noqa: ARG002  every batch is looked at
         """Write down the newest time of a batch that was computed just now; it adds no rows to it."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.sinks.sink import Sink
     from headrace.spark.transactional_batch import Batch
     from headrace.streams.job import Job
-    from headrace.streams.report import Tally
+    from headrace.streams.report import JobMetrics
 
 LETTER: Final = "topic string, value binary, headers array<struct<key: string, value: binary>>"
 
@@ -45,7 +45,7 @@ class Outputs:
         *,
         folder: Folder,
         state: Path,
-        tally: Tally,
+        metrics: JobMetrics,
         pause: Callable[[float], bool],
         steps: Callable[[str, int], None],
     ) -> None:
@@ -53,7 +53,7 @@ class Outputs:
         self._spark = spark
         self._steps = steps
         self._letters: list[RejectedRow] = []
-        self._tally = tally
+        self._metrics = metrics
         self._deliveries = [
             SinkDelivery(sink, place, on_status=self._tell, wait=pause)
             for sink, place in _places(job, schema, folder, state)
@@ -84,12 +84,12 @@ class Outputs:
         """The dead letters of the batch: the rows that targets did not take."""
         if not self._letters:
             return None
-        self._tally.refused += len(self._letters)
+        self._metrics.refused += len(self._letters)
         records = [_record(letter, self._job.dead_topic) for letter in self._letters]
         return self._spark.createDataFrame(records, LETTER)
 
     def _tell(self, held_up: str) -> None:
-        self._tally.held_up = held_up
+        self._metrics.held_up = held_up
 
     def close(self) -> None:
         """Hang up."""

@@ -23,13 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from headrace.client.librdkafka import client_config
 from headrace.errors import HeadraceError, Misuse
 from headrace.feeds.view_log import ViewLog, refuse, warn
-from headrace.streams.building import is_local
-from headrace.streams.into import Into
 from headrace.streams.job_folder import REBUILD, JobIsRunning
 from headrace.streams.job_run import JobRun
+from headrace.streams.output_targets import OutputTargets
 from headrace.streams.producing import produce
+from headrace.streams.query_builder import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from headrace.feeds.view_log import Skip, ViewRecord
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
-    from headrace.streams.report import Tally
+    from headrace.streams.report import JobMetrics
+    from headrace.streams.run_context import RunContext
     from headrace.streams.view import View
-    from headrace.streams.workplace import Workplace
 
 NEARLY_S: Final = 30.0
 """A pass that took no longer than this has caught up well enough for the old job to be stopped."""
@@ -53,19 +54,23 @@ class RebuildFailed(HeadraceError):
     """The broker did not take the differences between the old view and the new one."""
 
 
-def run_of(job: Job, workplace: Workplace, *, once: bool) -> JobRun | Rebuild:
+def run_of(job: Job, run_context: RunContext, *, once: bool) -> JobRun | Rebuild:
     """The job as it is to be run: as it is, or rebuilt beside its view first."""
-    folder = workplace.folder(job)
-    return Rebuild(job, workplace, once=once) if folder.beside.is_reset else JobRun(job, workplace, once=once)
+    folder = run_context.folder(job)
+    return (
+        Rebuild(job, run_context, once=once)
+        if folder.beside.is_reset
+        else JobRun(job, run_context, once=once)
+    )
 
 
 class Rebuild:
     """A job that is first run aside, until its view can change over."""
 
-    def __init__(self, job: Job, workplace: Workplace, *, once: bool) -> None:
+    def __init__(self, job: Job, run_context: RunContext, *, once: bool) -> None:
         self.job = job
-        self._workplace = workplace
-        self._own = JobRun(job, workplace, once=once)
+        self._run_context = run_context
+        self._own = JobRun(job, run_context, once=once)
         self._folder = self._own.folder
         self._run: JobRun | None = None
         self._view = _checked_view(job, self._folder)
@@ -79,9 +84,9 @@ class Rebuild:
         return self.job.name
 
     @property
-    def tally(self) -> Tally:
+    def metrics(self) -> JobMetrics:
         """What the run that is under way has done."""
-        return (self._run or self._own).tally
+        return (self._run or self._own).metrics
 
     def inputs(self) -> tuple[str, ...]:
         """The topics that the job reads."""
@@ -125,7 +130,7 @@ class Rebuild:
         return self._current().is_stopping
 
     def _run_aside(self) -> JobRun:
-        return JobRun(self._aside, self._workplace, once=True, is_known=False)
+        return JobRun(self._aside, self._run_context, once=True, is_known=False)
 
     @property
     def _aside(self) -> Job:
@@ -134,7 +139,7 @@ class Rebuild:
         return replace(
             self.job,
             name=f"{self.job.name}.{REBUILD}",
-            into=Into((replace(self._view, name=self._topic, partitions=self._partitions()),)),
+            into=OutputTargets((replace(self._view, name=self._topic, partitions=self._partitions()),)),
             dead_letter_topic=f"{self.job.dead_topic}.{REBUILD}",
             late_topic=None if late is None else f"{late}.{REBUILD}",
         )
@@ -146,7 +151,7 @@ class Rebuild:
 
     def _partitions(self) -> int | None:
         """As many as the view has: so a key is in the same partition of both."""
-        found = self._workplace.cluster.topics((self._view.name,))
+        found = self._run_context.cluster.topics((self._view.name,))
         return len(found[self._view.name].partitions) if found else self._view.partitions
 
     def _go(self, run: JobRun) -> None:
@@ -178,16 +183,19 @@ class Rebuild:
         aside, beside = self._aside, self._folder.beside
         self._own.provide()
         write_differences(
-            self._workplace, old=self._view.name, new=aside.into.name, writer=f"headrace.{self.job.full_name}"
+            self._run_context,
+            old=self._view.name,
+            new=aside.into.name,
+            writer=f"headrace.{self.job.full_name}",
         )
         self._folder.adopt(Path(beside.checkpoint))
         beside.delete()
         self._is_over = True
         late = () if aside.late_topic is None else (aside.late_topic,)
-        _delete_topics(self._workplace.bootstrap, {aside.into.name, aside.dead_topic, *late})
+        _delete_topics(self._run_context.bootstrap, {aside.into.name, aside.dead_topic, *late})
 
 
-def write_differences(workplace: Workplace, *, old: str, new: str, writer: str) -> int:
+def write_differences(run_context: RunContext, *, old: str, new: str, writer: str) -> int:
     """Let the rows of topic `old` be those of `new`, in one transaction; how many differed.
 
     `writer` is the transactional id of the job: a process that still writes under it is shut out.
@@ -195,17 +203,16 @@ def write_differences(workplace: Workplace, *, old: str, new: str, writer: str) 
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer(
-        {
-            "bootstrap.servers": workplace.bootstrap,
-            "transactional.id": writer,
-            "transaction.timeout.ms": TRANSACTION_S * 1000,
-        }
+        client_config(
+            run_context.bootstrap,
+            {"transactional.id": writer, "transaction.timeout.ms": TRANSACTION_S * 1000},
+        )
     )
     count = 0
     try:
         producer.init_transactions(TRANSACTION_S)
         producer.begin_transaction()
-        for partition, key, value in _differences(workplace, old, new):
+        for partition, key, value in _differences(run_context, old, new):
             produce(producer, old, partition=partition, key=key, value=value)
             count += 1
         producer.commit_transaction(TRANSACTION_S)
@@ -215,9 +222,9 @@ def write_differences(workplace: Workplace, *, old: str, new: str, writer: str) 
 
 
 def _differences(
-    workplace: Workplace, old: str, new: str
+    run_context: RunContext, old: str, new: str
 ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    before, after = ViewLog(workplace.cluster, old), ViewLog(workplace.cluster, new)
+    before, after = ViewLog(run_context.cluster, old), ViewLog(run_context.cluster, new)
     ends = zip(before.offset_ranges(), after.offset_ranges(), strict=True)
     for partition, (there, here) in enumerate(ends):
         # What cannot be read in the old view is replaced; what was just written must be readable.
@@ -238,7 +245,7 @@ def _newest(
 def _delete_topics(bootstrap: str, names: set[str]) -> None:
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(client_config(bootstrap))
     for done in admin.delete_topics(list(names)).values():
         done.result(30)
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError, Misuse
 from headrace.sinks.sink import RowsRejected, SinkContext
+from headrace.streams.dead_letter import group_of
 from headrace.streams.job_folder import JobFolder
-from headrace.streams.letter import group_of
 from headrace.streams.outputs import folder_of
 from headrace.streams.producing import produce
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from headrace.sinks.sink import Sink
     from headrace.streams.app import App
+    from headrace.streams.dead_letter import DeadLetter
     from headrace.streams.job import Job
-    from headrace.streams.letter import DeadLetter
 
 PATIENCE_S: Final = 30.0
 

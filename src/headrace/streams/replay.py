@@ -15,8 +15,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.streams.building import Building, columns_of, value_options
 from headrace.streams.event_time import mark_like
+from headrace.streams.query_builder import QueryBuilder, columns_of, value_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,13 +48,13 @@ def range_options(topic: str, start: Offsets, end: Offsets) -> dict[str, str]:
     }
 
 
-class _Replay(Building):
+class _Replay(QueryBuilder):
     """A call of a job's function that builds a plain DataFrame; `building` is that of the running query."""
 
-    def __init__(self, building: Building) -> None:
-        super().__init__(building.spark, building.bootstrap, job=building.job, state=building.state)
-        self.plan.notes_windows = building.plan.notes_windows
-        self._of = building
+    def __init__(self, builder: QueryBuilder) -> None:
+        super().__init__(builder.spark, builder.bootstrap, job=builder.job, state=builder.state)
+        self.plan.notes_windows = builder.plan.notes_windows
+        self._of = builder
 
     def stateful(self, make: Callable[[], Rows], inputs: Callable[[], Sequence[DataFrame]]) -> Rows:  # noqa: ARG002
         """The rows of an operator, which is not computed again."""
@@ -75,8 +75,8 @@ class _Replay(Building):
 class InputReplay(_Replay):
     """The job over the records of one batch, up to the operators that keep state."""
 
-    def __init__(self, building: Building, start: Offsets, end: Offsets) -> None:
-        super().__init__(building)
+    def __init__(self, builder: QueryBuilder, start: Offsets, end: Offsets) -> None:
+        super().__init__(builder)
         self.inputs: list[DataFrame] = []
         """What goes into the operators, in the order of the job's function."""
         self._ends = (start, end)
@@ -99,8 +99,8 @@ class InputReplay(_Replay):
 class ResultReplay(_Replay):
     """The job over rows that some of its operators computed; the others, and its streams, have no rows."""
 
-    def __init__(self, building: Building, results: Mapping[int, DataFrame]) -> None:
-        super().__init__(building)
+    def __init__(self, builder: QueryBuilder, results: Mapping[int, DataFrame]) -> None:
+        super().__init__(builder)
         self._results = results
 
     def _result(self, number: int, known: Rows) -> DataFrame:

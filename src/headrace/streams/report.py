@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.streams.building import DEAD
+from headrace.streams.query_builder import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Report:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class JobMetrics:
     """The sums of one job over this run of the program, over restarts of the job too."""
 
     batches: int = 0

@@ -18,8 +18,8 @@ from headrace.spark.machine import usable_cores
 from headrace.streams.dependencies import stages
 from headrace.streams.inputs import InputTopics
 from headrace.streams.rebuild import run_of
+from headrace.streams.run_context import RunContext
 from headrace.streams.supervisor import Supervisor
-from headrace.streams.workplace import Workplace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ FAILED: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class RunOptions:
     """What is to be run, and where."""
 
     app: App
@@ -78,7 +78,7 @@ class Order:
 class Runner:
     """One run of an application, from the first process to the last."""
 
-    def __init__(self, order: Order, display: Display) -> None:
+    def __init__(self, order: RunOptions, display: Display) -> None:
         self._order = order
         self._jobs = order.chosen()
         self._display = display
@@ -101,7 +101,7 @@ class Runner:
             cluster.any()  # a broker that is not there is told before Spark takes its time to start
             spark = stack.enter_context(_session(self._order))
             stack.enter_context(self._signals())
-            workplace = Workplace(
+            run_context = RunContext(
                 spark=spark,
                 bootstrap=bootstrap,
                 cluster=cluster,
@@ -109,7 +109,7 @@ class Runner:
                 checkpoints=self._order.checkpoints,
                 inputs=InputTopics.of(self._order.app),
             )
-            runs = [run_of(job, workplace, once=self._order.once) for job in self._jobs]
+            runs = [run_of(job, run_context, once=self._order.once) for job in self._jobs]
             self._captures = [
                 CaptureProcess(settings, bootstrap, on_message=self._display.say)
                 for settings in self._order.captures()
@@ -194,7 +194,7 @@ class Runner:
         charges = self._supervisor.charges
         self._display.show(
             [
-                run.tally.report(
+                run.metrics.report(
                     job=run.name,
                     into=run.job.into.name,
                     state=charges[run.name].state if run.name in charges else "waiting",
@@ -244,7 +244,7 @@ class Runner:
 
 
 @contextmanager
-def _session(order: Order) -> Iterator[SparkSession]:
+def _session(order: RunOptions) -> Iterator[SparkSession]:
     """A session with our source; stopped at the end unless the program had it before."""
     from pyspark import SparkContext
 

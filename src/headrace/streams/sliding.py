@@ -13,7 +13,6 @@ watermark had passed its time before it came.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from headrace.columns.sliding import SlidingKernel
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.spark.keyed_stage import arrow_schema
-from headrace.streams.aggregates import Uncombinable, read_aggregates
+from headrace.streams.aggregates import SUPPORTED, UnsupportedAggregate, read_aggregates
 from headrace.streams.columns import quoted
 from headrace.streams.event_time import mark_event_time
 from headrace.streams.stages import staged
@@ -43,23 +42,17 @@ def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Colu
     assert rows.event_time is not None
     assert rows.watermark_delay is not None
     try:
-        aggregates = read_aggregates(rows.frame, by, columns)
-    except Uncombinable as reason:
-        raise Misuse(
-            f"sliding({window.size!r}) cannot compute {reason}: it knows sum, count, min, max and avg of "
-            "whole and floating-point numbers, each by itself and without DISTINCT, by columns of simple "
-            "types. Cast decimals to double first; put results together afterwards, with .transform(…); or "
-            "take hopping(…, every=…), which knows all aggregates."
-        ) from None
-    _check_names([rows.event_time, *(field.name for field in aggregates.fields)])
+        aggregates = read_aggregates(rows.frame, by, columns, time=rows.event_time)
+    except UnsupportedAggregate as reason:
+        raise Misuse(f"sliding({window.size!r}) cannot compute {reason}. It computes {SUPPORTED}.") from None
     keys = [F.col(quoted(name)) for name in by]
     values = [column.alias(name) for name, column in aggregates.values.items()]
     frame = rows.frame.select(F.col(quoted(rows.event_time)), *keys, *values)
-    schema = StructType([frame.schema[rows.event_time], *aggregates.fields])
+    schema = StructType([frame.schema[rows.event_time], *aggregates.computed])
     kernel = SlidingKernel(
         time=rows.event_time,
         keys=tuple(by),
-        measures=aggregates.measures,
+        specs=aggregates.specs,
         size_us=window.size_ms * 1000,
         output=arrow_schema(schema),
     )
@@ -74,13 +67,8 @@ def slide(rows: Rows, window: Sliding, by: Sequence[str], columns: Sequence[Colu
         outline=f"events of the last {window.size} with {frame.drop(rows.event_time).schema.simpleString()}",
     )
     marked = mark_event_time(step.rows, rows.event_time, milliseconds_of(rows.watermark_delay))
-    return replace(rows, frame=marked, step=step.giving(marked), mode="append")
-
-
-def _check_names(names: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise Misuse(
-            f"two columns of a sliding window's result would be named {twice[0]!r} (there are the event "
-            "time, the columns of `by`, and the aggregates): give an aggregate another name with .alias(…)."
-        )
+    if not aggregates.results:
+        return replace(rows, frame=marked, step=step.giving(marked), mode="append")
+    return replace(
+        rows, frame=marked.select(rows.event_time, *keys, *aggregates.results), step=None, mode="append"
+    )

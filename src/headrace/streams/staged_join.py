@@ -17,8 +17,8 @@ from operator import and_
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import Misuse
-from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
+from headrace.streams.query_builder import current_builder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,7 @@ def join_in_a_stage(plan: JoinPlan) -> ArrowStep | None:
     """The step that gives the rows of the join; None where Spark's own join has to do it.
 
     That is where rows are no stream, state is not kept in a folder, a type is not known here, or the steps
-    around the join ask for it (`JoinWay`).
+    around the join ask for it (`JoinStrategy`).
     """
     if not _is_possible(plan):
         return None
@@ -147,11 +147,11 @@ def _is_possible(plan: JoinPlan) -> bool:
     from headrace.spark.keyed_state import local_folder
 
     try:
-        building = current_building("a join")
-        local_folder(building.state)
+        builder = current_builder("a join")
+        local_folder(builder.state)
     except Misuse:
         return False
-    if building.join_way.is_native or not (plan.left.isStreaming and plan.right.isStreaming):
+    if builder.join_strategy.is_native or not (plan.left.isStreaming and plan.right.isStreaming):
         return False
     keys = [kind.simpleString() for kind in plan.key_types]
     columns = [field.dataType.simpleString() for field in plan.schema]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.columns.window_preparation import prepare_windows
 from headrace.spark.keyed_stage import KeyedStage, shuffle_partitions
-from headrace.spark.keyed_state import local_folder, read_note
-from headrace.streams.building import current_building
+from headrace.spark.keyed_state import local_folder, read_manifest
+from headrace.streams.aggregates import VALUE
 from headrace.streams.columns import quoted
 from headrace.streams.description import IncompatibleChange
+from headrace.streams.query_builder import current_builder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,29 +30,40 @@ def staged(
     would have other numbers. A job that computes something else than its state was made for is refused.
     """
     prepare_windows()
-    building = current_building(what)
-    numbers = building.plan.once("stages", itertools.count)
+    builder = current_builder(what)
+    numbers = builder.plan.once("stages", itertools.count)
     made = KeyedStage(
-        folder=f"{building.state}/stage-{next(numbers)}",
+        folder=f"{builder.state}/stage-{next(numbers)}",
         # The watermark of the job may be held back for what follows joins, but not for this.
-        behind_ms=behind_ms - building.join_way.behind_ms,
+        behind_ms=behind_ms - builder.join_strategy.behind_ms,
         **stage,
     )
-    building.plan.stages.append(made.outline)
-    building.plan.check(lambda: _check_outline(made, building.job))
-    building.plan.before(lambda batch: made.prepare(batch, frame))
+    builder.plan.stages.append(made.outline)
+    builder.plan.check(lambda: _check_outline(made, builder.job))
+    builder.plan.before(lambda batch: made.prepare(batch, frame))
     step = made.step(frame)
-    if not building.join_way.is_shuffled:
+    if not builder.join_strategy.is_shuffled:
         return step
     partitions = shuffle_partitions(frame) if spread else 1
     return step.giving(step.rows.repartition(partitions, *map(quoted, spread)))
 
 
 def _check_outline(made: KeyedStage, job: str) -> None:
-    note = read_note(local_folder(made.folder))
-    if note is not None and note.outline != made.outline:
-        raise IncompatibleChange(
-            f"job {job!r} kept state for {note.outline}, and now it would be {made.outline}. Undo "
-            "the change; or give the changed job a new name, so that both have their own state; or begin "
-            f"anew with `headrace job reset {job.rpartition('.')[2]} --to start` (or --to end, or a time)."
-        )
+    note = read_manifest(local_folder(made.folder))
+    if note is None:
+        return
+    if note.outline != made.outline:
+        raise _incompatible(job, f"kept state for {note.outline}, and now it would be {made.outline}")
+    for name, kind in made.columns.items():
+        before = note.columns.get(name, kind)
+        if before != kind:
+            shown = name.removeprefix(VALUE).strip()
+            raise _incompatible(job, f"kept {shown} as {before} for {note.outline}, and now it is {kind}")
+
+
+def _incompatible(job: str, what: str) -> IncompatibleChange:
+    return IncompatibleChange(
+        f"job {job!r} {what}. Undo the change; or give the changed job a new name, so that both have their "
+        f"own state; or reset it with `headrace job reset {job.rpartition('.')[2]} --to start` (or --to end, "
+        "or a time)."
+    )

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.building import current_building
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
 from headrace.streams.event_time import as_plain_time, mark_like, timed_frame
+from headrace.streams.query_builder import current_builder
 from headrace.streams.rows import Rows
 from headrace.streams.staged_join import WHOLE_NUMBERS, How, JoinPlan, join_in_a_stage
 
@@ -77,7 +77,7 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
             behind_ms=plan.behind_ms + max(bounds_ms) + 1,
         )
 
-    return current_building("a join").stateful(joined, lambda: [one, other])
+    return current_builder("a join").stateful(joined, lambda: [one, other])
 
 
 def _joined(plan: JoinPlan, time: str | None) -> tuple[DataFrame, ArrowStep | None]:

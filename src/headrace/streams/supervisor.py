@@ -33,7 +33,7 @@ HOPELESS: Final = frozenset(
         "JobTakenOver",
         "MissingTopic",
         "Misuse",
-        "OffsetsGone",
+        "OffsetOutOfRange",
         "SinkFenced",
         "Superseded",
         "TableCopyLost",
@@ -76,7 +76,7 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class JobEvent:
     """Something that happened to a job."""
 
     job: str
@@ -88,7 +88,7 @@ class News:
 
 
 @dataclass(slots=True, kw_only=True)
-class Charge:
+class SupervisedJob:
     """A job under supervision."""
 
     run: Run
@@ -104,16 +104,18 @@ class Supervisor:
     """Jobs that run side by side."""
 
     clock: Callable[[], float]
-    tell: Callable[[News], None]
+    tell: Callable[[JobEvent], None]
     at_once: int = 2
     """How many jobs may be starting at the same time. Each start brings Python processes, to which Spark
     gives ten seconds: too many of them would all be late."""
-    charges: dict[str, Charge] = field(default_factory=dict)
+    charges: dict[str, SupervisedJob] = field(default_factory=dict)
 
     def add(self, runs: Iterable[Run], *, limit: int | None = None) -> None:
         """Take charge of jobs; they are started in the next turn."""
         for run in runs:
-            self.charges[run.name] = Charge(run=run, restarts=Restarts(limit=limit), since_s=self.clock())
+            self.charges[run.name] = SupervisedJob(
+                run=run, restarts=Restarts(limit=limit), since_s=self.clock()
+            )
 
     def turn(self) -> bool:
         """Look after every job once; whether one of them still runs or will."""
@@ -155,11 +157,11 @@ class Supervisor:
 
     def give_up(self, run: Run, error: Exception) -> None:
         """Take charge of a job that failed before it was started, and will not be."""
-        charge = Charge(run=run, restarts=Restarts(limit=1), since_s=self.clock())
+        charge = SupervisedJob(run=run, restarts=Restarts(limit=1), since_s=self.clock())
         self.charges[run.name] = charge
         self._failed(charge, error)
 
-    def _start(self, charge: Charge) -> None:
+    def _start(self, charge: SupervisedJob) -> None:
         charge.since_s = self.clock()
         try:
             charge.run.start()
@@ -168,9 +170,9 @@ class Supervisor:
             return
         charge.state, charge.reason = State.RUNNING, ""
         again = f" again (attempt {charge.restarts.in_a_row + 1})" if charge.restarts.in_a_row else ""
-        self.tell(News(job=charge.run.name, state=State.RUNNING, text=f"runs{again}"))
+        self.tell(JobEvent(job=charge.run.name, state=State.RUNNING, text=f"runs{again}"))
 
-    def _check(self, charge: Charge) -> None:
+    def _check(self, charge: SupervisedJob) -> None:
         try:
             if charge.run.is_active():
                 return
@@ -178,9 +180,9 @@ class Supervisor:
             self._failed(charge, error)
             return
         charge.state = State.FINISHED
-        self.tell(News(job=charge.run.name, state=State.FINISHED, text="has processed what was there"))
+        self.tell(JobEvent(job=charge.run.name, state=State.FINISHED, text="has processed what was there"))
 
-    def _failed(self, charge: Charge, error: Exception) -> None:
+    def _failed(self, charge: SupervisedJob, error: Exception) -> None:
         cause = Cause(kind="", message=SPARK_GONE) if is_spark_gone(error) else root_cause(error)
         wait_s = charge.restarts.wait_s(ran_for_s=self.clock() - charge.since_s)
         is_final = isinstance(error, Misuse) or cause.kind.rpartition(".")[2] in HOPELESS
@@ -189,7 +191,7 @@ class Supervisor:
         charge.reason = cause.sentence
         charge.state = State.FAILED if wait_s is None else State.WAITING
         charge.since_s = self.clock() + (wait_s or 0.0)
-        self.tell(News(job=charge.run.name, state=charge.state, text=cause.sentence, wait_s=wait_s))
+        self.tell(JobEvent(job=charge.run.name, state=charge.state, text=cause.sentence, wait_s=wait_s))
 
 
 def _still_active(run: Run) -> bool:

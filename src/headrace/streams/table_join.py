@@ -14,9 +14,9 @@ from urllib.parse import quote, urlparse
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.building import current_building
 from headrace.streams.columns import key_pairs, listed, names_beside, quoted
 from headrace.streams.event_time import keep_event_time, marked_time
+from headrace.streams.query_builder import current_builder
 from headrace.streams.waiting import hold_rows
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from headrace.durations import Duration
-    from headrace.streams.building import Building
+    from headrace.streams.query_builder import QueryBuilder
     from headrace.streams.rows import On, Rows
     from headrace.streams.table import Table
     from headrace.tables.definition import Definition
@@ -59,17 +59,17 @@ def join_table(
     A key that is null belongs to no row, and neither does one that the type of the table's key cannot hold.
     """
     _check_choices(rows, as_of, how)
-    building = current_building(f"the table of {table.topic!r}")
+    builder = current_builder(f"the table of {table.topic!r}")
     columns = _types(table)
     pairs = key_pairs(on, rows.frame.columns, columns.names)
     _check_key(table, pairs.values())
     from headrace.spark.table_stage import TableStage
 
-    _follow(building, table, columns)
+    _follow(builder, table, columns)
     time = rows.event_time
     if delay is not None:
         timed = rows
-        rows = building.stateful(lambda: hold_rows(timed, tuple(pairs), delay), lambda: [timed.frame])
+        rows = builder.stateful(lambda: hold_rows(timed, tuple(pairs), delay), lambda: [timed.frame])
     stage = TableStage(
         topic=table.topic,
         keys=tuple(f"{KEY}{index}" for index in range(len(table.key))),
@@ -137,22 +137,22 @@ def _definition(table: Table, columns: StructType) -> Definition:
     )
 
 
-def _follow(building: Building, table: Table, columns: StructType) -> None:
+def _follow(builder: QueryBuilder, table: Table, columns: StructType) -> None:
     """Have the job keep a copy of the table: one, however often it is joined."""
     from headrace.spark.table_stage import TableFeed
 
     definition = _definition(table, columns)
 
     def begin() -> Table:
-        folder = _folder(building.state, table.topic)
-        feed = TableFeed(building.spark.sparkContext, folder, definition)
-        building.plan.follow(table.topic)
-        building.plan.before(feed.update)
-        building.plan.count_tables(feed.records)
-        building.plan.tables[table.topic] = feed.unread
+        folder = _folder(builder.state, table.topic)
+        feed = TableFeed(builder.spark.sparkContext, folder, definition)
+        builder.plan.follow(table.topic)
+        builder.plan.before(feed.update)
+        builder.plan.count_tables(feed.records)
+        builder.plan.tables[table.topic] = feed.unread
         return table
 
-    if building.plan.once(f"table {table.topic}", begin) != table:
+    if builder.plan.once(f"table {table.topic}", begin) != table:
         raise Misuse(
             f"a job joins the table of {table.topic!r} by two definitions that differ: declare one "
             "`app.table` with all the fields, and use it twice."

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import urlparse
 
 from headrace.errors import Misuse
-from headrace.streams.building import current_building
 from headrace.streams.columns import listed
 from headrace.streams.description import IncompatibleChange
 from headrace.streams.plan import stateful_operators
+from headrace.streams.query_builder import current_builder
 from headrace.streams.rows import Operators, Rows
 from headrace.streams.table import Table
-from headrace.streams.view_layout import Layout, TableLink, changes_of
+from headrace.streams.view_layout import TableLink, ViewLayout, changes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from headrace.spark.arrow_step import ArrowStep
     from headrace.spark.view_stage import ViewFolder
-    from headrace.streams.building import Building
+    from headrace.streams.query_builder import QueryBuilder
     from headrace.streams.rows import On
     from headrace.streams.view_layout import How
     from headrace.tables.view_join import ViewShape
@@ -75,7 +75,7 @@ class TableView(Operators):
     @property
     def rows(self) -> Rows:
         """The changes in each batch: the columns of the view, and `_deleted`."""
-        return current_building("a view over tables").stateful(self._change_rows, list)
+        return current_builder("a view over tables").stateful(self._change_rows, list)
 
     def _change_rows(self) -> Rows:
         layout, stream, folder = self._followed(with_images=bool(self.functions))
@@ -89,7 +89,7 @@ class TableView(Operators):
         A row that is updated is retracted as it was and inserted as it is. So the sum of `_weight` is the
         number of rows that there are, and the sum of `_weight * amount` is the sum of their amounts.
         """
-        return current_building("a view over tables").stateful(self._changelog_rows, list)
+        return current_builder("a view over tables").stateful(self._changelog_rows, list)
 
     def _changelog_rows(self) -> Rows:
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
@@ -101,16 +101,16 @@ class TableView(Operators):
         )
         return Rows(frame=went.unionAll(came))
 
-    def _followed(self, *, with_images: bool) -> tuple[Layout, DataFrame, ViewFolder]:
-        building = current_building("a view over tables")
-        layout = Layout.of(self.first, self.links)
-        folder = _folder(building)
-        _check_outline(building, folder, layout.shape)
+    def _followed(self, *, with_images: bool) -> tuple[ViewLayout, DataFrame, ViewFolder]:
+        builder = current_builder("a view over tables")
+        layout = ViewLayout.of(self.first, self.links)
+        folder = _folder(builder)
+        _check_outline(builder, folder, layout.shape)
         tables = [self.first, *(link.table for link in self.links)]
-        stream = _followed(building, folder, layout.shape, tables, with_images=with_images)
+        stream = _followed(builder, folder, layout.shape, tables, with_images=with_images)
         return layout, stream, folder
 
-    def _changes(self, stream: DataFrame, folder: ViewFolder, layout: Layout) -> ArrowStep:
+    def _changes(self, stream: DataFrame, folder: ViewFolder, layout: ViewLayout) -> ArrowStep:
         from headrace.spark.view_changes import FindChanges
         from headrace.spark.view_stage import ViewStage
 
@@ -119,7 +119,9 @@ class TableView(Operators):
         before, after = (self._image(stream, folder, layout, is_after=is_after) for is_after in (False, True))
         return FindChanges(key=self.first.key).step(before, after, changes_of(before.schema))
 
-    def _image(self, stream: DataFrame, folder: ViewFolder, layout: Layout, *, is_after: bool) -> DataFrame:
+    def _image(
+        self, stream: DataFrame, folder: ViewFolder, layout: ViewLayout, *, is_after: bool
+    ) -> DataFrame:
         """The rows that a batch changes, as they were or as they are."""
         from headrace.spark.view_stage import ViewStage
 
@@ -127,6 +129,8 @@ class TableView(Operators):
         return self._made(step.rows)
 
     def _made(self, frame: DataFrame) -> DataFrame:
+        if self.functions:
+            current_builder("a view over tables").plan.transforms_views = True
         for function in self.functions:
             frame = function(frame)
         missing = [name for name in self.first.key if name not in frame.columns]
@@ -165,42 +169,42 @@ def _not_for_views(step: str) -> Misuse:
 
 
 def _followed(
-    building: Building, folder: ViewFolder, shape: ViewShape, tables: Sequence[Table], *, with_images: bool
+    builder: QueryBuilder, folder: ViewFolder, shape: ViewShape, tables: Sequence[Table], *, with_images: bool
 ) -> DataFrame:
     """A stream in whose batches the tables are kept up to date."""
     from headrace.spark.view_stage import ViewFeed, watched
 
-    context = building.spark.sparkContext
+    context = builder.spark.sparkContext
     feed = ViewFeed(context, folder, shape, with_images=with_images)
-    building.plan.before(feed.update)
-    building.plan.count_tables(feed.records)
+    builder.plan.before(feed.update)
+    builder.plan.count_tables(feed.records)
     for table in tables:
-        building.plan.tables[table.topic] = partial(feed.unread, table.topic)
+        builder.plan.tables[table.topic] = partial(feed.unread, table.topic)
     topics = list(dict.fromkeys(table.topic for table in shape.tables))
     for topic in topics:
-        building.plan.follow(topic)
-    return watched(building.spark, building.bootstrap, topics[0], topics[1:])
+        builder.plan.follow(topic)
+    return watched(builder.spark, builder.bootstrap, topics[0], topics[1:])
 
 
-def _folder(building: Building) -> ViewFolder:
+def _folder(builder: QueryBuilder) -> ViewFolder:
     from headrace.spark.view_stage import ViewFolder
 
-    place = urlparse(building.state)
+    place = urlparse(builder.state)
     if place.scheme not in ("", "file"):
         raise Misuse(
-            f"the job joins tables, and its checkpoint is at {building.state!r}: the copies of tables are "
+            f"the job joins tables, and its checkpoint is at {builder.state!r}: the copies of tables are "
             "files. Use a folder that every machine reaches by the same path."
         )
-    numbers = building.plan.once("table views", itertools.count)
+    numbers = builder.plan.once("table views", itertools.count)
     return ViewFolder(path=Path(place.path) / f"view-{next(numbers)}")
 
 
-def _check_outline(building: Building, folder: ViewFolder, shape: ViewShape) -> None:
+def _check_outline(builder: QueryBuilder, folder: ViewFolder, shape: ViewShape) -> None:
     known = folder.outline()
     if known is not None and known != json.loads(json.dumps(shape.outline)):
-        job = building.job.rpartition(".")[2]
+        job = builder.job.rpartition(".")[2]
         raise IncompatibleChange(
-            f"job {building.job!r} has made its view of other tables, or joined them otherwise: rows that it "
+            f"job {builder.job!r} has made its view of other tables, or joined them otherwise: rows that it "
             "wrote would stay wrong. Undo the change; or give the changed job a new name and another view; "
             f"or delete the view's topic, and begin anew with `headrace job reset {job} --to start`."
         )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.columns.ranking import Ranking
 from headrace.errors import Misuse
 from headrace.streams.columns import listed, quoted
-from headrace.streams.native_windows import END, START
 from headrace.streams.plan import stateful_operators
+from headrace.streams.window_assignment import END, START
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.durations import interval_of
 from headrace.errors import Misuse
-from headrace.spark.sums import DEAD_RECORDS, NEWEST, RECORDS, TIME, UNTIMED_RECORDS
+from headrace.spark.aggregate_pushdown import DEAD_RECORDS, NEWEST, RECORDS, TIME, UNTIMED_RECORDS
 from headrace.streams.columns import quoted
 from headrace.streams.newest_times import observe_newest
 

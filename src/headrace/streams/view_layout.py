@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace.streams.rows import On
     from headrace.streams.table import Table
-    from headrace.tables.view_join import Joined, ViewShape
+    from headrace.tables.view_join import JoinedRows, ViewShape
     from headrace.tables.view_table import WholeRows
 
 How = Literal["left", "inner"]
@@ -35,14 +35,14 @@ class TableLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ViewLayout:
     """A view, for the copies of its tables and for Spark."""
 
     shape: ViewShape
     columns: StructType
 
     @classmethod
-    def of(cls, first: Table, links: Sequence[TableLink]) -> Layout:
+    def of(cls, first: Table, links: Sequence[TableLink]) -> ViewLayout:
         """The layout of tables that are joined one after the other."""
         from pyspark.sql.types import StructField, StructType
 
@@ -87,8 +87,8 @@ def _check_definitions(tables: Sequence[Table]) -> None:
             )
 
 
-def _joined(link: TableLink, places: dict[str, Place], tables: Sequence[Table]) -> Joined:
-    from headrace.tables.view_join import Joined
+def _joined(link: TableLink, places: dict[str, Place], tables: Sequence[Table]) -> JoinedRows:
+    from headrace.tables.view_join import JoinedRows
 
     table = link.table
     pairs = {other: one for one, other in key_pairs(link.on, list(places), _columns(table).names).items()}
@@ -106,7 +106,7 @@ def _joined(link: TableLink, places: dict[str, Place], tables: Sequence[Table]) 
     parent = found[0][0]
     foreign_key = tuple(name for _, name in found)
     _check_types(tables[parent], foreign_key, table)
-    return Joined(
+    return JoinedRows(
         definition=_definition(table), parent=parent, foreign_key=foreign_key, is_inner=link.how == "inner"
     )
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from headrace.durations import duration_text, milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.building import current_building
 from headrace.streams.event_time import as_plain_time, timed_frame
+from headrace.streams.query_builder import current_builder
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -23,25 +23,25 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], delay: Duration) -> Rows:
     The watermark of the query is behind them then: they have no event time for the steps that follow.
     """
     from headrace.spark.keyed_stage import KeyedStage
-    from headrace.spark.keyed_state import local_folder, read_note
+    from headrace.spark.keyed_state import local_folder, read_manifest
     from headrace.tables.waiting import HoldRows
 
     marked = timed_frame(rows, "a join that waits for its table")
     frame = marked.select(*(as_plain_time(marked, name, name) for name in marked.columns))
     assert rows.event_time is not None, "a frame with a time has a column for it"
-    building = current_building("delay=")
-    plan = building.plan
+    builder = current_builder("delay=")
+    plan = builder.plan
     folders = plan.once("folders of rows that wait", list[str])
-    folders.append(f"{building.state}/wait-{len(folders)}")
+    folders.append(f"{builder.state}/wait-{len(folders)}")
     stage = KeyedStage(
         folder=folders[-1],
         keys=keys,
         kernel=HoldRows(time=rows.event_time, wait_us=milliseconds_of(delay, "delay") * 1000),
         schema=frame.schema,
         outline=_outline(keys, frame.schema),
-        behind_ms=rows.behind_ms - building.join_way.behind_ms,
+        behind_ms=rows.behind_ms - builder.join_strategy.behind_ms,
     )
-    note = read_note(local_folder(stage.folder))
+    note = read_manifest(local_folder(stage.folder))
     if note is not None and note.outline != stage.outline:
         raise Misuse(
             f"rows wait for a table as {note.outline}, and the job now has {stage.outline}: undo the change, "

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from headrace.errors import Misuse
-from headrace.streams.building import current_building
 from headrace.streams.columns import quoted
-from headrace.streams.correction import aggregate_with_corrections
 from headrace.streams.event_time import timed_frame
 from headrace.streams.late import note_window
-from headrace.streams.native_windows import END, START, aggregate_natively
-from headrace.streams.plan import analysed_plan
+from headrace.streams.query_builder import current_builder
+from headrace.streams.window_assignment import END, START
 from headrace.streams.windows import Hopping, Session, Sliding, Window
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 Emit = Literal["on_window_close", "on_window_update"]
 """When the result of a window is given."""
-DISTINCT: Final = "(distinct "
-"""How Spark writes an aggregate of distinct values in a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +44,34 @@ class Windowed:
         """
         self._check(columns, emit)
         note_window(self.of, self.window)
-        return current_building("a window").stateful(
+        return current_builder("a window").stateful(
             lambda: self._results(columns, emit),
             # All that can fail is evaluated; which window a row is in does not matter.
             lambda: [self._aggregated(columns)],
         )
 
     def _results(self, columns: Sequence[Column], emit: Emit) -> Rows:
-        allowed_ms = current_building("a window").plan.allowed_lateness_ms
-        if allowed_ms and emit == "on_window_close":
+        if isinstance(self.window, Sliding):
+            from headrace.streams.sliding import slide
+
+            return slide(self.of, self.window, self.by, columns)
+        from headrace.streams.window_operator import aggregate_windows
+
+        assert isinstance(self.window, Hopping | Session)
+        allowed_ms = current_builder("a window").plan.allowed_lateness_ms
+        on_update = emit == "on_window_update"
+        if allowed_ms and not on_update:
             _check_can_change(self.window, "allowed_lateness=")
-            return aggregate_with_corrections(
-                self.of, self.window, self.by, columns, allowed_lateness_ms=allowed_ms
-            )
-        if emit == "on_window_close":
-            closed = _aggregate(self.of, self.window, self.by, columns)
-            return replace(closed, windowed=closed.frame if isinstance(self.window, Hopping) else None)
-        rows = aggregate_natively(self.of, self.window, self.by, columns)
-        return replace(rows, mode="update")
+        made = aggregate_windows(
+            self.of,
+            self.window,
+            self.by,
+            columns,
+            on_update=on_update,
+            allowed_lateness_ms=0 if on_update else allowed_ms,
+        )
+        is_whole = isinstance(self.window, Hopping) and made.mode == "append"
+        return replace(made, windowed=made.frame if is_whole else None)
 
     def _check(self, columns: Sequence[Column], emit: Emit) -> None:
         if not columns:
@@ -75,12 +81,6 @@ class Windowed:
             )
         made = self._aggregated(columns)
         self._check_names(made.columns)
-        if DISTINCT in str(analysed_plan(made).toString()):
-            raise Misuse(
-                "agg() aggregates distinct values, which Spark does not do for streams: use "
-                "F.approx_count_distinct(…), or F.size(F.collect_set(…)), which is exact and keeps every "
-                "value in the state."
-            )
         if emit not in get_args(Emit):
             raise Misuse(f"emit={emit!r} is not known: use {' or '.join(get_args(Emit))}.")
         if emit == "on_window_close":
@@ -137,25 +137,6 @@ def _problems(rows: Rows, keys: tuple[str, ...]) -> list[str]:
     if rows.event_time in keys:
         problems.append(f"by={rows.event_time!r} is the time of the event: the window stands for it.")
     return problems
-
-
-def _aggregate(rows: Rows, window: Window, by: tuple[str, ...], columns: Sequence[Column]) -> Rows:
-    """The results of windows that are closed, in the way that is fastest for them."""
-    if isinstance(window, Sliding):
-        from headrace.streams.sliding import slide
-
-        return slide(rows, window, by, columns)
-    if isinstance(window, Hopping):
-        from headrace.streams.panes import hop_by_panes
-
-        return hop_by_panes(rows, window, by, columns) or aggregate_natively(rows, window, by, columns)
-    if isinstance(window, Session):
-        from headrace.streams.sessions import sessions_by_stretches
-
-        return sessions_by_stretches(rows, window, by, columns) or aggregate_natively(
-            rows, window, by, columns
-        )
-    return aggregate_natively(rows, window, by, columns)
 
 
 def _check_can_change(window: Window, wanted: str) -> None:

@@ -7,16 +7,12 @@ beginning that the clock skips is the moment of the skip, and of one that it sho
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import Misuse
-from headrace.streams.columns import quoted
-from headrace.streams.native_windows import END, as_result, end_metadata, timed
+from headrace.streams.window_assignment import end_metadata, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import Column, DataFrame
 
     from headrace.streams.rows import Rows
@@ -25,14 +21,6 @@ if TYPE_CHECKING:
 HOUR_MS: Final = 3_600_000
 ZONED_START: Final = "_headrace_start"
 ZONED_END: Final = "_headrace_end"
-
-
-def aggregate_in_zone(rows: Rows, window: Hopping, by: Sequence[str], columns: Sequence[Column]) -> Rows:
-    """The aggregates of each window and key, by Spark itself: a window closes when its end has passed."""
-    frame = in_zone(rows, window)
-    made = frame.groupBy(ZONED_START, ZONED_END, *map(quoted, by)).agg(*columns)
-    named = made.toDF("window_start", END, *made.columns[2:])
-    return replace(rows, frame=as_result(named, end_metadata(rows)), event_time=END, mode="append")
 
 
 def in_zone(rows: Rows, window: Hopping) -> DataFrame:

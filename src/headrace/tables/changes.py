@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.client.errors import OffsetsGone
+from headrace.client.errors import OffsetOutOfRange
 from headrace.client.fetch import PartitionReader
 from headrace.client.offsets import EARLIEST, list_offsets
 from headrace.client.partition import TopicPartition
-from headrace.columns.cutting import Cutter, UnreadableBatch
+from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
 from headrace.tables.keys import RecordKeys, key_bytes
 from headrace.tables.row_values import RowReader
 from headrace.tables.versions import newest_us, sorted_versions, version_schema, version_table
@@ -103,7 +103,7 @@ class ChangeReader:
         """The records between two offsets; batches that cannot be read are added to `unreadable`."""
         position = start
         while position < end:
-            cutter = Cutter(partition, position, end, columns=COLUMNS)
+            cutter = RecordDecoder(partition, position, end, columns=COLUMNS)
             try:
                 for fetched in PartitionReader(self._cluster, partition, position, end):
                     position = fetched.next_offset
@@ -113,7 +113,7 @@ class ChangeReader:
                         else:
                             yield part
                 position = end
-            except OffsetsGone as gone:
+            except OffsetOutOfRange as gone:
                 if not position < gone.first:
                     raise
                 position = gone.first

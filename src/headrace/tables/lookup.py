@@ -92,7 +92,7 @@ class Versions:
         return [column.take(places) for column in self.values]
 
 
-class Snapshot:
+class TableSnapshot:
     """A table as one batch sees it."""
 
     def __init__(self, base: Versions | None, hot: Versions | None) -> None:
@@ -143,7 +143,7 @@ class SnapshotCache:
     def __init__(self) -> None:
         self._open: dict[Path, dict[_File, Versions]] = {}
 
-    def snapshot(self, current: Current) -> Snapshot:
+    def snapshot(self, current: Current) -> TableSnapshot:
         """The table in these files; what the same copy had before is closed."""
         files = [None if path is None else _File.at(path) for path in (current.base, current.hot)]
         folders = {Path(file.path).parent for file in files if file is not None}
@@ -153,7 +153,7 @@ class SnapshotCache:
         now = {file: known.get(file) or _open(file.path) for file in files if file is not None}
         self._open |= dict.fromkeys(folders, now)
         base, hot = (None if file is None else now[file] for file in files)
-        return Snapshot(base, hot)
+        return TableSnapshot(base, hot)
 
 
 class _File(NamedTuple):

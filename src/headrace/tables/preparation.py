@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from headrace.tables.definition import Definition
 from headrace.tables.keys import key_bytes
-from headrace.tables.lookup import Snapshot, Versions
+from headrace.tables.lookup import TableSnapshot, Versions
 from headrace.tables.versions import merged_versions, needed_versions, version_schema, version_table
 
 
@@ -28,4 +28,4 @@ def prepare_tables() -> None:
         values=[],
     )
     merged = needed_versions(merged_versions(versions, versions), 0)
-    Snapshot(Versions.of(merged), Versions.of(versions)).look_up(keys, None)
+    TableSnapshot(Versions.of(merged), Versions.of(versions)).look_up(keys, None)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinedRows:
     """A table that a view adds to the rows of those before it."""
 
     definition: WholeRows
@@ -50,7 +50,7 @@ class ViewShape:
     """Which tables a view is made of, and how."""
 
     first: WholeRows
-    joined: tuple[Joined, ...]
+    joined: tuple[JoinedRows, ...]
 
     @property
     def tables(self) -> tuple[WholeRows, ...]:

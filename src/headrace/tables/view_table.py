@@ -22,7 +22,7 @@ from headrace.tables.definition import Definition
 from headrace.tables.files import read_versions
 from headrace.tables.kernels import hash_keys
 from headrace.tables.keys import key_bytes, keys_of
-from headrace.tables.lookup import Matches, Snapshot, Versions
+from headrace.tables.lookup import Matches, TableSnapshot, Versions
 from headrace.tables.versions import column_numbers, single
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ViewTable:
         self._copy = TableCopy(folder, definition, self._read_batch)
         self._step = Step(batch=-1, start=None, end={})
         self._parts: list[_Part] = []
-        self._snapshot = Snapshot(None, None)
+        self._snapshot = TableSnapshot(None, None)
 
     def advance(self, step: Step) -> None:
         """Bring the table to the end of a batch; its rows before the batch can still be looked up."""
@@ -77,7 +77,7 @@ class ViewTable:
         ]
         self._parts = opened
         base = opened[0].versions if current.base is not None else None
-        self._snapshot = Snapshot(base, opened[-1].versions if current.hot is not None else None)
+        self._snapshot = TableSnapshot(base, opened[-1].versions if current.hot is not None else None)
 
     def changed_keys(self) -> pa.LargeBinaryArray:
         """The keys of which the batch said something, some of them more than once."""

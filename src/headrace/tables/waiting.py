@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.keyed import Outcome
+from headrace.columns.keyed import KernelResult
 
 if TYPE_CHECKING:
     from headrace.columns.keyed import Times
@@ -22,15 +22,15 @@ class HoldRows:
     """The column by which rows wait; one that has no time does not wait."""
     wait_us: int
 
-    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> Outcome:
+    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> KernelResult:
         """The rows whose time has come, in the order of their times; the state are the others."""
         waiting = rows if state is None else pa.concat_tables([state, rows])
         begun = waiting.column(self.time).cast(pa.int64())
         is_due = pc.less_equal(begun, times.watermark_us - self.wait_us).fill_null(True)
         if not pc.any(is_due).as_py():
             unchanged = state is not None and not rows.num_rows
-            return Outcome(rows.schema.empty_table(), state if unchanged else waiting.combine_chunks())
+            return KernelResult(rows.schema.empty_table(), state if unchanged else waiting.combine_chunks())
         due = waiting.filter(is_due)
         # The order of the topic is kept among rows of the same time.
         places = pc.sort_indices(due, sort_keys=[(self.time, "ascending")])
-        return Outcome(due.take(places), waiting.filter(pc.invert(is_due)).combine_chunks())
+        return KernelResult(due.take(places), waiting.filter(pc.invert(is_due)).combine_chunks())

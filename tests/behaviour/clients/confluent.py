@@ -11,6 +11,7 @@ import confluent_kafka as ck
 from confluent_kafka import admin as cka
 from kio.schema.errors import ErrorCode
 
+from headrace.client.librdkafka import client_config
 from tests.behaviour.clients.contract import (
     CONSUMER_DEFAULTS,
     PATIENCE_S,
@@ -76,7 +77,7 @@ class ConfluentProducer:
     def __init__(self, bootstrap: str, options: ProducerOptions) -> None:
         self._transactional = options.transactional_id is not None
         settings: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
+            **client_config(bootstrap),
             "acks": options.acks,
             "compression.type": options.compression,
             "enable.idempotence": options.idempotent or self._transactional,
@@ -152,7 +153,7 @@ class ConfluentConsumer:
 
     def __init__(self, bootstrap: str, options: ConsumerOptions) -> None:
         settings: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
+            **client_config(bootstrap),
             "group.id": options.group or "no-group",
             "auto.offset.reset": "error" if options.reset == "none" else options.reset,
             "enable.auto.commit": False,
@@ -189,7 +190,7 @@ class ConfluentConsumer:
         while message is not None:
             if message.error() is None:
                 received.append(_received(message))
-            elif not (refused := refusal(message.error())).error.retriable:  # the others it retries by itself
+            elif not (refused := refusal(message.error())).error.retriable:  # librdkafka retries other errors
                 raise refused
             message = self.raw.poll(0)
         return received
@@ -245,7 +246,7 @@ class ConfluentClient:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._opened = ExitStack()
-        self._admin = cka.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._admin = cka.AdminClient(client_config(bootstrap, {"log_level": 0}))
 
     def producer(self, options: ProducerOptions = PRODUCER_DEFAULTS) -> ConfluentProducer:
         producer = ConfluentProducer(self._bootstrap, options)

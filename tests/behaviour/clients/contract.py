@@ -168,7 +168,7 @@ class Consumer(Protocol):
         ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on reading from this offset."""
+        """Continue reading at this offset."""
         ...
 
     def position(self, partition: TopicPartition) -> int:

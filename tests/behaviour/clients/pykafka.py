@@ -233,7 +233,7 @@ class PykafkaClient:
     """A `Client` on kafka-python."""
 
     CANNOT: ClassVar[Mapping[str, str]] = {
-        "fenced instance": "only its heartbeat learns of it; poll() goes on in silence",
+        "fenced instance": "only its heartbeat gets the error; poll() continues without one",
         "idempotent after a refusal": "any batch that is refused for good ends its idempotent producer",
         "replace configs": "its AlterConfigs keeps the other settings by sending them again",
         **{

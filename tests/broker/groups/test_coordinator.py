@@ -13,7 +13,7 @@ from headrace.broker.groups.group import GroupState
 from headrace.broker.groups.messages import MemberIdentity
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.groups.settings import InvalidGroupSettings
-from headrace.broker.offsets import Offsets
+from headrace.broker.offsets import CommittedOffsets
 from headrace.broker.state_log import MemoryStateLog, Producer
 from headrace.storage.errors import DiskError
 from tests.broker.groups.harness import SESSION_MS, join_request, subscription, sync_request
@@ -34,7 +34,7 @@ class World:
     def __init__(self, log: MemoryStateLog | None = None, clock: VirtualClock | None = None) -> None:
         self.log = log or MemoryStateLog()
         self.clock = clock or VirtualClock()
-        self.offsets = Offsets(self.log, self.clock, GroupSettings())
+        self.offsets = CommittedOffsets(self.log, self.clock, GroupSettings())
         self.groups = GroupCoordinator(self.log, self.offsets, self.clock, GroupSettings())
         self.groups.load()
 
@@ -115,8 +115,8 @@ async def test_heartbeats_keep_a_member_alive_over_many_sessions(world):
 
 async def test_a_client_that_disconnects_during_a_pending_join_is_removed_after_its_session_timeout(world):
     leader = await world.stable()
-    told = await world.groups.join(join_request())
-    newcomer = asyncio.create_task(world.groups.join(join_request(told.member_id)))
+    assigned = await world.groups.join(join_request())
+    newcomer = asyncio.create_task(world.groups.join(join_request(assigned.member_id)))
     await turn()
     newcomer.cancel()
     await turn()
@@ -174,8 +174,8 @@ async def test_a_static_member_rejoins_after_a_restart_of_the_broker(world):
 
 async def test_a_group_above_a_lowered_limit_rebalances_after_a_restart(world):
     first = await world.stable()
-    told = await world.groups.join(join_request())
-    second = asyncio.create_task(world.groups.join(join_request(told.member_id)))
+    assigned = await world.groups.join(join_request())
+    second = asyncio.create_task(world.groups.join(join_request(assigned.member_id)))
     await turn()
     await world.groups.join(join_request(first.member_id))
     await second
@@ -185,7 +185,7 @@ async def test_a_group_above_a_lowered_limit_rebalances_after_a_restart(world):
     assert small.heartbeat("g", first.member_id, 2, None) is ErrorCode.rebalance_in_progress
     kept = asyncio.create_task(small.join(join_request(first.member_id)))
     await turn()
-    refused = await small.join(join_request(told.member_id))
+    refused = await small.join(join_request(assigned.member_id))
     assert refused.error is ErrorCode.group_max_size_reached
     assert (await kept).generation == 3
 
@@ -202,8 +202,8 @@ async def test_a_draining_broker_serves_members_and_rejects_joins(world):
 
 async def test_close_fails_pending_requests_with_not_coordinator(world):
     leader = await world.stable()
-    told = await world.groups.join(join_request())
-    waiting = asyncio.create_task(world.groups.join(join_request(told.member_id)))
+    assigned = await world.groups.join(join_request())
+    waiting = asyncio.create_task(world.groups.join(join_request(assigned.member_id)))
     await turn()
     world.groups.close()
     assert (await waiting).error is ErrorCode.not_coordinator
@@ -334,8 +334,8 @@ async def test_commits_during_a_completing_rebalance_are_rejected_unless_transac
 
 async def test_commits_of_the_last_generation_are_accepted_while_the_next_is_prepared(world):
     member = await world.stable()
-    told = await world.groups.join(join_request())
-    waiting = asyncio.create_task(world.groups.join(join_request(told.member_id)))
+    assigned = await world.groups.join(join_request())
+    waiting = asyncio.create_task(world.groups.join(join_request(assigned.member_id)))
     await turn()
     check = world.groups.check_commit
     assert check("g", member.member_id, 1, None, transactional=False) is ErrorCode.none

@@ -134,9 +134,9 @@ def test_the_response_to_a_client_that_disconnects_is_dropped(
 ) -> None:
     leader = stable(wire)
     with WireClient(headrace_broker.bootstrap) as other:
-        told = join(other)
+        assigned = join(other)
         request = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
-        other.send(JOIN, 9, group_id="g", member_id=told.member_id, protocols=PROTOCOLS, **request)
+        other.send(JOIN, 9, group_id="g", member_id=assigned.member_id, protocols=PROTOCOLS, **request)
         beat = {"group_id": "g", "generation_id": 1, "member_id": leader.member_id}
         while wire.ask(HEARTBEAT, 4, **beat).error_code is NONE:
             pass

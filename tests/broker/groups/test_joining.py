@@ -130,18 +130,18 @@ def test_a_member_id_is_rejected_when_the_group_has_no_members_left():
 
 def test_a_pending_member_expires_after_its_session_timeout():
     group = GroupHarness()
-    told = group.joined(group.join())
+    assigned = group.joined(group.join())
     group.advance(SESSION_MS)
-    assert group.joined(group.join(told.member_id)).error is ErrorCode.unknown_member_id
+    assert group.joined(group.join(assigned.member_id)).error is ErrorCode.unknown_member_id
 
 
 def test_a_rebalance_waits_for_a_pending_member():
     group = GroupHarness()
     (member,) = group.stable(1)
-    told = group.joined(group.join())
+    assigned = group.joined(group.join())
     rejoin = group.join(member)
     assert rejoin not in group.responses
-    group.join(told.member_id)
+    group.join(assigned.member_id)
     assert group.joined(rejoin).generation == 2
 
 
@@ -156,8 +156,8 @@ def test_a_rebalance_completes_when_the_pending_member_expires():
 
 def test_a_pending_id_with_an_instance_id_is_an_invalid_request():
     group = GroupHarness()
-    told = group.joined(group.join())
-    assert group.joined(group.join(told.member_id, instance="i")).error is ErrorCode.invalid_request
+    assigned = group.joined(group.join())
+    assert group.joined(group.join(assigned.member_id, instance="i")).error is ErrorCode.invalid_request
 
 
 def test_a_full_group_rejects_new_members():

@@ -105,8 +105,8 @@ def test_a_static_member_cannot_be_removed_by_another_member_id(group):
 
 def test_a_pending_member_that_leaves_causes_no_rebalance(group):
     group.stable(1)
-    told = group.joined(group.join())
-    assert group.leave(told.member_id) == [ErrorCode.none]
+    assigned = group.joined(group.join())
+    assert group.leave(assigned.member_id) == [ErrorCode.none]
     assert group.group.state is GroupState.STABLE
 
 

@@ -14,7 +14,7 @@ from headrace.broker.groups import GroupCoordinator, GroupSettings
 from headrace.broker.groups.group import GroupState
 from headrace.broker.groups.messages import MemberIdentity
 from headrace.broker.groups.records import read_group, read_key
-from headrace.broker.offsets import Offsets
+from headrace.broker.offsets import CommittedOffsets
 from headrace.broker.state_log import MemoryStateLog, StateRecord
 from tests.broker.groups.harness import join_request, sync_request
 from tests.broker.virtual_clock import VirtualClock
@@ -56,7 +56,7 @@ class WatchedGroups(GroupCoordinator):
     """A coordinator that fails the test if a request gets two responses."""
 
     def __init__(self, log: MemoryStateLog, clock: VirtualClock, limits: GroupSettings) -> None:
-        super().__init__(log, Offsets(log, clock, limits), clock, limits)
+        super().__init__(log, CommittedOffsets(log, clock, limits), clock, limits)
         self.answered: set[RequestId] = set()
 
     def _respond(self, request_id: RequestId, reply: JoinResponse | SyncResponse) -> None:

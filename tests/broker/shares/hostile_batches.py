@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
 
@@ -17,7 +18,7 @@ from tests.broker.wire_client import WireClient, batch_of
 
 MEGABYTE = 2**20
 TIMESTAMP = 1_700_000_000_000
-IDLE_S = 1.5
+IDLE = timedelta(seconds=1.5)
 NUMBERS = (
     b"\xff\xff\xff\xff\x0f",
     b"\xfe\xff\xff\xff\x0f",
@@ -94,7 +95,7 @@ def besiege(broker: BrokerProcess, *, rounds: int, seed: int) -> None:
             topic,
             group="g",
             broker=broker.address,
-            idle_s=IDLE_S,
+            idle_timeout=IDLE,
             prefetch=chance.choice([1, 7, 500]),
             settings=settings,
         )

@@ -2,6 +2,7 @@
 
 import random
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from headrace import queue
@@ -12,11 +13,11 @@ from tests.broker.processes import BrokerProcess, wait_until
 from tests.broker.wire_client import WireClient, batch_of
 from tests.soak.queue_storm import QueueStorm, ride_out
 
-IDLE_S = 0.8
+IDLE = timedelta(seconds=0.8)
 
 
 def values(broker: BrokerProcess, topic: str, group: str) -> list[tuple[bytes | None, int]]:
-    messages = queue(topic, group=group, broker=broker.address, idle_s=IDLE_S)
+    messages = queue(topic, group=group, broker=broker.address, idle_timeout=IDLE)
     return [(message.value, message.deliveries) for message in messages]
 
 
@@ -34,7 +35,7 @@ def test_a_share_group_continues_after_a_crash(tmp_path: Path) -> None:
         for message in taken:
             number = message.offset
             if number == 2:
-                message.release(delay=0)
+                message.release(delay="0 s")
             elif number == 4:
                 message.reject()
             elif number == 6:
@@ -56,7 +57,7 @@ def test_the_delay_of_a_release_survives_a_crash(tmp_path: Path) -> None:
             client.produce("orders", batch_of(b"later", timestamp=round(1000 * time.time())))
         released_at = time.time()
         for message in queue("orders", group="g", broker=broker.address):
-            message.release(delay=3)
+            message.release(delay="3 seconds")
             break
         broker.restart()
         for message in queue("orders", group="g", broker=broker.address):

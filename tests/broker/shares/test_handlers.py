@@ -163,9 +163,9 @@ def test_a_member_receives_its_assignment_once(member: Member) -> None:
 def test_a_topic_that_is_created_later_is_assigned(member: Member) -> None:
     joined = member.heartbeat(0, TOPIC, "later")
     member.client.create_topic("later", partitions=2)
-    told = member.heartbeat(joined.member_epoch)
-    assert sorted(len(part.partitions) for part in told.assignment.topic_partitions) == [1, 2]
-    assert told.member_epoch > joined.member_epoch
+    response = member.heartbeat(joined.member_epoch)
+    assert sorted(len(part.partitions) for part in response.assignment.topic_partitions) == [1, 2]
+    assert response.member_epoch > joined.member_epoch
 
 
 @pytest.mark.parametrize(

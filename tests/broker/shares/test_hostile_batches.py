@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.broker.processes import BrokerProcess, wait_until
 from tests.broker.shares.hostile_batches import MEGABYTE, TIMESTAMP, besiege
 from tests.broker.wire_client import WireClient, batch_of
 
-IDLE_S = 0.8
+IDLE = timedelta(seconds=0.8)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def lying(section: bytes, count: int, codec: int = NONE) -> bytes:
 def values(kafka: BrokerProcess, topic: str, prefetch: int = 1, group: str = "g") -> list[bytes | None]:
     return [
         message.value
-        for message in queue(topic, group=group, broker=kafka.address, idle_s=IDLE_S, prefetch=prefetch)
+        for message in queue(topic, group=group, broker=kafka.address, idle_timeout=IDLE, prefetch=prefetch)
     ]
 
 
@@ -58,7 +59,7 @@ def test_a_batch_that_cannot_be_read_is_a_dead_letter_and_its_neighbors_are_deli
     for batch in (batch_of(b"before"), bad, batch_of(b"after")):
         assert client.produce(topic, batch).error_code is ErrorCode.none
     assert values(kafka, topic, prefetch) == [b"before", b"after"]
-    (letter,) = queue(f"{topic}.g.dead", group="clerk", broker=kafka.address, idle_s=IDLE_S)
+    (letter,) = queue(f"{topic}.g.dead", group="clerk", broker=kafka.address, idle_timeout=IDLE)
     assert (letter.header(TOPIC), letter.header(PARTITION), letter.header(OFFSET)) == (
         topic.encode(),
         b"0",
@@ -126,11 +127,11 @@ def test_each_of_thousands_of_rejected_records_becomes_one_dead_letter(
 ) -> None:
     client.create_topic("rejected", retention_ms="-1")
     client.produce("rejected", bytes(encode_batch([NewRecord(None, b"v", TIMESTAMP)] * 2_000, codec=ZSTD)))
-    worker = queue("rejected", group="g", broker=kafka.address, prefetch=2_000, idle_s=IDLE_S)
+    worker = queue("rejected", group="g", broker=kafka.address, prefetch=2_000, idle_timeout=IDLE)
     for message in worker:
         message.reject()
     wait_until(lambda: client.end_offset("rejected.g.dead") == 2_000, "all letters to be written")
-    letters = queue("rejected.g.dead", group="clerk", broker=kafka.address, prefetch=500, idle_s=IDLE_S)
+    letters = queue("rejected.g.dead", group="clerk", broker=kafka.address, prefetch=500, idle_timeout=IDLE)
     assert sorted(int(letter.header(OFFSET) or b"") for letter in letters) == list(range(2_000))
 
 

@@ -509,7 +509,7 @@ async def test_an_unused_transactional_id_expires_after_a_week(bench: Bench) -> 
     assert [known.transactional_id for known in bench.transactions.list_all()] == ["busy"]
 
 
-# Transactions that nobody owns
+# Transactions without an owner
 
 
 async def test_an_open_transaction_without_an_owner_is_aborted_at_startup(bench: Bench) -> None:

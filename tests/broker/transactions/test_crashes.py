@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import Fenced
+from headrace.client.errors import ProducerFenced
 from headrace.client.partition import TopicPartition as Place
 from headrace.events.log_writer import LogWriter
 from headrace.protocol.records import NewRecord
@@ -165,27 +165,33 @@ def test_a_new_producer_aborts_and_fences_the_old_one_at_whatever_step_the_broke
     assert committed(kafka, name) == [[b"new"], [b"new"]]
 
 
+@pytest.fixture
+def places(name: str) -> list[Place]:
+    """The partitions that a handler writes."""
+    return [Place(name, partition) for partition in range(2)]
+
+
 @pytest.mark.parametrize("step", range(len(TAKEOVER)), ids=TAKEOVER)
 def test_a_takeover_fences_plain_batches_at_whatever_step_the_broker_crashes(
-    kafka: CrashingBroker, name: str, step: int
+    kafka: CrashingBroker, name: str, places: list[Place], step: int
 ) -> None:
-    places = [Place(name, partition) for partition in range(2)]
     with Cluster.of(kafka.address) as first, Cluster.of(kafka.address) as second:
         old = LogWriter.open(first, name, places)
         old.write({places[0]: [NewRecord(None, b"old", 0)]})
         opened: list[LogWriter] = []
         kafka.dies_at(step, lambda: opened.append(LogWriter.open(second, name, places)))
         for place in places:
-            with pytest.raises(Fenced):
+            with pytest.raises(ProducerFenced):
                 old.write({place: [NewRecord(None, b"fenced", 0)]})
         opened[0].write({place: [NewRecord(None, b"new", 0)] for place in places})
     assert committed(kafka, name) == [[b"old", b"new"], [b"new"]]
 
 
-def test_the_list_of_steps_of_a_takeover_is_complete(kafka: CrashingBroker, name: str) -> None:
+def test_the_list_of_steps_of_a_takeover_is_complete(
+    kafka: CrashingBroker, name: str, places: list[Place]
+) -> None:
     """A broker that should crash one step after the last does not crash."""
     with Cluster.of(kafka.address) as cluster:
-        places = [Place(name, partition) for partition in range(2)]
         LogWriter.open(cluster, name, places)
         at = Path(os.environ["CRASH_AT"])
         at.write_text("100")

@@ -2,7 +2,7 @@
 
 Clients of both protocols and their zombies send requests that advance step by step between one another. The
 broker may die before any write to its state log or to a partition, also while it recovers. What must hold is
-checked against what each client was told.
+compared with the response that each client got.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Attempt:
     values: list[int] = field(default_factory=list)
     wanted: bool | None = None
     """The outcome that the client requested; None before."""
-    told: bool | None = None
+    reported: bool | None = None
     """The outcome in the response to the client."""
 
 
@@ -285,7 +285,7 @@ class TransactionsModel(RuleBasedStateMachine):
         assert producer != client.producer
         self.started(client, producer)
         if client.attempt is not None:
-            client.attempt.told, client.attempt = False, None
+            client.attempt.reported, client.attempt = False, None
 
     @rule(index=someone, partitions=some_partitions, hurry=hurry)
     def add_partitions(self, index: int, partitions: set[TopicPartition], hurry: bool) -> None:
@@ -364,7 +364,7 @@ class TransactionsModel(RuleBasedStateMachine):
         if client.protocol == 2:
             assert producer != client.producer
         self.learned(client, producer)
-        attempt.told, client.attempt = attempt.wanted, None
+        attempt.reported, client.attempt = attempt.wanted, None
 
     @rule(
         index=someone,
@@ -442,8 +442,8 @@ class TransactionsModel(RuleBasedStateMachine):
     def what_a_client_was_told_is_what_readers_see(self) -> None:
         outcomes = self.partitions.outcomes()
         for attempt in self.attempts:
-            if attempt.told is not None:
-                assert {outcomes[value] for value in attempt.values} <= {attempt.told}
+            if attempt.reported is not None:
+                assert {outcomes[value] for value in attempt.values} <= {attempt.reported}
 
     @invariant()
     def nothing_is_committed_that_nobody_asked_to_commit(self) -> None:

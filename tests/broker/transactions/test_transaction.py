@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -209,6 +210,18 @@ def test_the_other_outcome_is_rejected_once_one_is_prepared(bump: bool) -> None:
 def test_a_commit_without_a_transaction_is_rejected(bump: bool) -> None:
     with pytest.raises(InvalidTransactionState, match="add a partition to a transaction first"):
         end(transaction(), committed=True, bump=bump)
+
+
+@pytest.mark.parametrize("state", sorted(set(TransactionState) - {TransactionState.ONGOING}))
+def test_a_commit_is_rejected_for_the_state_only_if_it_was_not_committed(state: TransactionState) -> None:
+    """A client that repeats its commit after a crash of the broker learns the outcome."""
+    found = replace(ongoing(), state=state)
+    if found.is_committed:
+        with suppress(ConcurrentTransactions):  # until its markers are written
+            end(found, committed=True)
+    else:
+        with pytest.raises(InvalidTransactionState):
+            end(found, committed=True)
 
 
 def test_an_abort_without_a_transaction_is_allowed_only_in_transaction_version_2() -> None:

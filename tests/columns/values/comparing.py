@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from headrace.columns.values import value_parser
 from headrace.columns.values.json_reference import JsonReference
-from headrace.columns.values.second_reading import Answer, answer
+from headrace.columns.values.reference_reading import ReferenceValue, answer
 from headrace.columns.values.time_rules import TimeRules
 
 
 def fast(
     type_: pa.DataType, values: Sequence[bytes | None], time_zone: str = "UTC", time_unit: str = "auto"
-) -> list[Answer]:
+) -> list[ReferenceValue]:
     """What the parser of whole columns says."""
     parsed = value_parser("json", type_, time_zone=time_zone, time_unit=time_unit).parse(
         pa.array(values, pa.binary())
@@ -22,17 +22,17 @@ def fast(
     parsed.values.validate(full=True)
     assert parsed.values.type == type_
     errors = parsed.errors.to_pylist() if parsed.errors is not None else [None] * len(values)
-    return [Answer(plain(value), error) for value, error in zip(parsed.values, errors, strict=True)]
+    return [ReferenceValue(plain(value), error) for value, error in zip(parsed.values, errors, strict=True)]
 
 
 def reference(
     type_: pa.DataType, values: Sequence[bytes | None], time_zone: str = "UTC", time_unit: str = "auto"
-) -> list[Answer]:
+) -> list[ReferenceValue]:
     """What the parser of single values says."""
     parser = JsonReference(type_, TimeRules.of(time_zone, time_unit))
-    answers = [Answer(None, None) if value is None else answer(parser, value) for value in values]
+    answers = [ReferenceValue(None, None) if value is None else answer(parser, value) for value in values]
     column = pa.array([each.value for each in answers], type_)
-    return [Answer(plain(value), each.error) for value, each in zip(column, answers, strict=True)]
+    return [ReferenceValue(plain(value), each.error) for value, each in zip(column, answers, strict=True)]
 
 
 def plain(scalar: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from headrace.columns.values.second_reading import Answer
+from headrace.columns.values.reference_reading import ReferenceValue
 from tests.columns.values.comparing import fast, plain, reference
 from tests.columns.values.json_documents import DDL, TYPE, damaged_documents, documents
 
@@ -21,7 +21,9 @@ _values = st.lists(
 )
 
 
-def from_json(spark: "SparkSession", ddl: str, texts: Sequence[str], time_zone: str = "UTC") -> list[Answer]:
+def from_json(
+    spark: "SparkSession", ddl: str, texts: Sequence[str], time_zone: str = "UTC"
+) -> list[ReferenceValue]:
     """What Spark says; an answer with an error is a corrupt record."""
     from pyspark.sql import functions as F  # noqa: N812 (Spark's own custom)
 
@@ -32,7 +34,7 @@ def from_json(spark: "SparkSession", ddl: str, texts: Sequence[str], time_zone: 
     for record in parsed.toArrow().column("parsed"):
         fields = plain(record)
         corrupt = fields.pop("_corrupt")
-        answers.append(Answer(fields, None) if corrupt is None else Answer(None, "corrupt"))
+        answers.append(ReferenceValue(fields, None) if corrupt is None else ReferenceValue(None, "corrupt"))
     return answers
 
 
@@ -85,7 +87,7 @@ def test_a_value_is_that_of_spark_and_an_error_is_corrupt_to_spark(spark: "Spark
     ],
 )
 def test_what_spark_reads_and_we_do_not(value: str, error: str) -> None:
-    assert fast(TYPE, [value.encode()]) == [Answer(None, error)]
+    assert fast(TYPE, [value.encode()]) == [ReferenceValue(None, error)]
 
 
 def test_spark_reads_what_we_do_not_and_rewrites_text_that_we_keep(spark: "SparkSession") -> None:

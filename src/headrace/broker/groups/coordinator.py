@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.clock import DeadlineTimer
 from headrace.broker.groups import rules
-from headrace.broker.groups.deadlines import DeadlineTimer
+from headrace.broker.groups.descriptions import describe_group
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.messages import (
     UNKNOWN_MEMBER,
@@ -21,17 +22,17 @@ from headrace.broker.groups.messages import (
 )
 from headrace.broker.groups.records import is_group_key, read_group, read_key, write_group, write_group_key
 from headrace.broker.state_log import StateRecord
-from headrace.protocol.steps import run_steps
+from headrace.protocol.wire import run_steps
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    from headrace.broker.clock import Clock
-    from headrace.broker.groups.group import GroupDescription
+    from headrace.broker.clock import BrokerClock
+    from headrace.broker.groups.descriptions import GroupDescription
     from headrace.broker.groups.messages import Effect, JoinRequest, MemberIdentity, SyncRequest
     from headrace.broker.groups.settings import GroupSettings
-    from headrace.broker.offsets import Offsets
+    from headrace.broker.offsets import CommittedOffsets
     from headrace.broker.state_log import StateLog
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,9 @@ Response = TypeVar("Response", JoinResponse, SyncResponse)
 class GroupCoordinator:
     """Coordinates every group: holds pending joins and syncs, and removes members whose session expires."""
 
-    def __init__(self, state: StateLog, offsets: Offsets, clock: Clock, settings: GroupSettings) -> None:
+    def __init__(
+        self, state: StateLog, offsets: CommittedOffsets, clock: BrokerClock, settings: GroupSettings
+    ) -> None:
         self._state = state
         self._offsets = offsets
         self._clock = clock
@@ -53,7 +56,7 @@ class GroupCoordinator:
         self._request_ids = itertools.count()
         self._is_draining = False
         self._expiration_timer = DeadlineTimer(clock, self._expire_all)
-        offsets.follow(self)
+        offsets.set_commit_rules(self)
 
     # Lifecycle
 
@@ -161,11 +164,11 @@ class GroupCoordinator:
     def describe(self, group_id: str) -> GroupDescription | None:
         """The group as DescribeGroups shows it."""
         group = self._groups.get(group_id)
-        return None if group is None else group.describe()
+        return None if group is None else describe_group(group)
 
     def list(self) -> list[GroupDescription]:
         """All groups, sorted by id."""
-        return [group.describe() for _, group in sorted(self._groups.items())]
+        return [describe_group(group) for _, group in sorted(self._groups.items())]
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -179,7 +182,7 @@ class GroupCoordinator:
         error = rules.check_delete(self._groups.get(group_id))
         if error is not ErrorCode.none:
             return error
-        yield from self._offsets.forget_group_steps(group_id)
+        yield from self._offsets.delete_group_steps(group_id)
         group = self._groups.get(group_id)
         error = rules.check_delete(group)  # a member may have joined meanwhile
         if error is ErrorCode.none and group is not None:

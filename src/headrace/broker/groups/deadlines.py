@@ -1,49 +1,14 @@
-"""Deadlines: the timer that coordinators use for them, and the two of a rebalance."""
+"""The two deadlines of a rebalance: when a group stops waiting for joins, and then for syncs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from headrace.broker.clock import Clock, Timer
+    from collections.abc import Iterable
 
 MIN_REBALANCE_WAIT_MS: Final = 100
 """A client may ask for a rebalance timeout of 0, with which a group would check its members continuously."""
-
-
-class DeadlineTimer:
-    """Calls `on_deadline` no later than the deadline that was set last.
-
-    Heartbeats postpone deadlines all the time. The timer is not moved for each of them: it fires early, and
-    is then set again.
-    """
-
-    def __init__(self, clock: Clock, on_deadline: Callable[[], None]) -> None:
-        self._clock = clock
-        self._on_deadline = on_deadline
-        self._timer: Timer | None = None
-        self._at_ms = 0
-
-    def set(self, at_ms: int | None) -> None:
-        """Fire at `at_ms`, at once if that has passed; None stops the timer."""
-        if at_ms is None:
-            self.stop()
-        elif self._timer is None or at_ms < self._at_ms:
-            self.stop()
-            self._at_ms = at_ms
-            self._timer = self._clock.call_later(at_ms - self._clock.now_ms(), self._fire)
-
-    def stop(self) -> None:
-        """Do not fire."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _fire(self) -> None:
-        self._timer = None
-        self._on_deadline()
 
 
 class RebalanceDeadlines:

@@ -16,7 +16,6 @@ deadline from `next_deadline_ms`, and calls `expire` when it has passed.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self, assert_never
 
@@ -31,7 +30,7 @@ from headrace.broker.groups.messages import (
     JoinResponse,
     SyncResponse,
 )
-from headrace.broker.groups.records import NO_TIME, StoredGroup, StoredMember
+from headrace.broker.groups.records import NO_TIME, StoredGroup
 from headrace.broker.groups.rules import (
     AddMember,
     RejectJoin,
@@ -77,30 +76,6 @@ TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberDescription:
-    """One member as DescribeGroups shows it."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    """A group as DescribeGroups shows it."""
-
-    group_id: str
-    state: GroupState
-    protocol_type: str
-    protocol: str
-    """Empty unless the group is stable."""
-    members: tuple[MemberDescription, ...]
-
-
 class Group:
     """One group, from its first member or its first offset to its deletion."""
 
@@ -125,7 +100,7 @@ class Group:
     def restore(cls, group_id: str, stored: StoredGroup, settings: GroupSettings, now_ms: int) -> Self:
         """The group from its record: members get a full session timeout and continue without a rebalance."""
         group = cls(group_id, settings, now_ms if stored.since_ms == NO_TIME else stored.since_ms)
-        members = [_restore_member(member, stored.protocol or "", now_ms) for member in stored.members]
+        members = [Member.restore(member, stored.protocol or "", now_ms) for member in stored.members]
         group.members = GroupMembers(members, stored.leader)
         group.state = GroupState.STABLE if members else GroupState.EMPTY
         group.generation = stored.generation
@@ -144,7 +119,7 @@ class Group:
             protocol=self.protocol,
             leader=self.members.leader,
             since_ms=self.state_since_ms,
-            members=tuple(_store_member(member, self.protocol) for member in self.members),
+            members=tuple(member.snapshot(self.protocol) for member in self.members),
         )
 
     # Queries
@@ -198,27 +173,6 @@ class Group:
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed_topics
-
-    def describe(self) -> GroupDescription:
-        """The group as DescribeGroups shows it."""
-        protocol = self.protocol if self.is_stable else None
-        return GroupDescription(
-            group_id=self.id,
-            state=self.state,
-            protocol_type=self.protocol_type or "",
-            protocol=protocol or "",
-            members=tuple(
-                MemberDescription(
-                    member_id=member.id,
-                    instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    metadata=member.metadata(protocol) if protocol else b"",
-                    assignment=member.assignment,
-                )
-                for member in self.members
-            ),
-        )
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do, if no event comes before."""
@@ -588,30 +542,3 @@ class Group:
 
 def _new_member_id(request: JoinRequest) -> str:
     return f"{request.instance_id or request.client_id}-{uuid.uuid4()}"
-
-
-def _store_member(member: Member, protocol: str | None) -> StoredMember:
-    return StoredMember(
-        member_id=member.id,
-        instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        rebalance_timeout_ms=member.rebalance_timeout_ms,
-        session_timeout_ms=member.session_timeout_ms,
-        subscription=member.metadata(protocol),
-        assignment=member.assignment,
-    )
-
-
-def _restore_member(stored: StoredMember, protocol: str, now_ms: int) -> Member:
-    return Member(
-        id=stored.member_id,
-        instance_id=stored.instance_id,
-        client_id=stored.client_id,
-        client_host=stored.client_host,
-        rebalance_timeout_ms=stored.rebalance_timeout_ms,
-        session_timeout_ms=stored.session_timeout_ms,
-        protocols=((protocol, stored.subscription),),
-        assignment=stored.assignment,
-        expires_at_ms=now_ms + stored.session_timeout_ms,
-    )

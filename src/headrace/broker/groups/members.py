@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
+
+from headrace.broker.groups.records import StoredMember
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Set
@@ -40,6 +42,34 @@ class Member:
     pending_sync: RequestId | None = None
     expires_at_ms: int | None = None
     """When its session expires; None after a deadline that passed while a request of it was pending."""
+
+    @classmethod
+    def restore(cls, stored: StoredMember, protocol: str, now_ms: int) -> Self:
+        """The member from the record of its group, with a full session timeout."""
+        return cls(
+            id=stored.member_id,
+            instance_id=stored.instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            rebalance_timeout_ms=stored.rebalance_timeout_ms,
+            session_timeout_ms=stored.session_timeout_ms,
+            protocols=((protocol, stored.subscription),),
+            assignment=stored.assignment,
+            expires_at_ms=now_ms + stored.session_timeout_ms,
+        )
+
+    def snapshot(self, protocol: str | None) -> StoredMember:
+        """The member in the record of its group."""
+        return StoredMember(
+            member_id=self.id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata(protocol),
+            assignment=self.assignment,
+        )
 
     @property
     def is_joining(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError
-from headrace.storage.options import Option, integer, option
+from headrace.storage.config import Option, integer, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""One module per Kafka API, named after it."""
+"""Request handlers: one module per Kafka API, named after it."""

@@ -1,10 +1,11 @@
-"""AddPartitionsToTxn (key 24), versions 0–5.
+"""AddPartitionsToTxn (key 24), versions 0–5: adds partitions to a transaction before they are written.
 
-Up to version 3 a client adds the partitions that it is about to write. From version 4 on the form is the one
-that brokers use among themselves: several transactions at once, to be added or only verified. It is all or
-nothing: when one partition of a transaction does not exist, the others get OPERATION_NOT_ATTEMPTED.
-Below version 2 a fenced producer gets INVALID_PRODUCER_EPOCH. A partition that is verified and was not
-added gets TRANSACTION_ABORTABLE from version 5 on, and INVALID_TXN_STATE in version 4.
+Up to version 3 a client adds partitions to its own transaction. Versions 4 and 5 are used between brokers,
+and need the right of one (ClusterAction): they add or only verify partitions of several transactions. If one
+partition of a transaction does not exist, none is added, and the others get OPERATION_NOT_ATTEMPTED.
+
+Below version 2 a fenced producer gets INVALID_PRODUCER_EPOCH. Verifying a partition that was not added gives
+TRANSACTION_ABORTABLE from version 5, and INVALID_TXN_STATE in version 4.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security.acls import ResourceType
 from headrace.broker.state_log import Producer
 from headrace.broker.transactions.transaction import TopicPartition, TransactionError
 
@@ -31,7 +33,7 @@ Codes = dict[TopicPartition, ErrorCode]
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """A code for each partition of each transaction."""
+    """Returns an error code for each partition of each transaction."""
     if context.version < BATCHED_FROM:
         codes = await _add(
             broker,
@@ -42,11 +44,13 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
         )
         await context.time_slice.pause()
         return {"results_by_topic_v3_and_below": _by_topic(codes)}
-    results = [await _answer(broker, transaction, context) for transaction in request.transactions]
+    if not context.allows(ResourceType.CLUSTER):
+        return {"error_code": ErrorCode.cluster_authorization_failed, "results_by_transaction": []}
+    results = [await _process(broker, transaction, context) for transaction in request.transactions]
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
 
-async def _answer(broker: Broker, transaction: Any, context: RequestContext) -> Mapping[str, Any]:
+async def _process(broker: Broker, transaction: Any, context: RequestContext) -> Mapping[str, Any]:
     producer = Producer(transaction.producer_id, transaction.producer_epoch)
     partitions = _partitions(transaction.topics)
     if transaction.verify_only:
@@ -69,6 +73,10 @@ async def _add(
     context: RequestContext,
 ) -> Codes:
     version = context.version
+    if version < BATCHED_FROM:
+        denial = context.denial((ResourceType.TRANSACTIONAL_ID, transactional_id))
+        if denial is not None:
+            return dict.fromkeys(partitions, denial)
     missing = await _missing(broker, partitions, context)
     if missing:
         return missing
@@ -101,23 +109,23 @@ async def _verify(
 
 
 async def _missing(broker: Broker, partitions: list[TopicPartition], context: RequestContext) -> Codes:
-    """A code for every partition when one of them does not exist; nothing when they all do."""
-    known = {
-        partition async for partition in context.time_slice.over(partitions) if _exists(broker, partition)
-    }
-    if len(known) == len(set(partitions)):
-        return {}
-    return {
-        partition: ErrorCode.operation_not_attempted
-        if partition in known
-        else ErrorCode.unknown_topic_or_partition
+    """Error codes for all partitions if one of them cannot be added; empty if all can."""
+    codes = {
+        partition: _check(broker, partition, context)
         async for partition in context.time_slice.over(partitions)
     }
+    if not any(codes.values()):
+        return {}
+    return {partition: code or ErrorCode.operation_not_attempted for partition, code in codes.items()}
 
 
-def _exists(broker: Broker, partition: TopicPartition) -> bool:
+def _check(broker: Broker, partition: TopicPartition, context: RequestContext) -> ErrorCode:
+    if context.version < BATCHED_FROM and not context.allows(ResourceType.TOPIC, partition.topic):
+        return ErrorCode.topic_authorization_failed
     topic = broker.topics.get(partition.topic)
-    return topic is not None and 0 <= partition.partition < len(topic.partitions)
+    if topic is None or not 0 <= partition.partition < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.none
 
 
 def _by_topic(codes: Codes) -> list[Mapping[str, Any]]:

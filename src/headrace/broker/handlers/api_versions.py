@@ -1,8 +1,8 @@
-"""ApiVersions (key 18), versions 0–4: what the broker serves, from the table of APIs.
+"""ApiVersions (key 18), versions 0–4: the served APIs and their versions.
 
-The finalized feature `transaction.version` 2 tells Java clients to use the transactions of KIP-890, and
-`share.version` 1 that there are share groups (KIP-932). Below version 4 features whose lowest version is 0
-are left out, as Apache Kafka does: old clients cannot read them.
+The finalized feature `transaction.version` 2 makes Java clients use the transactions of KIP-890, and
+`share.version` 1 enables share groups (KIP-932). As in Apache Kafka, responses below version 4 omit features
+whose minimum version is 0: older clients cannot read them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FEATURES: Final = {"transaction.version": 2, "share.version": 1}
 
 
 def handle(broker: Broker, _request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The versions of every API."""
+    """Returns the version range of every API."""
     features = [{"name": name, "min_version": 0, "max_version": level} for name, level in FEATURES.items()]
     finalized = [
         {"name": name, "max_version_level": level, "min_version_level": level}
@@ -38,7 +38,7 @@ def handle(broker: Broker, _request: Any, context: RequestContext) -> Mapping[st
 
 
 def unsupported(broker: Broker) -> Mapping[str, Any]:
-    """What a client hears that asked in a version above ours; it asks again in one that both know."""
+    """The response to an unsupported version: the client retries with a version that both know."""
     return {"error_code": ErrorCode.unsupported_version, "api_keys": _ranges(broker)}
 
 

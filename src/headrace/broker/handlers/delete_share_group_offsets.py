@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets (key 92), version 0: a share group without members forgets topics."""
+"""DeleteShareGroupOffsets (key 92), version 0: deletes the offsets of topics in a group without members."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
+from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
 from headrace.broker.handlers.share_group_offsets import change_offsets
+from headrace.broker.security.acls import ResourceType
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -20,15 +22,20 @@ VERSIONS: Final = (0, 0)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """What became of each topic."""
+    """Delete the offsets of each topic."""
     return await change_offsets(broker, request, context, _delete)
 
 
-def _delete(broker: Broker, group_id: str, asked: Any) -> Generator[None, None, Mapping[str, Any]]:
-    topic = broker.topics.get(asked.topic_name)
+def _delete(
+    broker: Broker, context: RequestContext, group_id: str, requested: Any
+) -> Generator[None, None, Mapping[str, Any]]:
+    denial = context.denial((ResourceType.TOPIC, requested.topic_name))
+    topic = None if denial else broker.topics.get(requested.topic_name)
     code, message = ErrorCode.none, None
-    if topic is None:
-        code, message = ErrorCode.unknown_topic_or_partition, "there is no such topic"
+    if denial is not None:
+        code, message = denial, NOT_AUTHORIZED
+    elif topic is None:
+        code, message = ErrorCode.unknown_topic_or_partition, "the topic does not exist"
     elif (code := broker.shares.check_empty(group_id)) is ErrorCode.none:
         try:
             yield from broker.shares.delete_offsets_steps(group_id, topic.id)
@@ -36,7 +43,7 @@ def _delete(broker: Broker, group_id: str, asked: Any) -> Generator[None, None, 
             code, message = error_code(fault), str(fault)
     yield
     return {
-        "topic_name": asked.topic_name,
+        "topic_name": requested.topic_name,
         "topic_id": None if topic is None else topic.id,
         "error_code": code,
         "error_message": message,

@@ -1,8 +1,7 @@
-"""DescribeGroups (15), versions 0–6: the state of groups and what each member was given.
+"""DescribeGroups (key 15), versions 0–6: the state of consumer groups, their members and assignments.
 
-A group that is not there is Dead without an error up to version 5, and GROUP_ID_NOT_FOUND from version 6 on.
-Metadata and protocol are shown only while the group is stable. There are no ACLs yet, so the authorized
-operations (version 3) are all operations of a group. As in Apache Kafka.
+As in Apache Kafka, a missing group is Dead up to version 5, and GROUP_ID_NOT_FOUND from version 6; metadata
+and protocol are empty unless the group is stable.
 """
 
 from __future__ import annotations
@@ -12,35 +11,44 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups.group import GroupState
+from headrace.broker.request import OPERATIONS_NOT_ASKED
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.broker import Broker
-    from headrace.broker.groups.group import GroupDescription, MemberDescription
+    from headrace.broker.groups.descriptions import GroupDescription, MemberDescription
     from headrace.broker.request import RequestContext
 
 VERSIONS: Final = (0, 6)
 
-_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
-ALL_OPERATIONS: Final = sum(
-    1 << bit for bit in (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-)
-NOT_ASKED: Final = -(2**31)
-
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """Each group that was asked for, in that order; one that is named twice is described once."""
+    """Returns each group in the order of the request; duplicates are ignored."""
     wants_operations = getattr(request, "include_authorized_operations", False)
-    operations = ALL_OPERATIONS if wants_operations else NOT_ASKED
-    once = dict.fromkeys(request.groups)
-    bodies = [_body(broker, group_id, context.version) async for group_id in context.time_slice.over(once)]
-    return {"groups": [{**body, "authorized_operations": operations} for body in bodies]}
+    unique = dict.fromkeys(request.groups)
+    groups = [
+        _body(broker, group_id, context)
+        | {"authorized_operations": group_operations(context, group_id, requested=wants_operations)}
+        async for group_id in context.time_slice.over(unique)
+    ]
+    return {"groups": groups}
 
 
-def _body(broker: Broker, group_id: str, version: int) -> dict[str, Any]:
+def group_operations(context: RequestContext, group_id: str, *, requested: bool) -> int:
+    """What the client may do with a group, if it asks for that."""
+    if not requested or not context.allows(ResourceType.GROUP, group_id):
+        return OPERATIONS_NOT_ASKED
+    return context.authorized_operations(ResourceType.GROUP, group_id)
+
+
+def _body(broker: Broker, group_id: str, context: RequestContext) -> dict[str, Any]:
+    if not context.allows(ResourceType.GROUP, group_id):
+        refused = {"error_code": ErrorCode.group_authorization_failed, "error_message": None}
+        return _missing(group_id, context.version) | refused
     description = broker.groups.describe(group_id)
-    return _missing(group_id, version) if description is None else _present(description)
+    return _missing(group_id, context.version) if description is None else _present(description)
 
 
 def _missing(group_id: str, version: int) -> dict[str, Any]:

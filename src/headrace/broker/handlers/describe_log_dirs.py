@@ -1,9 +1,13 @@
-"""DescribeLogDirs (key 35), versions 1–5: the bytes of each partition, and what is left on the disk."""
+"""DescribeLogDirs (key 35), versions 1–5: the size of each partition, and the free disk space."""
 
 from __future__ import annotations
 
 import shutil
 from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +20,9 @@ VERSIONS: Final = (1, 5)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The one data folder."""
+    """Returns the data folder as the only log directory."""
+    if not context.allows(ResourceType.CLUSTER):
+        return {"error_code": ErrorCode.cluster_authorization_failed, "results": []}
     wanted = None
     if request.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.topics}

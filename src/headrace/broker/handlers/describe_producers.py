@@ -1,7 +1,7 @@
-"""DescribeProducers (key 61), version 0.
+"""DescribeProducers (key 61), version 0: the producer state of partitions.
 
-The producers that a partition knows: epoch, last sequence, last use, and where an open transaction begins. A
-producer that is shown here with an open transaction, and whose id no transactional id has, is hanging.
+The response contains epoch, last sequence, last timestamp and the start of an open transaction. A producer
+with an open transaction whose producer id belongs to no transactional id is hanging.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
+
+from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,32 +24,41 @@ VERSIONS: Final = (0, 0)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The producers of each partition that was asked for; one that is named twice is described once."""
+    """Returns the producers of each partition; duplicates in the request are ignored."""
     indexes: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         indexes.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
-    for name, once in indexes.items():
-        partitions = [_describe(broker, name, index) async for index in context.time_slice.over(once)]
+    for name, unique in indexes.items():
+        partitions = [
+            _describe(broker, name, index, context) async for index in context.time_slice.over(unique)
+        ]
         topics.append({"name": name, "partitions": partitions})
     return {"topics": topics}
 
 
-def _describe(broker: Broker, topic: str, index: int) -> Mapping[str, Any]:
+def _describe(broker: Broker, topic: str, index: int, context: RequestContext) -> Mapping[str, Any]:
+    if not context.allows(ResourceType.TOPIC, topic):
+        return _refused(index, ErrorCode.topic_authorization_failed, NOT_AUTHORIZED)
     known = broker.topics.get(topic)
     partition = None if known is None else known.partition(index)
     if partition is None:
-        return {
-            "partition_index": index,
-            "error_code": ErrorCode.unknown_topic_or_partition,
-            "error_message": f"there is no partition {index} of topic {topic!r}",
-            "active_producers": [],
-        }
+        message = f"partition {index} of topic {topic!r} does not exist"
+        return _refused(index, ErrorCode.unknown_topic_or_partition, message)
     return {
         "partition_index": index,
         "error_code": ErrorCode.none,
         "error_message": None,
         "active_producers": [_active(producer) for producer in partition.log.producers.describe()],
+    }
+
+
+def _refused(index: int, code: ErrorCode, message: str) -> Mapping[str, Any]:
+    return {
+        "partition_index": index,
+        "error_code": code,
+        "error_message": message,
+        "active_producers": [],
     }
 
 

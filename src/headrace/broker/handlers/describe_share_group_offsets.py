@@ -1,7 +1,7 @@
-"""DescribeShareGroupOffsets (key 90), versions 0–1: where share groups start, and how much is left to do.
+"""DescribeShareGroupOffsets (key 90), versions 0–1: start offsets and lag of share groups.
 
-The lag (version 1) counts records that are not done; what members hold is not done. A partition that the
-group has not begun has the start −1.
+The lag (version 1) counts records that are not acknowledged, including acquired ones. A partition that the
+group has not started to read has start offset −1.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
+from headrace.broker.security.acls import ResourceType
 from headrace.protocol.responses import LazyArray
 
 if TYPE_CHECKING:
@@ -22,27 +24,38 @@ VERSIONS: Final = (0, 1)
 NOT_BEGUN: Final = -1
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
-    """Each group that was asked for, in that order; one that is named twice is described once."""
-    once = {asked.group_id: asked for asked in request.groups}
-    return {"groups": LazyArray(once.values(), lambda asked: _describe(broker, asked))}
+def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """Returns each group in the order of the request; duplicates are ignored."""
+    unique = {requested.group_id: requested for requested in request.groups}
+    return {"groups": LazyArray(unique.values(), lambda requested: _describe(broker, requested, context))}
 
 
-def _describe(broker: Broker, asked: Any) -> Mapping[str, Any]:
-    if asked.group_id not in broker.shares:
-        message = f"Group {asked.group_id} not found."
-        return _group(asked, [], ErrorCode.group_id_not_found, message)
-    wanted = _all(broker, asked.group_id) if asked.topics is None else _asked(asked)
-    topics = [_topic(broker, asked.group_id, name, indexes) for name, indexes in wanted.items()]
-    return _group(asked, topics, ErrorCode.none, None)
+def _describe(broker: Broker, requested: Any, context: RequestContext) -> Mapping[str, Any]:
+    denial = context.denial((ResourceType.GROUP, requested.group_id))
+    if denial is not None:
+        return _group(requested, [], denial, NOT_AUTHORIZED)
+    if requested.group_id not in broker.shares:
+        message = f"Group {requested.group_id} not found."
+        return _group(requested, [], ErrorCode.group_id_not_found, message)
+    wanted = _all(broker, requested.group_id) if requested.topics is None else _requested(requested)
+    topics = [
+        _topic(broker, requested.group_id, name, indexes)
+        if context.allows(ResourceType.TOPIC, name)
+        else _denied_topic(name, indexes)
+        for name, indexes in wanted.items()
+        if requested.topics is not None or context.allows(ResourceType.TOPIC, name)
+    ]
+    return _group(requested, topics, ErrorCode.none, None)
 
 
-def _group(asked: Any, topics: list[Mapping[str, Any]], code: int, message: str | None) -> Mapping[str, Any]:
-    return {"group_id": asked.group_id, "topics": topics, "error_code": code, "error_message": message}
+def _group(
+    requested: Any, topics: list[Mapping[str, Any]], code: int, message: str | None
+) -> Mapping[str, Any]:
+    return {"group_id": requested.group_id, "topics": topics, "error_code": code, "error_message": message}
 
 
-def _asked(asked: Any) -> dict[str, list[int]]:
-    return {topic.topic_name: list(topic.partitions) for topic in asked.topics}
+def _requested(requested: Any) -> dict[str, list[int]]:
+    return {topic.topic_name: list(topic.partitions) for topic in requested.topics}
 
 
 def _all(broker: Broker, group_id: str) -> dict[str, list[int]]:
@@ -52,12 +65,18 @@ def _all(broker: Broker, group_id: str) -> dict[str, list[int]]:
     return {name: sorted(indexes) for name, indexes in sorted(wanted.items())}
 
 
+def _denied_topic(name: str, indexes: list[int]) -> Mapping[str, Any]:
+    denied = ErrorCode.topic_authorization_failed
+    partitions = [_partition(index, NOT_BEGUN, -1, denied, NOT_AUTHORIZED) for index in indexes]
+    return {"topic_name": name, "topic_id": None, "partitions": partitions}
+
+
 def _topic(broker: Broker, group_id: str, name: str, indexes: list[int]) -> Mapping[str, Any]:
     topic = broker.topics.get(name)
     partitions = []
     for index in indexes:
         if topic is None or topic.partition(index) is None:
-            code, message = ErrorCode.unknown_topic_or_partition, "there is no such partition"
+            code, message = ErrorCode.unknown_topic_or_partition, "the partition does not exist"
             partitions.append(_partition(index, NOT_BEGUN, -1, code, message))
             continue
         share = broker.shares.get(group_id, topic.id, index)

@@ -1,12 +1,12 @@
-"""EndTxn (key 26), versions 0–5.
+"""EndTxn (key 26), versions 0–5: commits or aborts a transaction.
 
-Commits or aborts; readers see the outcome before the answer is sent. A request repeated because its answer
-was lost gets the same answer. From version 5 on (KIP-890) the answer carries the epoch, and where the old one
-was exhausted the producer id, with which the producer goes on, and an abort of nothing is legal.
-Below version 2 a fenced producer gets INVALID_PRODUCER_EPOCH.
+Consumers see the outcome before the client gets the response. A retry after a lost response gets the same
+response. From version 5 (KIP-890) the response contains the new epoch of the producer, and a new producer id
+if the epochs are exhausted; an abort without a transaction is allowed. Below version 2 a fenced producer gets
+INVALID_PRODUCER_EPOCH.
 
-Apache Kafka answers before the markers are written, so that the next request of the same producer may meet
-CONCURRENT_TRANSACTIONS; here it meets that only while the disk is slow or full.
+Apache Kafka responds before it writes the markers, so that the producer's next request may get
+CONCURRENT_TRANSACTIONS. Here that happens only if markers cannot be written in time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security.acls import ResourceType
 from headrace.broker.state_log import Producer
 from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, TransactionError
 
@@ -30,7 +31,10 @@ BUMP_FROM: Final = 5
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The end of the transaction, and with what the producer goes on."""
+    """End the transaction; returns the producer id and epoch to continue with."""
+    denial = context.denial((ResourceType.TRANSACTIONAL_ID, request.transactional_id))
+    if denial is not None:
+        return {"error_code": denial, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}
     try:
         successor = await broker.transactions.end(
             request.transactional_id,

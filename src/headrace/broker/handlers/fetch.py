@@ -1,7 +1,9 @@
-"""Fetch (key 1), versions 4–18: long poll, byte limits, isolation levels and fetch sessions.
+"""Fetch (key 1), versions 4–18: long polls, byte limits, isolation levels and fetch sessions.
 
-Records go from the file to the socket without passing through Python, and from memory as they are. One node
-has no followers, so replica fields are read over; every other client's fetch is served the same way.
+Records are sent from the page cache with `sendfile`, and from in-memory logs without a copy. The broker has
+no followers: replica fields are ignored.
+
+The right to read is checked for every partition of a session, each time that it is read.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.delayed import DelayedOperation, ResponseParts
+from headrace.broker.delayed_operation import DelayedOperation, ResponseParts
 from headrace.broker.errors import error_code
 from headrace.broker.fetch_sessions import NO_SESSION, FetchSessionError
+from headrace.broker.security.acls import ResourceType
+from headrace.broker.security.requirements import allowed
 from headrace.protocol.fetch import (
     STEP_PARTITIONS,
     TOPIC_IDS_FROM,
@@ -21,7 +25,7 @@ from headrace.protocol.fetch import (
     PartitionData,
     fetch_steps,
 )
-from headrace.protocol.steps import run_steps
+from headrace.protocol.wire import run_steps
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -29,17 +33,20 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterable, Iterator
 
     from headrace.broker.broker import Broker
+    from headrace.broker.connection import Connection
     from headrace.broker.fetch_sessions import FetchSession, Key
-    from headrace.broker.partition import Partition
+    from headrace.broker.security.acls import Access
+    from headrace.broker.topics import Partition
     from headrace.protocol.fetch import FetchRequest, PartitionFetch
-    from headrace.protocol.messages import RequestHeader
+    from headrace.protocol.requests import RequestHeader
     from headrace.storage.log import Records
 
 __all__ = ["VERSIONS", "handle"]
 
 
+FETCH: Final = 1
 MANY_PARTITIONS: Final = 256
-"""A fetch of more partitions is served in slices of the loop's time."""
+"""A fetch of more partitions is processed in time slices."""
 
 
 class FetchedPartition(NamedTuple):
@@ -51,13 +58,13 @@ class FetchedPartition(NamedTuple):
 
 
 def handle(
-    broker: Broker, frame: memoryview, header: RequestHeader, peer: object = None
+    broker: Broker, frame: memoryview, header: RequestHeader, peer: Connection
 ) -> (
     ResponseParts
     | asyncio.Future[ResponseParts]
     | Coroutine[Any, Any, ResponseParts | asyncio.Future[ResponseParts]]
 ):
-    """The records that are there, or a future of them when the client rather waits."""
+    """Returns the available records, or a future of the response if the client waits for more."""
     steps = fetch_steps(frame, header.body, header.version)
     try:
         next(steps)
@@ -67,7 +74,7 @@ def handle(
 
 
 async def _serve_many(
-    broker: Broker, steps: Generator[None, None, FetchRequest], header: RequestHeader, peer: object
+    broker: Broker, steps: Generator[None, None, FetchRequest], header: RequestHeader, peer: Connection
 ) -> ResponseParts | asyncio.Future[ResponseParts]:
     time_slice = broker.scheduler.time_slice()
     try:
@@ -78,29 +85,35 @@ async def _serve_many(
 
 
 def _serve(
-    broker: Broker, request: FetchRequest, header: RequestHeader, peer: object
+    broker: Broker, request: FetchRequest, header: RequestHeader, peer: Connection
 ) -> ResponseParts | asyncio.Future[ResponseParts]:
     try:
         session = broker.sessions.resolve(request, peer) if header.version >= 7 else None
-    except FetchSessionError as refusal:
+    except FetchSessionError as fault:
         response = FetchResponse(header.version, header.correlation_id)
-        response.begin(refusal.code, NO_SESSION, 0)
+        response.begin(fault.code, NO_SESSION, 0)
         return response.finish()
-    fetch = Fetch(broker, request, header, session)
+    fetch = Fetch(broker, request, header, session, peer.access)
     if fetch.is_large:
-        # A task may be given up when its client goes away, as a long poll is.
+        # Like a long poll, the task is cancelled when the client disconnects.
         return broker.loop.create_task(fetch.poll_in_slices())
     return fetch.poll() or fetch.wait()
 
 
 class Fetch:
-    """One fetch, from its request to its answer."""
+    """One fetch request."""
 
-    __slots__ = ("_broker", "_header", "_request", "_session")
+    __slots__ = ("_access", "_broker", "_header", "_request", "_session")
 
     def __init__(
-        self, broker: Broker, request: FetchRequest, header: RequestHeader, session: FetchSession | None
+        self,
+        broker: Broker,
+        request: FetchRequest,
+        header: RequestHeader,
+        session: FetchSession | None,
+        access: Access | None,
     ) -> None:
+        self._access = access
         self._broker = broker
         self._request = request
         self._header = header
@@ -108,29 +121,29 @@ class Fetch:
 
     @property
     def is_large(self) -> bool:
-        """Whether so many partitions are asked for that one look at them takes several slices of time."""
+        """Whether the fetch has too many partitions to be processed in one time slice."""
         if self._session is not None:
             return len(self._session.partitions) > MANY_PARTITIONS
         return sum(len(topic.partitions) for topic in self._request.topics) > MANY_PARTITIONS
 
     async def poll_in_slices(self) -> ResponseParts:
-        """The answer, as soon as there is enough of it; the loop does other work meanwhile."""
+        """Like `poll` and `wait`, in time slices."""
         clock = self._broker.clock
         deadline_ms = clock.now_ms() + self._request.max_wait_ms
         time_slice = self._broker.scheduler.time_slice()
         try:
             while True:
                 left_ms = deadline_ms - clock.now_ms()
-                answers = await time_slice.run(self._collect_steps())
-                if self._is_enough(answers, is_last=left_ms <= 0):
-                    return await time_slice.run(self._pack_steps(answers))
+                results = await time_slice.run(self._collect_steps())
+                if self._is_enough(results, is_last=left_ms <= 0):
+                    return await time_slice.run(self._pack_steps(results))
                 time_slice.release()
-                await self._next_news(left_ms)
+                await self._wait_for_records(left_ms)
         finally:
             time_slice.release()
 
-    async def _next_news(self, max_wait_ms: int) -> None:
-        """Return when there may be more to read, or the time is over."""
+    async def _wait_for_records(self, max_wait_ms: int) -> None:
+        """Return when there may be more to read, or after `max_wait_ms`."""
         waiting = DelayedOperation(self._broker, lambda is_last=False: [is_last], max_wait_ms)
         for key, _ in self._targets():
             partition = self._partition(key)
@@ -139,18 +152,18 @@ class Fetch:
         await waiting.future
 
     def poll(self, *, is_last: bool = False) -> list[object] | None:
-        """The answer, if there is enough of it; on the last call whatever there is."""
-        answers = run_steps(self._collect_steps())
-        return run_steps(self._pack_steps(answers)) if self._is_enough(answers, is_last=is_last) else None
+        """The response if enough records are available; on the last call, in any case."""
+        results = run_steps(self._collect_steps())
+        return run_steps(self._pack_steps(results)) if self._is_enough(results, is_last=is_last) else None
 
-    def _is_enough(self, answers: list[FetchedPartition], *, is_last: bool) -> bool:
-        size = sum(answer.data.records_bytes for answer in answers)
-        has_fault = any(answer.data.error_code for answer in answers)
-        is_last = is_last or not answers or self._request.max_wait_ms <= 0 or self._broker.is_stopping
+    def _is_enough(self, results: list[FetchedPartition], *, is_last: bool) -> bool:
+        size = sum(result.data.records_bytes for result in results)
+        has_fault = any(result.data.error_code for result in results)
+        is_last = is_last or not results or self._request.max_wait_ms <= 0 or self._broker.is_stopping
         return is_last or has_fault or size >= self._request.min_bytes
 
     def wait(self) -> asyncio.Future[list[object]]:
-        """A future of the answer: complete when enough has arrived or the time is over."""
+        """A future of the response, for when enough records have arrived or `max_wait_ms` have passed."""
         waiting = DelayedOperation(self._broker, self.poll, self._request.max_wait_ms)
         for key, _ in self._targets():
             partition = self._partition(key)
@@ -172,19 +185,29 @@ class Fetch:
 
     def _collect_steps(self) -> Generator[None, None, list[FetchedPartition]]:
         found = 0
-        answers: list[FetchedPartition] = []
+        results: list[FetchedPartition] = []
         for key, wanted in self._targets():
-            if len(answers) % STEP_PARTITIONS == STEP_PARTITIONS - 1:
+            if len(results) % STEP_PARTITIONS == STEP_PARTITIONS - 1:
                 yield
+            if self._access is not None and not self._may_read(self._access, key):
+                denied = ErrorCode.topic_authorization_failed
+                results.append(FetchedPartition(key, PartitionData(key[1], denied), None))
+                continue
             partition = self._partition(key)
             if partition is None:
-                answers.append(FetchedPartition(key, PartitionData(key[1], self._unknown()), None))
+                results.append(FetchedPartition(key, PartitionData(key[1], self._unknown()), None))
                 continue
             limit = max(min(wanted.max_bytes, self._request.max_bytes - found), 0)
-            answer = self._read(key, wanted, partition, limit, is_first=not found)
-            found += answer.data.records_bytes
-            answers.append(answer)
-        return answers
+            result = self._read(key, wanted, partition, limit, is_first=not found)
+            found += result.data.records_bytes
+            results.append(result)
+        return results
+
+    def _may_read(self, access: Access, key: Key) -> bool:
+        """Whether the client may read a partition; an id that nothing has is unknown to everybody."""
+        topic = self._broker.topics.find(key[0])
+        name = topic.name if topic is not None else key[0]
+        return not isinstance(name, str) or allowed(access, FETCH, ResourceType.TOPIC, name)
 
     def _unknown(self) -> ErrorCode:
         if self._header.version >= TOPIC_IDS_FROM:
@@ -214,19 +237,19 @@ class Fetch:
             key, PartitionData(key[1], 0, high, stable, log.start_offset, aborted, size), records
         )
 
-    def _pack_steps(self, answers: Iterable[FetchedPartition]) -> Generator[None, None, ResponseParts]:
+    def _pack_steps(self, results: Iterable[FetchedPartition]) -> Generator[None, None, ResponseParts]:
         session = self._session
         if session is not None:
-            answers = [answer for answer in answers if session.has_news(answer.key, answer.data)]
+            results = [result for result in results if session.has_changed(result.key, result.data)]
         by_topic: dict[object, list[FetchedPartition]] = {}
-        for answer in answers:
-            by_topic.setdefault(answer.key[0], []).append(answer)
+        for result in results:
+            by_topic.setdefault(result.key[0], []).append(result)
         response = FetchResponse(self._header.version, self._header.correlation_id)
         response.begin(0, NO_SESSION if session is None else session.id, len(by_topic))
         for group in by_topic.values():
             response.begin_topic(group[0].key[0], len(group))
-            for number, answer in enumerate(group, 1):
-                response.add_partition(answer.data, answer.records)
+            for number, result in enumerate(group, 1):
+                response.add_partition(result.data, result.records)
                 if not number % STEP_PARTITIONS:
                     yield
             response.end_topic()

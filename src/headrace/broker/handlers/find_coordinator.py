@@ -1,8 +1,8 @@
-"""FindCoordinator (10), versions 0–6: which broker keeps a group, a transactional id or a share group.
+"""FindCoordinator (key 10), versions 0–6: the coordinator of groups, transactional ids and share groups.
 
-There is one node, so it is always this one, at once; Apache Kafka answers COORDINATOR_NOT_AVAILABLE while it
-still makes its internal topics. Versions 4 and later ask for several keys of one type. Share groups are known
-from version 6 on; any other type is an INVALID_REQUEST.
+It is always this broker. Apache Kafka responds COORDINATOR_NOT_AVAILABLE while it creates its internal
+topics. From version 4 a request has several keys of one type. Share groups exist from version 6; other types
+get INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
+
+from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
+from headrace.broker.security.acls import CLUSTER_NAME, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,25 +28,42 @@ SHARE: Final = 2
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """This node for every key, or an error for a type that has no coordinator."""
-    node = _coordinator(broker, getattr(request, "key_type", GROUP), context.version)
+    """Returns this broker for every key, or an error for an unknown key type."""
+    key_type = getattr(request, "key_type", GROUP)
+    node = _coordinator(broker, key_type, context)
     if context.version < 4:
-        return node
-    return {"coordinators": [{"key": key, **node} for key in dict.fromkeys(request.coordinator_keys)]}
+        return _denial(key_type, request.key, context) or node
+    return {
+        "coordinators": [
+            {"key": key, **(_denial(key_type, key, context) or node)}
+            for key in dict.fromkeys(request.coordinator_keys)
+        ]
+    }
 
 
-def _coordinator(broker: Broker, key_type: int, version: int) -> dict[str, Any]:
-    if key_type in {GROUP, TRANSACTION} or (key_type == SHARE and version >= 6):
+def _denial(key_type: int, key: str, context: RequestContext) -> dict[str, Any] | None:
+    if key_type == SHARE:
+        code = context.denial((ResourceType.CLUSTER, CLUSTER_NAME))
+    elif key_type == TRANSACTION:
+        code = context.denial((ResourceType.TRANSACTIONAL_ID, key))
+    else:
+        code = context.denial((ResourceType.GROUP, key))
+    if code is None:
+        return None
+    return {"error_code": code, "error_message": NOT_AUTHORIZED, "node_id": -1, "host": "", "port": -1}
+
+
+def _coordinator(broker: Broker, key_type: int, context: RequestContext) -> dict[str, Any]:
+    if key_type in {GROUP, TRANSACTION} or (key_type == SHARE and context.version >= 6):
         return {
             "error_code": ErrorCode.none,
             "error_message": None,
             "node_id": broker.node_id,
-            "host": broker.host,
-            "port": broker.port,
+            **context.endpoint._asdict(),
         }
     return {
         "error_code": ErrorCode.invalid_request,
-        "error_message": f"no coordinator for key type {key_type}: ask for a group (0) or a transaction (1)",
+        "error_message": f"unknown key type {key_type}: use 0 for a group or 1 for a transactional id",
         "node_id": -1,
         "host": "",
         "port": -1,

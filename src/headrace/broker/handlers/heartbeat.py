@@ -1,7 +1,7 @@
-"""Heartbeat (12), versions 0–4: a member says that it is alive, and hears whether a rebalance wants it.
+"""Heartbeat (key 12), versions 0–4: extends the session of a member.
 
-REBALANCE_IN_PROGRESS while the group prepares the next generation; UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and
-FENCED_INSTANCE_ID (version 3) send the member back to JoinGroup. As in Apache Kafka.
+As in Apache Kafka, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and, from version 3,
+FENCED_INSTANCE_ID make the member rejoin.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
+
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
 VERSIONS: Final = (0, 4)
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:  # noqa: ARG001
-    """Whether the member is still one."""
+def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """Extend the member's session."""
+    denial = context.denial((ResourceType.GROUP, request.group_id))
+    if denial is not None:
+        return {"error_code": denial}
     if not request.group_id:
         return {"error_code": ErrorCode.invalid_group_id}
     instance_id = getattr(request, "group_instance_id", None)

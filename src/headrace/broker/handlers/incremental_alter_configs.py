@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44), versions 0–1: sets, deletes, and appends to or subtracts from lists."""
+"""IncrementalAlterConfigs (key 44), versions 0–1: sets and deletes settings, and edits lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.storage.options import Option
+    from headrace.storage.config import Option
 
 VERSIONS: Final = (0, 1)
 
@@ -20,7 +20,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """Change some settings of each topic and group."""
+    """Change the given settings of each topic and group."""
     return await alter_resources(broker, request, context, _changed)
 
 
@@ -29,18 +29,18 @@ def _changed(options: Mapping[str, Option], given: Mapping[str, str], resource: 
     for change in resource.configs:
         option = options.get(change.name)
         if option is None:
-            raise InvalidConfig(f"unknown setting {change.name!r}; known are {', '.join(options)}")
+            raise InvalidConfig(f"unknown setting {change.name!r}; the settings are {', '.join(options)}")
         if change.config_operation == DELETE:
             configs.pop(change.name, None)
         elif change.value is None:
-            raise InvalidConfig(f"{change.name} has no value: give one, or delete the setting")
+            raise InvalidConfig(f"{change.name} has no value: set one, or delete the setting")
         elif change.config_operation == SET:
             configs[change.name] = change.value
         elif option.kind == "list" and change.config_operation in (APPEND, SUBTRACT):
             current = configs.get(change.name, option.default)
             configs[change.name] = _edit_list(current, change.value, adds=change.config_operation == APPEND)
         else:
-            raise InvalidConfig(f"{change.name} is not a list: set it as a whole")
+            raise InvalidConfig(f"{change.name} is not a list: set its value instead")
     return configs
 
 

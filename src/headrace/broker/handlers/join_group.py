@@ -1,17 +1,19 @@
-"""JoinGroup (11), versions 0–9: a client wants to be in the next generation of its group.
+"""JoinGroup (key 11), versions 0–9: a client joins the next generation of its group.
 
-The answer comes when the group is ready: when all members have joined, or the rebalance timeout is over. From
-version 4 on a newcomer is first told its member id (MEMBER_ID_REQUIRED) and joins again with it. A static
-member (version 5) that comes back to a stable group keeps its assignment without a rebalance; from version 9
-on a returning leader is told so with `skip_assignment`.
+The response is sent when all members have joined or the rebalance timeout has passed. From version 4 a new
+member first gets its member id (MEMBER_ID_REQUIRED) and joins again with it. A static member (version 5) that
+rejoins a stable group keeps its assignment without a rebalance; from version 9, `skip_assignment` tells a
+static leader not to compute new assignments.
 
-A group holds at most 2 MiB of its members' metadata, and refuses more with GROUP_MAX_SIZE_REACHED: all of it
-is stored as one record, which has at most 1 MB in Apache Kafka.
+The metadata of all members is stored as one record. A group with more than 2 MiB of metadata rejects further
+members with GROUP_MAX_SIZE_REACHED; in Apache Kafka a record has at most 1 MB.
 
-As in Apache Kafka, except: the first rebalance of an empty group waits for no more members unless
-`group.initial.rebalance.delay.ms` says so; of two joins of one member the first is answered with
-REBALANCE_IN_PROGRESS instead of never; a returning static member is let into a full group, for it has a place
-there, and is shown with its new host.
+Differences from Apache Kafka:
+
+- The first rebalance of an empty group does not wait for more members, unless
+  `group.initial.rebalance.delay.ms` is set.
+- If a member sends a second join, the first one gets REBALANCE_IN_PROGRESS instead of no response.
+- A static member may rejoin a full group, and DescribeGroups shows its new host.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups.messages import JoinRequest, JoinResponse
 from headrace.broker.record_fields import fits_string
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,26 +39,26 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The generation that the client is in, or why it is in none."""
+    """Returns the generation that the client has joined."""
     join = _read(request, context)
-    error = _check(broker, join)
+    error = context.denial((ResourceType.GROUP, join.group_id)) or _check(broker, join)
     if error is ErrorCode.none:
-        reply = await broker.groups.join(join)
+        response = await broker.groups.join(join)
     else:
-        reply = JoinResponse(error=error, member_id=join.member_id)
-    return _body(reply, context.version)
+        response = JoinResponse(error=error, member_id=join.member_id)
+    return _body(response, context.version)
 
 
 def _read(request: Any, context: RequestContext) -> JoinRequest:
     session_timeout = request.session_timeout
-    # Version 0 knows one timeout for both.
+    # Version 0 has one timeout for both.
     rebalance_timeout = getattr(request, "rebalance_timeout", session_timeout)
     return JoinRequest(
         group_id=request.group_id,
         member_id=request.member_id,
         instance_id=getattr(request, "group_instance_id", None),
         client_id=context.client_id,
-        client_host=f"/{context.client_host}",  # as Java prints an address, and Kafka's tools expect it
+        client_host=f"/{context.client_host}",  # Kafka's tools expect the format of Java's InetAddress
         session_timeout_ms=session_timeout // _MILLISECOND,
         rebalance_timeout_ms=max(rebalance_timeout // _MILLISECOND, 0),
         protocol_type=request.protocol_type,
@@ -76,22 +79,22 @@ def _check(broker: Broker, join: JoinRequest) -> ErrorCode:
     return ErrorCode.none if all(map(fits_string, texts)) else ErrorCode.invalid_request
 
 
-def _body(reply: JoinResponse, version: int) -> dict[str, Any]:
+def _body(response: JoinResponse, version: int) -> dict[str, Any]:
     return {
-        "error_code": reply.error,
-        "generation_id": reply.generation,
-        "protocol_type": reply.protocol_type,
-        # Absent before version 7 meant empty.
-        "protocol_name": reply.protocol if version >= 7 else reply.protocol or "",
-        "leader": reply.leader,
-        "skip_assignment": reply.skip_assignment,
-        "member_id": reply.member_id,
+        "error_code": response.error,
+        "generation_id": response.generation,
+        "protocol_type": response.protocol_type,
+        # Not nullable before version 7.
+        "protocol_name": response.protocol if version >= 7 else response.protocol or "",
+        "leader": response.leader,
+        "skip_assignment": response.skip_assignment,
+        "member_id": response.member_id,
         "members": [
             {
                 "member_id": member.member_id,
                 "group_instance_id": member.instance_id,
                 "metadata": member.metadata,
             }
-            for member in reply.members
+            for member in response.members
         ],
     }

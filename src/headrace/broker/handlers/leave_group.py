@@ -1,9 +1,9 @@
-"""LeaveGroup (13), versions 0–5: members go, and the others rebalance at once and not after a timeout.
+"""LeaveGroup (key 13), versions 0–5: members leave, and the others rebalance without waiting for a timeout.
 
-From version 3 on several members leave with one request, each with its own result; an administrator removes a
-static member by its instance id alone. The reason that version 5 carries is not kept.
+From version 3 one request removes several members, with a result for each; an administrator can remove a
+static member by its instance id. The reason (version 5) is ignored.
 
-As in Apache Kafka, except: a newcomer that leaves before it was a member causes no rebalance.
+Unlike in Apache Kafka, a pending member that leaves causes no rebalance.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups.messages import MemberIdentity
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,10 @@ LEAVERS_AT_ONCE: Final = 1_000
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """What became of each member that wanted to leave."""
+    """Remove the members; returns a result for each."""
+    denial = context.denial((ResourceType.GROUP, request.group_id))
+    if denial is not None:
+        return {"error_code": denial, "members": []}
     if not request.group_id:
         return {"error_code": ErrorCode.invalid_group_id, "members": []}
     leavers = _leavers(request, context.version)

@@ -1,8 +1,8 @@
-"""ListConfigResources (key 74), versions 0–1: which topics, groups and brokers have settings (KIP-1142).
+"""ListConfigResources (key 74), versions 0–1: the resources that have settings (KIP-1142).
 
-Version 0 lists client metrics subscriptions, of which there are none here. As in Apache Kafka all topics are
-listed, this broker, and those groups that were given settings. Loggers are accepted as a type and not listed:
-DescribeConfigs does not describe them.
+As in Apache Kafka these are all topics, this broker, and groups with settings that are not defaults. Version
+0 lists only client metrics, of which there are none. Broker loggers are a valid type but not listed, because
+DescribeConfigs does not support them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.handlers.describe_configs import BROKER, GROUP, TOPIC
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,14 +28,16 @@ KNOWN: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The resources of the types that are asked for, or of all."""
-    asked = set(request.resource_types) if context.version > 0 else {CLIENT_METRICS}
-    if not asked <= KNOWN:
+    """Returns the resources of the requested types, or all."""
+    if not context.allows(ResourceType.CLUSTER):
+        return {"error_code": ErrorCode.cluster_authorization_failed, "config_resources": ()}
+    requested = set(request.resource_types) if context.version > 0 else {CLIENT_METRICS}
+    if not requested <= KNOWN:
         return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
     listed = [
         {"resource_name": name, "resource_type": kind}
         for kind, name in _resources(broker)
-        if not asked or kind in asked
+        if not requested or kind in requested
     ]
     return {"error_code": ErrorCode.none, "config_resources": listed}
 

@@ -1,7 +1,7 @@
-"""ListOffsets (key 2), versions 1–11: offsets by time, and the ends of partitions.
+"""ListOffsets (key 2), versions 1–11: offsets by timestamp, and the start and end of partitions.
 
-Special times: −1 latest, −2 earliest, −3 largest timestamp, −4 earliest local (the earliest, for all is
-local), −5 latest tiered and −6 earliest pending upload (none, for nothing is tiered).
+Special timestamps: −1 latest, −2 earliest, −3 maximum timestamp, −4 earliest local (the same as earliest), −5
+latest tiered and −6 earliest pending upload (none: there is no tiered storage).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
+
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,14 +29,14 @@ TIERED: Final = (-5, -6)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """An offset for each partition; one that the request names twice is looked up once."""
+    """Returns an offset for each partition; duplicates in the request are ignored."""
     committed = getattr(request, "isolation_level", 0) == 1
     topics = []
     for topic in request.topics:
-        once = {item.partition_index: item for item in topic.partitions}
+        unique = {item.partition_index: item for item in topic.partitions}
         partitions = [
             await _look_up(broker, topic.name, item, context, committed=committed)
-            async for item in context.time_slice.over(once.values())
+            async for item in context.time_slice.over(unique.values())
         ]
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
@@ -45,18 +47,19 @@ async def _look_up(
 ) -> Mapping[str, Any]:
     topic = broker.topics.get(name)
     partition = topic.partition(item.partition_index) if topic is not None else None
-    if partition is None:
-        return _answer(item, ErrorCode.unknown_topic_or_partition)
+    denial = context.denial((ResourceType.TOPIC, name))
+    if denial is not None or partition is None:
+        return _result(item, denial or ErrorCode.unknown_topic_or_partition)
     if getattr(item, "current_leader_epoch", -1) > 0:
-        return _answer(item, ErrorCode.unknown_leader_epoch)
+        return _result(item, ErrorCode.unknown_leader_epoch)
     log = partition.log
     end = log.last_stable_offset if committed else log.high_watermark
     if item.timestamp == LATEST:
-        return _answer(item, 0, end, leader_epoch=0)
+        return _result(item, 0, end, leader_epoch=0)
     if item.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _answer(item, 0, log.start_offset, leader_epoch=0)
+        return _result(item, 0, log.start_offset, leader_epoch=0)
     if item.timestamp != MAX_TIMESTAMP and item.timestamp < 0:
-        return _answer(item, 0 if item.timestamp in TIERED else ErrorCode.unsupported_version)
+        return _result(item, 0 if item.timestamp in TIERED else ErrorCode.unsupported_version)
     return await _by_time(broker, log, item, end, context)
 
 
@@ -69,14 +72,14 @@ async def _by_time(
         )
         found = await broker.run_search(search, context.time_slice)
     except OSError:
-        # Retention deleted a file in the middle of the search: the client asks again.
-        return _answer(item, ErrorCode.kafka_storage_error)
+        # Retention deleted a segment during the search: the client retries.
+        return _result(item, ErrorCode.kafka_storage_error)
     if found is None or found.offset >= end:
-        return _answer(item, 0)
-    return _answer(item, 0, found.offset, found.timestamp, leader_epoch=0)
+        return _result(item, 0)
+    return _result(item, 0, found.offset, found.timestamp, leader_epoch=0)
 
 
-def _answer(
+def _result(
     item: Any, code: int, offset: int = -1, timestamp: int = -1, *, leader_epoch: int = -1
 ) -> Mapping[str, Any]:
     return {

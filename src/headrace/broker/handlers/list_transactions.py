@@ -1,11 +1,10 @@
-"""ListTransactions (key 66), versions 0–2.
+"""ListTransactions (key 66), versions 0–2: the transactional ids that match all filters.
 
-The transactional ids that pass every filter: states and producer ids, from version 1 on a duration in
-milliseconds that the transaction must exceed, from version 2 on a regular expression for the whole id. State
-names that Kafka does not know come back as unknown filters.
+Filters: states, producer ids, a minimum duration in milliseconds (version 1), and a regular expression for
+the transactional id (version 2). Unknown state names are returned in `unknown_state_filters`.
 
-As in Apache Kafka, which uses RE2, matching takes time proportional to the text: see `headrace.broker.regex`
-for what INVALID_REGULAR_EXPRESSION refuses.
+As with RE2 in Apache Kafka, matching takes linear time. `headrace.broker.regex` lists the expressions that
+get INVALID_REGULAR_EXPRESSION.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.regex import InvalidExpression, Regex
+from headrace.broker.security.acls import ResourceType
 from headrace.broker.transactions.transaction import TransactionState
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ VERSIONS: Final = (0, 2)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The transactions that the filters let through."""
+    """Returns the transactional ids that match the filters."""
     text = getattr(request, "transactional_id_pattern", None)
     try:
         pattern = Regex(text) if text else None
@@ -45,7 +45,8 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     chosen = [
         transaction
         async for transaction in context.time_slice.over(broker.transactions.list_all())
-        if (not states or transaction.state.label in states)
+        if context.allows(ResourceType.TRANSACTIONAL_ID, transaction.transactional_id)
+        and (not states or transaction.state.label in states)
         and (not producers or transaction.producer_id in producers)
         and (longer_than_ms < 0 or now_ms - transaction.started_ms > longer_than_ms)
         and (

@@ -1,7 +1,8 @@
-"""Metadata (key 3), versions 0–13: the broker, and the topics with their partitions.
+"""Metadata (key 3), versions 0–13: the broker, its topics and their partitions.
 
-A topic that does not exist is made when both the client and the broker's settings allow it; unlike Apache
-Kafka, it is there in the same answer.
+A missing topic is created if the request and the broker's settings allow that. Unlike in Apache Kafka, the
+same response contains the new topic. Topics that the client may not describe are left out of a list
+of all topics, and refused when they are named; none is created without the right to.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
+from headrace.broker.handlers.describe_cluster import cluster_operations
+from headrace.broker.security.acls import Operation, ResourceType
 from headrace.broker.topics import check_name
 from headrace.errors import HeadraceError
 from headrace.protocol.responses import LazyArray
@@ -26,51 +29,82 @@ VERSIONS: Final = (0, 13)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The topics that were asked for; one that the request names twice is answered once."""
+    """Returns the requested topics; duplicates in the request are ignored."""
     wanted = request.topics
     if wanted is None or (context.version == 0 and not wanted):
-        topics = [describe(broker, topic) async for topic in context.time_slice.over(broker.topics)]
+        topics = [
+            describe(broker, topic)
+            async for topic in context.time_slice.over(broker.topics)
+            if context.allows(ResourceType.TOPIC, topic.name)
+        ]
     else:
         may_create = getattr(request, "allow_auto_topic_creation", True) and broker.config.auto_create_topics
-        once = {(item.name, getattr(item, "topic_id", None)): item for item in wanted}
+        unique = {(item.name, getattr(item, "topic_id", None)): item for item in wanted}
         topics = [
-            _find(broker, item, may_create=may_create)
-            async for item in context.time_slice.over(once.values())
+            _find(broker, item, context, may_create=may_create)
+            async for item in context.time_slice.over(unique.values())
         ]
         await broker.flusher.durable()
+    if getattr(request, "include_topic_authorized_operations", False):
+        topics = [_with_operations(topic, context) for topic in topics]
     return {
-        "brokers": [{"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None}],
+        "brokers": [{"node_id": broker.node_id, **context.endpoint._asdict(), "rack": None}],
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
         "topics": topics,
-        "cluster_authorized_operations": -(2**31),
+        "cluster_authorized_operations": cluster_operations(
+            context, requested=getattr(request, "include_cluster_authorized_operations", False)
+        ),
         "error_code": 0,
     }
 
 
-def _find(broker: Broker, item: Any, *, may_create: bool) -> Mapping[str, Any]:
+def _with_operations(topic: Mapping[str, Any], context: RequestContext) -> Mapping[str, Any]:
+    if topic["error_code"]:
+        return topic
+    operations = context.authorized_operations(ResourceType.TOPIC, topic["name"])
+    return {**topic, "topic_authorized_operations": operations}
+
+
+def _find(broker: Broker, item: Any, context: RequestContext, *, may_create: bool) -> Mapping[str, Any]:
     topic_id = getattr(item, "topic_id", None)
     if item.name is None:
         topic = broker.topics.by_id(topic_id) if topic_id is not None else None
-        return (
-            _missing(None, topic_id, ErrorCode.unknown_topic_id) if topic is None else describe(broker, topic)
-        )
-    topic = broker.topics.get(item.name)
-    if topic is not None:
+        if topic is None or not context.allows(ResourceType.TOPIC, topic.name):
+            return _missing(None, topic_id, ErrorCode.unknown_topic_id)
         return describe(broker, topic)
+    if not context.allows(ResourceType.TOPIC, item.name):
+        return _missing(item.name, None, ErrorCode.topic_authorization_failed)
+    topic = broker.topics.get(item.name)
+    return (
+        _create(broker, item.name, context, may_create=may_create)
+        if topic is None
+        else describe(broker, topic)
+    )
+
+
+def _create(broker: Broker, name: str, context: RequestContext, *, may_create: bool) -> Mapping[str, Any]:
     try:
-        check_name(item.name)
-        if may_create:
-            return describe(broker, broker.topics.create(item.name, broker.config.default_partitions, {}))
+        check_name(name)
+        if not may_create:
+            return _missing(name, None, ErrorCode.unknown_topic_or_partition)
+        if not _allows_creation(name, context):
+            return _missing(name, None, ErrorCode.topic_authorization_failed)
+        return describe(broker, broker.topics.create(name, broker.config.default_partitions, {}))
     except HeadraceError as fault:
-        return _missing(item.name, None, error_code(fault))
-    return _missing(item.name, None, ErrorCode.unknown_topic_or_partition)
+        return _missing(name, None, error_code(fault))
+
+
+def _allows_creation(name: str, context: RequestContext) -> bool:
+    return context.allows_operation(Operation.CREATE, ResourceType.CLUSTER) or context.allows_operation(
+        Operation.CREATE, ResourceType.TOPIC, name
+    )
 
 
 def _missing(name: str | None, topic_id: Any, code: ErrorCode) -> Mapping[str, Any]:
     return {
         "error_code": code,
-        # Versions that cannot leave the name out get an empty one.
+        # Older versions have no nullable name.
         "name": name or "",
         "topic_id": topic_id,
         "is_internal": False,
@@ -80,7 +114,7 @@ def _missing(name: str | None, topic_id: Any, code: ErrorCode) -> Mapping[str, A
 
 
 def describe(broker: Broker, topic: Topic) -> Mapping[str, Any]:
-    """A topic as this answer and DescribeTopicPartitions show it."""
+    """A topic as in the responses to Metadata and DescribeTopicPartitions."""
     return {
         "error_code": 0,
         "name": topic.name,
@@ -92,12 +126,12 @@ def describe(broker: Broker, topic: Topic) -> Mapping[str, Any]:
 
 
 def describe_partitions(broker: Broker, indexes: range) -> LazyArray:
-    """Some partitions of a topic."""
+    """The given partitions of a topic."""
     return LazyArray(indexes, lambda index: describe_partition(broker, index))
 
 
 def describe_partition(broker: Broker, index: int) -> Mapping[str, Any]:
-    """A partition, led and replicated by the one node there is."""
+    """A partition; this broker is its leader and only replica."""
     nodes = (broker.node_id,)
     return {
         "error_code": 0,

@@ -1,12 +1,11 @@
-"""OffsetCommit (8), versions 2–10: a group keeps where it goes on in each partition.
+"""OffsetCommit (key 8), versions 2–10: commits the offsets of a group.
 
-Members commit with their generation; clients that take no part in rebalances commit with generation −1 while
-the group has no members, and bring it into being when it is missing. A commit counts as a heartbeat. Versions
-2–4 may name a retention of their own; version 10 names topics by id.
+Members commit with their generation. Clients without a membership commit with generation −1, which is allowed
+while the group has no members, and creates a missing group. A commit counts as a heartbeat. Versions 2–4 may
+set a retention time; version 10 identifies topics by id.
 
-A partition that is not there, a note that is too long and a group that refuses the client each have their
-error; the other partitions are kept all the same. Under the name of a share group nothing is kept in any
-version (GROUP_ID_NOT_FOUND): it has no offsets. As in Apache Kafka.
+As in Apache Kafka, each partition has its own error: if one does not exist, or its metadata is too long, the
+other offsets are committed. Share groups have no committed offsets and get GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups.records import NO_TIME, CommittedOffset
 from headrace.broker.record_fields import fits_string
+from headrace.broker.security.acls import ResourceType
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -28,28 +28,55 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topic
 
 VERSIONS: Final = (2, 10)
+TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
 COMMITS_AT_ONCE: Final = 200
-"""Offsets that are written together; the loop has other work between two such batches."""
+"""Offsets that are appended in one batch; other connections are served between batches."""
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """What became of the offset of each partition."""
-    topics = [(asked, _find(broker, asked)) for asked in request.topics]
+    """Commit the offset of each partition; returns an error code for each."""
+    denial = context.denial((ResourceType.GROUP, request.group_id))
+    if denial is not None:
+        return {"topics": [_error(requested, denial) for requested in request.topics]}
+    topics = [(requested, _find(broker, requested)) for requested in request.topics]
+    denied = [
+        _error(requested, TOPIC_DENIED)
+        for requested, topic in topics
+        if _is_denied(requested, topic, context)
+    ]
+    topics = [(requested, topic) for requested, topic in topics if not _is_denied(requested, topic, context)]
     group_error = ErrorCode.none
     if any(topic is not None for _, topic in topics):
         group_error = _check_group(broker, request, context.version)
     if group_error is ErrorCode.none:
         group_error = await _commit(broker, request, topics, context)
     bodies = []
-    for asked, topic in topics:
-        bodies.append(await _topic_body(broker, asked, topic, group_error, context))
-    return {"topics": bodies}
+    for requested, topic in topics:
+        bodies.append(await _topic_body(broker, requested, topic, group_error, context))
+    return {"topics": [*bodies, *denied]}
 
 
-def _find(broker: Broker, asked: Any) -> Topic | None:
-    if not hasattr(asked, "topic_id"):
-        return broker.topics.get(asked.name)
-    return None if asked.topic_id is None else broker.topics.by_id(asked.topic_id)
+def _is_denied(requested: Any, topic: Topic | None, context: RequestContext) -> bool:
+    name = getattr(requested, "name", None) if topic is None else topic.name
+    return name is not None and not context.allows(ResourceType.TOPIC, name)
+
+
+def _error(requested: Any, code: ErrorCode) -> dict[str, Any]:
+    partitions = [
+        {"partition_index": partition.partition_index, "error_code": code}
+        for partition in requested.partitions
+    ]
+    return {
+        "name": getattr(requested, "name", ""),
+        "topic_id": getattr(requested, "topic_id", None),
+        "partitions": partitions,
+    }
+
+
+def _find(broker: Broker, requested: Any) -> Topic | None:
+    if not hasattr(requested, "topic_id"):
+        return broker.topics.get(requested.name)
+    return None if requested.topic_id is None else broker.topics.by_id(requested.topic_id)
 
 
 def _check_group(broker: Broker, request: Any, version: int) -> ErrorCode:
@@ -64,7 +91,7 @@ def _check_group(broker: Broker, request: Any, version: int) -> ErrorCode:
         getattr(request, "group_instance_id", None),
         transactional=False,
     )
-    # Clients before version 9 know of no missing groups.
+    # Clients before version 9 do not know GROUP_ID_NOT_FOUND.
     if error is ErrorCode.group_id_not_found and version < 9:
         return ErrorCode.illegal_generation
     return error
@@ -77,9 +104,9 @@ async def _commit(
     expires_at_ms = _expiry_ms(request, now_ms)
     accepted = [
         (topic, partition)
-        for asked, topic in topics
+        for requested, topic in topics
         if topic is not None
-        for partition in asked.partitions
+        for partition in requested.partitions
         if _check_partition(broker, topic, partition) is ErrorCode.none
     ]
     try:
@@ -116,30 +143,30 @@ def _check_partition(broker: Broker, topic: Topic, partition: Any) -> ErrorCode:
 
 
 async def _topic_body(
-    broker: Broker, asked: Any, topic: Topic | None, group_error: ErrorCode, context: RequestContext
+    broker: Broker, requested: Any, topic: Topic | None, group_error: ErrorCode, context: RequestContext
 ) -> dict[str, Any]:
     partitions = [
         {
             "partition_index": partition.partition_index,
-            "error_code": _result(broker, asked, topic, partition, group_error),
+            "error_code": _result(broker, requested, topic, partition, group_error),
         }
-        async for partition in context.time_slice.over(asked.partitions)
+        async for partition in context.time_slice.over(requested.partitions)
     ]
     return {
-        "name": getattr(asked, "name", ""),
-        "topic_id": getattr(asked, "topic_id", None),
+        "name": getattr(requested, "name", ""),
+        "topic_id": getattr(requested, "topic_id", None),
         "partitions": partitions,
     }
 
 
 def _result(
-    broker: Broker, asked: Any, topic: Topic | None, partition: Any, group_error: ErrorCode
+    broker: Broker, requested: Any, topic: Topic | None, partition: Any, group_error: ErrorCode
 ) -> ErrorCode:
     if topic is None:
-        by_id = hasattr(asked, "topic_id")
+        by_id = hasattr(requested, "topic_id")
         return ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
     error = _check_partition(broker, topic, partition)
-    # A group that refuses the client says so before it looks at notes.
+    # An error of the group has precedence over metadata that is too long.
     if group_error is not ErrorCode.none and error is not ErrorCode.unknown_topic_or_partition:
         return group_error
     return error

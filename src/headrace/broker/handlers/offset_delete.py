@@ -1,7 +1,7 @@
-"""OffsetDelete (47), version 0: a group forgets where it was in some partitions.
+"""OffsetDelete (key 47), version 0: deletes committed offsets of a group.
 
-Refused with GROUP_SUBSCRIBED_TO_TOPIC for topics that a member of the group reads, and with NON_EMPTY_GROUP
-for groups whose members are not consumers: the broker cannot read their subscriptions. As in Apache Kafka.
+As in Apache Kafka, topics that a member subscribes to get GROUP_SUBSCRIBED_TO_TOPIC, and a group gets
+NON_EMPTY_GROUP if its members are not consumers, because the broker cannot read their subscriptions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.security.acls import ResourceType
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -23,14 +24,18 @@ DELETES_AT_ONCE: Final = 200
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """What became of the offset of each partition."""
+    """Delete the offset of each partition; returns an error code for each."""
+    denial = context.denial((ResourceType.GROUP, request.group_id))
+    if denial is not None:
+        return _error(denial)
     if not request.group_id:
-        return _refusal(ErrorCode.invalid_group_id)
+        return _error(ErrorCode.invalid_group_id)
     error = broker.groups.check_offset_delete(request.group_id)
     if error is not ErrorCode.none:
-        return _refusal(error)
+        return _error(error)
     results = {
-        (topic.name, index): _check(broker, request.group_id, topic.name, index)
+        (topic.name, index): context.denial((ResourceType.TOPIC, topic.name))
+        or _check(broker, request.group_id, topic.name, index)
         for topic in request.topics
         async for index in context.time_slice.over(_indexes(topic))
     }
@@ -41,7 +46,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             await context.time_slice.pause()
         await broker.offsets.durable()
     except StorageError:
-        return _refusal(ErrorCode.coordinator_not_available)
+        return _error(ErrorCode.coordinator_not_available)
     return {"error_code": ErrorCode.none, "topics": [_topic_body(topic, results) for topic in request.topics]}
 
 
@@ -64,5 +69,5 @@ def _topic_body(topic: Any, results: Mapping[tuple[str, int], ErrorCode]) -> dic
     return {"name": topic.name, "partitions": partitions}
 
 
-def _refusal(error: ErrorCode) -> dict[str, Any]:
+def _error(error: ErrorCode) -> dict[str, Any]:
     return {"error_code": error, "topics": []}

@@ -1,10 +1,10 @@
-"""OffsetFetch (9), versions 1–10: where groups go on reading.
+"""OffsetFetch (key 9), versions 1–10: the committed offsets of groups.
 
-Up to version 7 one group is asked for, from 8 on several; no list of topics means all of the group's (version
-2). From version 7 on a client may insist on stable offsets: a partition whose offset waits for the end of a
-transaction is then UNSTABLE_OFFSET_COMMIT. Version 10 names topics by id. A group or partition without an
-offset has −1 and no error. Member id and epoch of version 9 belong to groups of the newer protocol, and are
-not looked at. As in Apache Kafka.
+Up to version 7 a request has one group, from version 8 several. Without a list of topics (version 2) the
+response contains all offsets of the group. With `require_stable` (version 7) a partition with a pending
+transactional offset gets UNSTABLE_OFFSET_COMMIT. Version 10 identifies topics by id. As in Apache Kafka, a
+group or partition without an offset gets −1 without an error. Member id and epoch (version 9) belong to the
+newer group protocol and are ignored.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
+
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -26,41 +28,68 @@ NO_OFFSET: Final = -1
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The offsets of each group that was asked for; one that is named twice is answered once."""
+    """Returns the offsets of each group; duplicates in the request are ignored."""
     only_stable = getattr(request, "require_stable", False)
     if context.version < 8:
         return await _group_body(broker, request, context, only_stable=only_stable)
-    once = {group.group_id: group for group in request.groups}
-    groups = [await _group_body(broker, each, context, only_stable=only_stable) for each in once.values()]
+    unique = {group.group_id: group for group in request.groups}
+    groups = [await _group_body(broker, each, context, only_stable=only_stable) for each in unique.values()]
     return {"groups": groups}
 
 
 async def _group_body(
-    broker: Broker, asked: Any, context: RequestContext, *, only_stable: bool
+    broker: Broker, requested: Any, context: RequestContext, *, only_stable: bool
 ) -> dict[str, Any]:
-    topics = _everything(broker, asked.group_id) if asked.topics is None else _asked(broker, asked.topics)
+    denial = context.denial((ResourceType.GROUP, requested.group_id))
+    if denial is not None:
+        return _group_error(requested, denial, context)
+    topics = (
+        _everything(broker, requested.group_id)
+        if requested.topics is None
+        else _requested(broker, requested.topics)
+    )
     bodies = [
-        await _topic_body(broker, asked.group_id, *topic, context, only_stable=only_stable)
+        await _topic_body(broker, requested.group_id, *topic, context, only_stable=only_stable)
         for topic in topics
+        if requested.topics is not None or _is_visible(topic[0], context)
     ]
-    # What is left of a topic that is gone has no id to be named by.
+    # Offsets of a deleted topic cannot be returned by id.
     by_id = context.version >= 10
-    kept = [body for body in bodies if asked.topics is not None or not by_id or body["topic_id"] is not None]
-    return {"group_id": asked.group_id, "error_code": ErrorCode.none, "topics": kept}
+    kept = [
+        body for body in bodies if requested.topics is not None or not by_id or body["topic_id"] is not None
+    ]
+    return {"group_id": requested.group_id, "error_code": ErrorCode.none, "topics": kept}
 
 
-Asked = tuple[str | None, Any, "Iterable[int]"]
-"""A topic's name, if it has one, its id, and the partitions."""
+def _is_visible(name: str | None, context: RequestContext) -> bool:
+    return name is None or context.allows(ResourceType.TOPIC, name)
 
 
-def _everything(broker: Broker, group_id: str) -> Iterator[Asked]:
+def _group_error(requested: Any, code: ErrorCode, context: RequestContext) -> dict[str, Any]:
+    topics = []
+    if context.version < 2:  # which has no error of the group
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [_without_offset(index, code) for index in topic.partition_indexes],
+            }
+            for topic in requested.topics
+        ]
+    return {"group_id": requested.group_id, "error_code": code, "topics": topics}
+
+
+RequestedTopic = tuple[str | None, Any, "Iterable[int]"]
+"""The topic's name, if it exists, its id, and partitions."""
+
+
+def _everything(broker: Broker, group_id: str) -> Iterator[RequestedTopic]:
     committed = sorted(broker.offsets.of_group(group_id))
     for name, partitions in groupby(committed, key=lambda where: where[0]):
         topic = broker.topics.get(name)
         yield name, None if topic is None else topic.id, [partition for _, partition in partitions]
 
 
-def _asked(broker: Broker, topics: Iterable[Any]) -> Iterator[Asked]:
+def _requested(broker: Broker, topics: Iterable[Any]) -> Iterator[RequestedTopic]:
     for topic in topics:
         if hasattr(topic, "name"):
             yield topic.name, None, topic.partition_indexes
@@ -79,6 +108,10 @@ async def _topic_body(
     *,
     only_stable: bool,
 ) -> dict[str, Any]:
+    if not _is_visible(name, context):
+        denied = ErrorCode.topic_authorization_failed
+        refused = [_without_offset(partition, denied) for partition in partitions]
+        return {"name": name if topic_id is None else "", "topic_id": topic_id, "partitions": refused}
     bodies = [
         _without_offset(partition, ErrorCode.unknown_topic_id)
         if name is None

@@ -1,27 +1,35 @@
-"""Produce (key 0), versions 3–13 (advertised from 0, as librdkafka needs: KAFKA-18659).
+"""Produce (key 0), versions 3–13: appends one record batch to each partition.
 
-Each partition's data is exactly one batch of format 2, stored as it came. Answers wait for the disk only with
-`flush=always`. With acks=0 there is no answer, and a failure closes the connection, as in Apache Kafka.
-Unlike there, the records inside a batch are not opened, except for keys where the topic is compacted: a batch
-with records that have none is refused with INVALID_RECORD, and they are named (`record_errors`).
+Versions are advertised from 0, because librdkafka requires that (KAFKA-18659). Batches have format version 2
+and are stored as received. With `flush=always` the response waits for the disk. With acks=0 there is no
+response, and an error closes the connection, as in Apache Kafka.
 
-A topic with `headrace.overflow` may refuse a batch at its bound (POLICY_VIOLATION, which no client repeats)
-or let it wait: then its answer comes when there was room, or REQUEST_TIMED_OUT, and nothing was stored. A
-batch that waits is looked at again from the beginning: its transaction or its topic may have ended meanwhile.
+Unlike in Apache Kafka, the records of a batch are not validated, with one exception: in a compacted topic
+every record needs a key. Other batches get INVALID_RECORD, with the invalid records in `record_errors`.
 
-The hottest path of the broker: it is given the frame itself, and batches stay views of it until the write.
+A topic with `headrace.overflow` that is full rejects a batch with POLICY_VIOLATION, which clients do not
+retry, or delays it until there is room. If the delay exceeds the timeout, the batch is not stored and gets
+REQUEST_TIMED_OUT. A delayed batch is validated again before it is appended: its transaction or its topic may
+have ended.
+
+If one batch is transactional, the right to the transactional id is checked before anything else, and the id
+must be that of the producer; then the right to write each topic is.
+
+This is the broker's hottest path: the handler gets the frame, and batches are views of it until the write.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.overflow.policy import Backpressure
+from headrace.broker.security.acls import ResourceType
+from headrace.broker.security.requirements import allowed
 from headrace.broker.state_log import Producer
 from headrace.broker.transactions.coordinator import IMPLICIT_PRODUCE
 from headrace.broker.transactions.transaction import TopicPartition
@@ -48,114 +56,181 @@ from headrace.storage.errors import RecordsWithoutKey
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Coroutine, Generator
+    from collections.abc import Awaitable, Coroutine, Generator, Sequence
     from typing import Any
     from uuid import UUID
 
     from headrace.broker.broker import Broker
     from headrace.broker.overflow.limiter import BacklogLimiter
     from headrace.broker.overflow.manager import DelayedResult
-    from headrace.broker.partition import Partition
     from headrace.broker.scheduling import TimeSlice
-    from headrace.broker.topics import Topic
-    from headrace.protocol.messages import RequestHeader
+    from headrace.broker.security.acls import Access
+    from headrace.broker.topics import Partition, Topic
+    from headrace.protocol.requests import RequestHeader
 
 __all__ = ["VERSIONS", "DelayedResponse", "handle"]
 
+PRODUCE: Final = 0
+
 # Attributes, producer id and producer epoch of a batch header.
-_WRITER = struct.Struct(">21xh20xqh")
+_PRODUCER = struct.Struct(">21xh20xqh")
 
 Results = list[tuple["str | UUID", list[PartitionResult]]]
 
 
 def handle(
-    broker: Broker, frame: memoryview, header: RequestHeader
+    broker: Broker, frame: memoryview, header: RequestHeader, access: Access | None = None
 ) -> bytes | Awaitable[bytes | None] | None:
-    """Store what the request brings."""
+    """Append the batches of a request, if the client may write them; no `access` means that it may."""
     steps = produce_steps(frame, header.body, header.version)
     try:
         next(steps)
     except StopIteration as end:
-        return Produce(broker, end.value, header).answer()
-    return _handle_many(broker, steps, header)
+        return Produce(broker, end.value, header, access).respond()
+    return _handle_many(broker, steps, header, access)
 
 
 async def _handle_many(
-    broker: Broker, steps: Generator[None, None, ProduceRequest], header: RequestHeader
+    broker: Broker,
+    steps: Generator[None, None, ProduceRequest],
+    header: RequestHeader,
+    access: Access | None,
 ) -> bytes | None:
-    """Store what a request brings to many partitions, in slices of the loop's time."""
+    """Append the batches of a request with many partitions, in time slices."""
     time_slice = broker.scheduler.time_slice()
     try:
         request = await time_slice.run(steps)
     finally:
         time_slice.release()
-    answer = Produce(broker, request, header).answer()
-    return answer if answer is None or isinstance(answer, bytes) else await answer
+    response = Produce(broker, request, header, access).respond()
+    return response if response is None or isinstance(response, bytes) else await response
 
 
 class DelayedResponse:
-    """An answer that waits for room in a topic, while `held_bytes` of its request are kept in memory."""
+    """The response to a request with delayed batches, of which `held_bytes` are in memory."""
 
-    def __init__(self, answer: Coroutine[Any, Any, bytes | None], held_bytes: int) -> None:
-        self._answer = answer
+    def __init__(self, response: Coroutine[Any, Any, bytes | None], held_bytes: int) -> None:
+        self._response = response
         self.held_bytes = held_bytes
 
     def __await__(self) -> Generator[Any, Any, bytes | None]:
-        return self._answer.__await__()
+        return self._response.__await__()
 
 
 class _DelayedBatch(NamedTuple):
-    """A batch that waits, and where in the answer its result goes."""
+    """A delayed batch, and the position of its result in the response."""
 
     results: list[PartitionResult]
     position: int
-    answer: asyncio.Future[PartitionResult]
+    future: asyncio.Future[PartitionResult]
 
 
 class Produce:
-    """One request, from its frame to its answer."""
+    """One produce request."""
 
-    __slots__ = ("_broker", "_delayed", "_delayed_bytes", "_header", "_request")
+    __slots__ = ("_access", "_broker", "_delayed", "_delayed_bytes", "_header", "_request")
 
-    def __init__(self, broker: Broker, request: ProduceRequest, header: RequestHeader) -> None:
+    def __init__(
+        self, broker: Broker, request: ProduceRequest, header: RequestHeader, access: Access | None
+    ) -> None:
+        self._access = access
         self._broker = broker
         self._header = header
         self._request = request
         self._delayed: list[_DelayedBatch] = []
         self._delayed_bytes = 0
 
-    def answer(self) -> bytes | Awaitable[bytes | None] | None:
-        """Store what the request brings; the answer is there at once unless something must be waited for."""
+    def respond(self) -> bytes | Awaitable[bytes | None] | None:
+        """Append all batches; returns the response, or an awaitable if the request has to wait."""
         results: Results = []
         work = self._append_all(results)
-        time_slice: TimeSlice | None = None  # most requests have one batch, and need none
+        time_slice: TimeSlice | None = None  # not needed by most requests, which have one batch
         for _ in work:
             time_slice = time_slice or self._broker.scheduler.time_slice()
             if time_slice.is_over:
-                return self._answer_in_slices(work, results, time_slice)
-        return self._answer_stored(results)
+                return self._respond_in_slices(work, results, time_slice)
+        return self._respond_stored(results)
 
     def _append_all(self, results: Results) -> Generator[None, None, None]:
-        """Store each batch; yields between two of them."""
+        """Append each batch; yields between batches."""
         now_ms = self._broker.clock.now_ms()
+        if self._access is not None and (code := self._check_transactional_id(self._access)):
+            results += [(name, _refuse_all(partitions, code)) for name, partitions in self._request.topics]
+            return
         if self._request.transactional_id is not None and self._header.version >= IMPLICIT_PRODUCE:
             yield from self._add_to_transaction()
         for name, partitions in self._request.topics:
             topic = self._broker.topics.find(name)
             of_topic: list[PartitionResult] = []
             results.append((name, of_topic))
+            if self._access is not None and not self._may_write(name, topic):
+                of_topic += _refuse_all(partitions, ErrorCode.topic_authorization_failed)
+                continue
             for index, records in partitions:
                 if of_topic or len(results) > 1:
                     yield
-                checksum = None
                 if records is not None and len(records) > CHECKSUM_STEP_BYTES:
-                    checksum = yield from checksum_steps(records)
-                of_topic.append(self._append(topic, index, records, now_ms, of_topic, checksum))
+                    yield from self._append_large(topic, index, records, now_ms, of_topic)
+                else:
+                    of_topic.append(self._append(topic, index, records, now_ms, of_topic))
+
+    def _append_large(
+        self,
+        topic: Topic | None,
+        index: int,
+        records: memoryview,
+        now_ms: int,
+        results: list[PartitionResult],
+    ) -> Generator[None, None, None]:
+        """Store a batch whose checksum and whose write take long; yields between the steps of both."""
+        checksum = yield from checksum_steps(records)
+        partition = topic.partition(index) if topic is not None else None
+        if topic is None or partition is None or not _may_be_staged(partition, records, checksum):
+            results.append(self._append(topic, index, records, now_ms, results, checksum))
+            return
+        with self._broker.key_validator.holding(partition) as is_held:
+            try:
+                if is_held:
+                    yield from partition.log.stage(records)
+                results.append(
+                    self._append(topic, index, records, now_ms, results, checksum, is_held=is_held)
+                )
+            finally:
+                if is_held:  # otherwise it is the batch of another request that is staged
+                    partition.log.discard_staged()
+
+    def _check_transactional_id(self, access: Access) -> int:
+        """The error of a client that may not write the transaction of its batches; 0 for none."""
+        writers = {
+            writer
+            for _, partitions in self._request.topics
+            for _, records in partitions
+            if (writer := _transactional_producer(records)) is not None
+        }
+        transactional_id = self._request.transactional_id
+        if not writers:
+            return 0
+        if transactional_id is None or not allowed(
+            access, PRODUCE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            return ErrorCode.transactional_id_authorization_failed
+        known = self._broker.transactions.describe(transactional_id)
+        if known is None or any(writer.producer_id != known.producer_id for writer in writers):
+            return ErrorCode.invalid_producer_id_mapping
+        return 0
+
+    def _may_write(self, requested: str | UUID, topic: Topic | None) -> bool:
+        """Whether the client may write to a topic; an id that nothing has is unknown to everybody."""
+        name = topic.name if topic is not None else requested
+        access = self._access
+        return (
+            access is None or not isinstance(name, str) or allowed(access, PRODUCE, ResourceType.TOPIC, name)
+        )
 
     def _add_to_transaction(self) -> Generator[None, None, None]:
-        """Add all partitions of the request to the transaction at once; yields where that takes long.
+        """Add all partitions of the request to the transaction; yields between steps.
 
-        Each addition writes the whole list of partitions to the log: one by one, that is quadratic.
+        Each addition writes the complete list of partitions to the log: one by one would be quadratic.
         """
         topics = self._request.topics
         if len(topics) == 1 == len(topics[0].partitions):
@@ -164,6 +239,8 @@ class Produce:
         written: list[TopicPartition] = []
         for name, partitions in topics:
             topic = self._broker.topics.find(name)
+            if not self._may_write(name, topic):
+                continue
             for index, records in partitions:
                 if topic is None or topic.is_internal or topic.partition(index) is None:
                     continue
@@ -176,40 +253,41 @@ class Produce:
         if producer is not None:
             self._broker.transactions.add_written(self._request.transactional_id or "", producer, written)
 
-    async def _answer_in_slices(
+    async def _respond_in_slices(
         self, work: Generator[None, None, None], results: Results, time_slice: TimeSlice
     ) -> bytes | None:
         try:
             await time_slice.run(work)
             if self._delayed or self._request.acks == 0:
-                answer = self._answer_stored(results)
-                return answer if answer is None or isinstance(answer, bytes) else await answer
+                response = self._respond_stored(results)
+                return response if response is None or isinstance(response, bytes) else await response
             await self._broker.flusher.durable()
             return await time_slice.run(
                 produce_response_steps(self._header.version, self._header.correlation_id, results)
             )
         finally:
+            work.close()
             time_slice.release()
 
-    def _answer_stored(self, results: Results) -> bytes | Awaitable[bytes | None] | None:
+    def _respond_stored(self, results: Results) -> bytes | Awaitable[bytes | None] | None:
         if self._delayed:
             return DelayedResponse(self._respond_when_stored(results), self._delayed_bytes)
         if self._request.acks == 0:
-            _check_unanswered(results)
+            _check_without_response(results)
             return None
         if self._broker.flusher.waits:
-            return self._answer_when_durable(results)
+            return self._respond_when_durable(results)
         return self._pack(results)
 
     async def _respond_when_stored(self, results: Results) -> bytes | None:
         for delayed in self._delayed:
-            delayed.results[delayed.position] = await delayed.answer
+            delayed.results[delayed.position] = await delayed.future
         if self._request.acks == 0:
-            _check_unanswered(results)
+            _check_without_response(results)
             return None
-        return await self._answer_when_durable(results)
+        return await self._respond_when_durable(results)
 
-    async def _answer_when_durable(self, results: Results) -> bytes:
+    async def _respond_when_durable(self, results: Results) -> bytes:
         await self._broker.flusher.durable()
         return self._pack(results)
 
@@ -223,35 +301,37 @@ class Produce:
         records: memoryview | None,
         now_ms: int,
         results: list[PartitionResult],
-        checksum: int | None,
+        checksum: int | None = None,
+        *,
+        is_held: bool = False,
     ) -> PartitionResult:
         partition = topic.partition(index) if topic is not None else None
         if partition is None or topic is None:
             return PartitionResult(index, self._unknown)
         if records is None or len(records) < HEADER_BYTES:
             return PartitionResult(
-                index, ErrorCode.invalid_record, message="a request without a record batch"
+                index, ErrorCode.invalid_record, message="the request contains no record batch"
             )
-        if self._broker.key_validator.must_wait(partition, records):
+        if not is_held and self._broker.key_validator.must_wait(partition, records):
             self._check_keys(topic, partition, records, results)
             return PartitionResult(index, ErrorCode.request_timed_out)
         limiter = partition.limiter
         try:
             if limiter is not None and limiter.delayed:
-                # Before its sequence is looked at: the batch that comes before it may be in the line.
+                # Checked before its sequence number: the previous batch may be delayed, too.
                 raise Backpressure
             return self._store(topic, partition, records, now_ms, checksum=checksum)
         except Backpressure:
             assert limiter is not None
-            copy = memoryview(bytearray(records))  # the frame's memory is used again
-            self._delay(self._delay_until_it_fits(topic, partition, limiter, copy), len(records), results)
+            copy = memoryview(bytearray(records))  # the frame's buffer is reused
+            self._delay(self._delay_until_fits(topic, partition, limiter, copy), len(records), results)
             return PartitionResult(index, ErrorCode.request_timed_out)
 
     def _delay(
-        self, answer: asyncio.Future[PartitionResult], size: int, results: list[PartitionResult]
+        self, future: asyncio.Future[PartitionResult], size: int, results: list[PartitionResult]
     ) -> None:
-        """Let the answer to the request wait for that of one batch, which comes next in `results`."""
-        self._delayed.append(_DelayedBatch(results, len(results), answer))
+        """Make the response wait for the result of a batch, which is the next one in `results`."""
+        self._delayed.append(_DelayedBatch(results, len(results), future))
         self._delayed_bytes += size
 
     def _check_keys(
@@ -274,9 +354,9 @@ class Produce:
             return self._store_later(topic, partition, records, has_keys=True)
         except Backpressure:
             assert limiter is not None
-            return await self._delay_until_it_fits(topic, partition, limiter, records, has_keys=True)
+            return await self._delay_until_fits(topic, partition, limiter, records, has_keys=True)
 
-    def _delay_until_it_fits(
+    def _delay_until_fits(
         self,
         topic: Topic,
         partition: Partition,
@@ -330,13 +410,13 @@ class Produce:
         return PartitionResult(partition.index, 0, base_offset, append_time_ms, log.start_offset)
 
     def _check(self, topic: Topic, partition: Partition, records: memoryview) -> int:
-        """What forbids the write before the batch itself is looked at; 0 when nothing does."""
+        """The error code if the write is not allowed, before the batch is validated; 0 if it is allowed."""
         request = self._request
         if topic.is_internal:
             return ErrorCode.invalid_topic_exception
         if request.acks not in (-1, 0, 1):
             return ErrorCode.invalid_required_acks
-        attributes, producer_id, epoch = _WRITER.unpack_from(records)
+        attributes, producer_id, epoch = _PRODUCER.unpack_from(records)
         if not attributes & TRANSACTIONAL or partition.log.producers.has_open(producer_id):
             return 0
         return self._broker.transactions.check_produce(
@@ -350,26 +430,36 @@ class Produce:
         return ErrorCode.unknown_topic_or_partition
 
 
+def _may_be_staged(partition: Partition, records: memoryview, checksum: int) -> bool:
+    """Whether a batch is good enough to be written before it is accepted."""
+    is_small_enough = len(records) <= partition.log.config.max_message_bytes
+    return is_small_enough and not partition.log.is_deleted and read_header(records).crc == checksum
+
+
 def _transactional_producer(records: memoryview | None) -> Producer | None:
-    """The producer of a batch that belongs to a transaction; None for any other."""
+    """The producer of a transactional batch; None for other batches."""
     if records is None or len(records) < HEADER_BYTES:
         return None
-    attributes, producer_id, epoch = _WRITER.unpack_from(records)
+    attributes, producer_id, epoch = _PRODUCER.unpack_from(records)
     return Producer(producer_id, epoch) if attributes & TRANSACTIONAL else None
+
+
+def _refuse_all(partitions: Sequence[tuple[int, memoryview | None]], code: int) -> list[PartitionResult]:
+    return [PartitionResult(index, code) for index, _ in partitions]
 
 
 def _refuse(partition: Partition, fault: HeadraceError) -> PartitionResult:
     record_errors: list[tuple[int, str]] = []
     if isinstance(fault, RecordsWithoutKey):
-        place = f"{partition.topic}-{partition.index}"
-        reason = f"Compacted topic cannot accept message without key in topic partition {place}."
+        name = f"{partition.topic}-{partition.index}"
+        reason = f"Compacted topic cannot accept message without key in topic partition {name}."
         record_errors = [(index, reason) for index in fault.indexes]
     return PartitionResult(
         partition.index, error_code(fault), message=str(fault), record_errors=record_errors
     )
 
 
-def _check_unanswered(results: Results) -> None:
+def _check_without_response(results: Results) -> None:
     for _, partitions in results:
         for result in partitions:
             if result.error_code:

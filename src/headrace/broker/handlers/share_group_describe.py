@@ -1,6 +1,6 @@
-"""ShareGroupDescribe (key 77), version 1: the members of share groups, and what they read.
+"""ShareGroupDescribe (key 77), version 1: the members of share groups and their assignments.
 
-GROUP_ID_NOT_FOUND for a group that is not there, and for a consumer group. As in Apache Kafka.
+As in Apache Kafka, a missing group and a consumer group get GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.handlers.describe_groups import ALL_OPERATIONS, NOT_ASKED
+from headrace.broker.handlers.describe_groups import group_operations
+from headrace.broker.security.acls import ResourceType
 from headrace.protocol.responses import LazyArray
 
 if TYPE_CHECKING:
@@ -20,22 +21,33 @@ if TYPE_CHECKING:
     from headrace.broker.shares.groups import ShareGroup, ShareGroupMember
 
 VERSIONS: Final = (1, 1)
+HIDDEN_TOPICS: Final = "The group has described topic(s) that the client is not authorized to describe."
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Mapping[str, Any]:
-    """Each group that was asked for, in that order."""
-    operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    once = dict.fromkeys(request.group_ids)
-    return {
-        "groups": LazyArray(
-            once, lambda group_id: {**_body(broker, group_id), "authorized_operations": operations}
-        )
-    }
+def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """Returns each group in the order of the request; duplicates are ignored."""
+    requested = request.include_authorized_operations
+
+    def described(group_id: str) -> Mapping[str, Any]:
+        operations = group_operations(context, group_id, requested=requested)
+        return _body(broker, group_id, context) | {"authorized_operations": operations}
+
+    return {"groups": LazyArray(dict.fromkeys(request.group_ids), described)}
 
 
-def _body(broker: Broker, group_id: str) -> dict[str, Any]:
+def _body(broker: Broker, group_id: str, context: RequestContext) -> dict[str, Any]:
+    denial = context.denial((ResourceType.GROUP, group_id))
+    if denial is not None:
+        return _missing(group_id) | {"error_code": denial, "error_message": None}
     group = broker.shares.group(group_id)
-    return _missing(group_id) if group is None else _present(broker, group)
+    if group is None:
+        return _missing(group_id)
+    body = _present(broker, group)
+    names = {name for member in group.members.values() for name in member.subscription}
+    denial = context.denial(*((ResourceType.TOPIC, name) for name in sorted(names)))
+    if denial is not None:
+        return body | {"error_code": denial, "error_message": HIDDEN_TOPICS, "members": []}
+    return body
 
 
 def _missing(group_id: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""ShareGroupHeartbeat (key 76), version 1: a member joins (epoch 0), goes on, or leaves (epoch −1).
+"""ShareGroupHeartbeat (key 76), version 1: a member joins (epoch 0), continues, or leaves (epoch −1).
 
-Members make their ids themselves. Each is assigned all partitions of the topics that it names; the assignment
-is told when it is news. A name that a consumer group has is refused as Apache Kafka does, GROUP_ID_NOT_FOUND.
+Members generate their own ids. Each member is assigned all partitions of its subscribed topics; a response
+contains the assignment only if it has changed. As in Apache Kafka, the id of a consumer group gets
+GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
 from headrace.broker.record_fields import fits_string
-from headrace.broker.shares.groups import ShareHeartbeat, ShareHeartbeatResponse
+from headrace.broker.security.acls import ResourceType
+from headrace.broker.shares.groups import ShareHeartbeat, ShareHeartbeatResult
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -24,8 +27,8 @@ VERSIONS: Final = (1, 1)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The member's epoch and, when it is news, what it may read."""
-    response = _check(broker, request)
+    """Process the heartbeat; returns the member's epoch, and its assignment if that has changed."""
+    response = _check_access(request, context) or _check(broker, request)
     if response is None:
         names = request.subscribed_topic_names
         heartbeat = ShareHeartbeat(
@@ -44,7 +47,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
             await broker.shares.started(request.group_id)
             await broker.shares.durable()
         except StorageError as fault:
-            response = ShareHeartbeatResponse(error=ErrorCode.coordinator_not_available, message=str(fault))
+            response = ShareHeartbeatResult(error=ErrorCode.coordinator_not_available, message=str(fault))
     assignment = response.assignment
     return {
         "error_code": response.error,
@@ -56,19 +59,29 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Mappi
     }
 
 
-def _check(broker: Broker, request: Any) -> ShareHeartbeatResponse | None:
+def _check_access(request: Any, context: RequestContext) -> ShareHeartbeatResult | None:
+    topics = request.subscribed_topic_names or ()
+    denial = context.denial(
+        (ResourceType.GROUP, request.group_id), *((ResourceType.TOPIC, name) for name in topics)
+    )
+    return None if denial is None else ShareHeartbeatResult(error=denial, message=NOT_AUTHORIZED)
+
+
+def _check(broker: Broker, request: Any) -> ShareHeartbeatResult | None:
     if not request.group_id or not request.member_id:
-        return ShareHeartbeatResponse(
-            error=ErrorCode.invalid_request, message="a group and a member have names"
+        return ShareHeartbeatResult(
+            error=ErrorCode.invalid_request, message="the group id or the member id is empty"
         )
     if not fits_string(request.group_id):
-        return ShareHeartbeatResponse(
-            error=ErrorCode.invalid_group_id, message="the name of the group is too long"
+        return ShareHeartbeatResult(
+            error=ErrorCode.invalid_group_id, message="the group id has more than 32767 bytes"
         )
     if request.member_epoch < -1:
-        return ShareHeartbeatResponse(error=ErrorCode.invalid_request, message="an epoch is -1 or more")
+        return ShareHeartbeatResult(
+            error=ErrorCode.invalid_request, message="the member epoch is less than -1"
+        )
     if request.group_id not in broker.shares and broker.groups.describe(request.group_id) is not None:
-        return ShareHeartbeatResponse(
+        return ShareHeartbeatResult(
             error=ErrorCode.group_id_not_found, message=f"Group {request.group_id} is not a share group."
         )
     return None

@@ -1,12 +1,12 @@
-"""SyncGroup (14), versions 0–5: a member asks for its assignment, and the leader brings everybody's.
+"""SyncGroup (key 14), versions 0–5: a member gets its assignment; the leader sends the assignments of all.
 
-Followers wait until the leader has come. From version 5 on the request names the protocol type and the
-protocol, and INCONSISTENT_GROUP_PROTOCOL is the answer to others than the group's, or to none at all. The
-group is in the log, as durable as the broker's flush setting promises, before the first member hears of it.
-More than 2 MiB of assignments are an INVALID_REQUEST; Apache Kafka stores 1 MB for a group.
+Followers wait for the leader. From version 5 the request contains protocol type and protocol;
+INCONSISTENT_GROUP_PROTOCOL if they are missing or not those of the group. The group is as durable as the
+flush setting promises before the first response is sent. More than 2 MiB of assignments get INVALID_REQUEST;
+Apache Kafka stores at most 1 MB per group.
 
-As in Apache Kafka, except: of two syncs of one member the first is answered with REBALANCE_IN_PROGRESS, and
-the sync of a member that leaves meanwhile with UNKNOWN_MEMBER_ID, instead of never.
+Unlike in Apache Kafka, every sync gets a response: REBALANCE_IN_PROGRESS if the member sends another one, and
+UNKNOWN_MEMBER_ID if the member leaves.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups.messages import MAX_METADATA_BYTES, SyncRequest, SyncResponse
+from headrace.broker.security.acls import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,15 +28,15 @@ VERSIONS: Final = (0, 5)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """The member's assignment, or why it has none."""
+    """Returns the member's assignment."""
     sync = _read(request)
-    error = _check(sync, context.version)
-    reply = await broker.groups.sync(sync) if error is ErrorCode.none else SyncResponse(error=error)
+    error = context.denial((ResourceType.GROUP, sync.group_id)) or _check(sync, context.version)
+    response = await broker.groups.sync(sync) if error is ErrorCode.none else SyncResponse(error=error)
     return {
-        "error_code": reply.error,
-        "protocol_type": reply.protocol_type,
-        "protocol_name": reply.protocol,
-        "assignment": reply.assignment,
+        "error_code": response.error,
+        "protocol_type": response.protocol_type,
+        "protocol_name": response.protocol,
+        "assignment": response.assignment,
     }
 
 

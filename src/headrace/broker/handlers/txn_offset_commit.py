@@ -1,10 +1,10 @@
-"""TxnOffsetCommit (key 28), versions 0–5.
+"""TxnOffsetCommit (key 28), versions 0–5: commits offsets of a group in a transaction.
 
-Brings the offsets of a group into a transaction: they count when it commits, and never when it aborts. Up to
-version 4 AddOffsetsToTxn must have come before (INVALID_TXN_STATE below version 4, TRANSACTION_ABORTABLE in
-it); version 5 does that itself. A fenced producer gets INVALID_PRODUCER_EPOCH in every version. From
-version 3 on the member and its generation are checked, so that a group that was rebalanced refuses a zombie.
-A share group has no offsets: its name is GROUP_ID_NOT_FOUND.
+The offsets are pending until the transaction commits. Up to version 4 AddOffsetsToTxn has to be sent first;
+if not, the result is INVALID_TXN_STATE, or TRANSACTION_ABORTABLE in version 4. Version 5 adds the group
+itself. A fenced producer gets INVALID_PRODUCER_EPOCH in every version. From version 3 the member's generation
+is checked, so that a member of an older generation cannot commit. Share groups have no committed offsets and
+get GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.errors import error_code
 from headrace.broker.groups.records import CommittedOffset
 from headrace.broker.handlers.offset_commit import COMMITS_AT_ONCE
+from headrace.broker.security.acls import ResourceType
 from headrace.broker.state_log import Producer
 from headrace.broker.transactions.transaction import ConcurrentTransactions, ProducerFenced, TransactionError
 from headrace.storage.errors import StorageError
@@ -34,22 +35,34 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """A code for each partition whose offset was sent."""
+    """Add the offsets to the transaction; returns an error code for each partition."""
+    denial = context.denial(
+        (ResourceType.TRANSACTIONAL_ID, request.transactional_id), (ResourceType.GROUP, request.group_id)
+    )
+    if denial is not None:
+        return {"topics": _by_topic(dict.fromkeys(_partitions(request), denial))}
     codes = await _check_partitions(broker, request, context)
-    good = [where for where, code in codes.items() if not code]
-    if good:
-        code = await _commit(broker, request, context, good)
-        codes.update(dict.fromkeys(good, code))
+    accepted = [where for where, code in codes.items() if not code]
+    if accepted:
+        code = await _commit(broker, request, context, accepted)
+        codes.update(dict.fromkeys(accepted, code))
     return {"topics": _by_topic(codes)}
+
+
+def _partitions(request: Any) -> list[tuple[str, int]]:
+    return [(topic.name, sent.partition_index) for topic in request.topics for sent in topic.partitions]
 
 
 async def _check_partitions(broker: Broker, request: Any, context: RequestContext) -> Codes:
     codes: Codes = {}
     for topic in request.topics:
         known = broker.topics.get(topic.name)
+        denied = not context.allows(ResourceType.TOPIC, topic.name)
         async for sent in context.time_slice.over(topic.partitions):
             where = (topic.name, sent.partition_index)
-            if known is None or not 0 <= sent.partition_index < len(known.partitions):
+            if denied:
+                codes[where] = ErrorCode.topic_authorization_failed
+            elif known is None or not 0 <= sent.partition_index < len(known.partitions):
                 codes[where] = ErrorCode.unknown_topic_or_partition
             elif not broker.offsets.accepts_metadata(sent.committed_metadata):
                 codes[where] = ErrorCode.offset_metadata_too_large
@@ -116,7 +129,7 @@ def _code_of(fault: TransactionError, version: int) -> ErrorCode:
     if isinstance(fault, ProducerFenced):
         return ErrorCode.invalid_producer_epoch
     if isinstance(fault, ConcurrentTransactions) and version < IMPLICIT_FROM:
-        # Older clients do not know CONCURRENT_TRANSACTIONS here, and try again on this one.
+        # Older clients do not retry on CONCURRENT_TRANSACTIONS here.
         return ErrorCode.coordinator_load_in_progress if version >= 2 else ErrorCode.coordinator_not_available
     return fault.code_in(version, abortable_from=ABORTABLE_FROM)
 

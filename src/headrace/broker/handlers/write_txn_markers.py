@@ -1,8 +1,8 @@
-"""WriteTxnMarkers (key 27), versions 1–2: the abort of a hanging transaction, as an admin client sends it.
+"""WriteTxnMarkers (key 27), versions 1–2: aborts a hanging transaction for an administrator.
 
-In a cluster brokers send this to one another; here only operators do, and only to abort. Where the
-coordinator knows the transaction it is aborted as a whole; Apache Kafka would write the one marker and tear
-it apart. A commit is refused with CLUSTER_AUTHORIZATION_FAILED, for only the coordinator may decide that.
+In a cluster, brokers send this request to each other. Here only admin clients do, and only to abort: a commit
+gets CLUSTER_AUTHORIZATION_FAILED. If the coordinator knows the transaction, it is aborted in all partitions;
+Apache Kafka writes only the one marker, which leaves the transaction inconsistent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
+from headrace.broker.security.acls import Operation, ResourceType
 from headrace.broker.state_log import Producer
 from headrace.broker.transactions.transaction import ProducerFenced, TopicPartition, TransactionError
 from headrace.errors import HeadraceError
@@ -26,8 +27,26 @@ VERSIONS: Final = (1, 2)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """A code for each partition of each marker."""
+    """Abort the transactions; returns an error code for each partition of each marker."""
+    if not context.allows(ResourceType.CLUSTER) and not context.allows_operation(
+        Operation.CLUSTER_ACTION, ResourceType.CLUSTER
+    ):
+        return {"markers": [_denied(marker) for marker in request.markers]}
     return {"markers": [await _write(broker, marker, context) for marker in request.markers]}
+
+
+def _denied(marker: Any) -> Mapping[str, Any]:
+    denied = ErrorCode.cluster_authorization_failed
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": index, "error_code": denied} for index in topic.partition_indexes
+            ],
+        }
+        for topic in marker.topics
+    ]
+    return {"producer_id": marker.producer_id, "topics": topics}
 
 
 async def _write(broker: Broker, marker: Any, context: RequestContext) -> Mapping[str, Any]:

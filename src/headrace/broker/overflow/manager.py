@@ -18,13 +18,12 @@ from headrace.protocol.produce import PartitionResult
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.broker.groups.records import OffsetKey
-    from headrace.broker.offsets import Offsets
-    from headrace.broker.partition import Partition
+    from headrace.broker.offsets import CommittedOffsets
     from headrace.broker.shares import ShareGroupCoordinator
     from headrace.broker.shares.partitions import SharePartition
-    from headrace.broker.topics import Topic, Topics
+    from headrace.broker.topics import Partition, Topic, Topics
 
 MAX_DELAYED_BYTES: Final = 128 * 2**20
 """The size of the delayed batches of all producers."""
@@ -40,7 +39,7 @@ class BrokerGroupPositions:
     retains no records.
     """
 
-    def __init__(self, offsets: Offsets, shares: ShareGroupCoordinator, topics: Topics) -> None:
+    def __init__(self, offsets: CommittedOffsets, shares: ShareGroupCoordinator, topics: Topics) -> None:
         self._offsets = offsets
         self._shares = shares
         self._topics = topics
@@ -58,7 +57,9 @@ class BrokerGroupPositions:
 class OverflowManager:
     """Gives partitions their limiters, and delays producers."""
 
-    def __init__(self, topics: Topics, offsets: Offsets, shares: ShareGroupCoordinator, clock: Clock) -> None:
+    def __init__(
+        self, topics: Topics, offsets: CommittedOffsets, shares: ShareGroupCoordinator, clock: BrokerClock
+    ) -> None:
         self._topics = topics
         self._clock = clock
         self._positions = BrokerGroupPositions(offsets, shares, topics)
@@ -66,8 +67,8 @@ class OverflowManager:
         self._is_draining = False
         for topic in topics:
             self.update_topic(topic)
-        topics.follow(self.update_topic)
-        offsets.watch(self._offset_committed)
+        topics.on_change(self.update_topic)
+        offsets.on_change(self._offset_committed)
         shares.watch(self._share_partition_stored)
 
     def update_topic(self, topic: Topic) -> None:

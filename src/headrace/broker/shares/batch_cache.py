@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 from headrace.protocol.batch import read_header
 from headrace.protocol.decompressed_batch import DecompressedBatch
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.records import open_section
+from headrace.protocol.records import decompress_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.storage.log import Log
 
 CACHE_BYTES: Final = 32 << 20
@@ -41,7 +41,7 @@ Key = tuple["Log", int]
 class BatchCache:
     """The open batches of all share groups of a broker."""
 
-    def __init__(self, clock: Clock, opener: Executor) -> None:
+    def __init__(self, clock: BrokerClock, opener: Executor) -> None:
         self._clock = clock
         self._opener = opener
         self._size = 0
@@ -80,7 +80,7 @@ class BatchCache:
             return self._keep(key, DecompressedBatch(data))
         if len(data) < INLINE_BYTES:
             try:
-                section = open_section(data, header, 8 * INLINE_BYTES)
+                section = decompress_section(data, header, 8 * INLINE_BYTES)
             except CorruptBatch:
                 pass  # or it is larger: the thread decides
             else:
@@ -152,7 +152,7 @@ class BatchCache:
 def _open(data: bytes) -> DecompressedBatch:
     header = read_header(data)
     try:
-        section = open_section(data, header)
+        section = decompress_section(data, header)
     except CorruptBatch as fault:
         return DecompressedBatch(data, section=b"", fault=str(fault))
     # Not copied to bytes: it may be large.

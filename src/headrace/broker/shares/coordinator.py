@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from uuid import UUID
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.broker.flusher import Flusher
-    from headrace.broker.partition import Partition
-    from headrace.broker.shares.groups import Assignment, ShareGroup, ShareHeartbeat, ShareHeartbeatResponse
+    from headrace.broker.shares.groups import Assignment, ShareGroup, ShareHeartbeat, ShareHeartbeatResult
     from headrace.broker.shares.sessions import SessionKey
     from headrace.broker.shares.settings import ShareGroupConfig, ShareSettings
     from headrace.broker.state_log import StateLog
-    from headrace.broker.topics import Topics
+    from headrace.broker.topics import Partition, Topics
     from headrace.storage.time_search import Search, TimedOffset
 
 log = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class ShareGroupCoordinator:
         state: StateLog,
         topics: Topics,
         flusher: Flusher,
-        clock: Clock,
+        clock: BrokerClock,
         settings: ShareSettings,
         opener: Executor,
         run_search: Callable[[Search], Awaitable[TimedOffset | None]],
@@ -168,7 +167,7 @@ class ShareGroupCoordinator:
 
     def heartbeat_steps(
         self, group_id: str, heartbeat: ShareHeartbeat
-    ) -> Generator[None, None, ShareHeartbeatResponse]:
+    ) -> Generator[None, None, ShareHeartbeatResult]:
         """Let a member join, continue or leave; creates new share partitions of its assignment in steps."""
         response = self._groups.heartbeat(group_id, heartbeat)
         assigned = ((topic, index) for topic, indexes in response.assignment or () for index in indexes)

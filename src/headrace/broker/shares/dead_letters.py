@@ -26,14 +26,13 @@ from headrace.protocol.records import NewRecord, decode_batch, encode_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.broker.flusher import Flusher
-    from headrace.broker.partition import Partition
     from headrace.broker.shares.batch_cache import BatchCache
     from headrace.broker.shares.partitions import SharePartition
     from headrace.broker.shares.progress import PendingDeadLetter
     from headrace.broker.shares.records import SharePartitionKey
-    from headrace.broker.topics import Topics
+    from headrace.broker.topics import Partition, Topics
     from headrace.protocol.decompressed_batch import DecompressedBatch
     from headrace.protocol.records import Headers, Record
     from headrace.storage.log import Log
@@ -143,7 +142,7 @@ def _read_origin(record: Record) -> DeadLetterOrigin:
 class DeadLetterWriter:
     """Writes the dead letters of share partitions."""
 
-    def __init__(self, topics: Topics, flusher: Flusher, clock: Clock, cache: BatchCache) -> None:
+    def __init__(self, topics: Topics, flusher: Flusher, clock: BrokerClock, cache: BatchCache) -> None:
         self._topics = topics
         self._flusher = flusher
         self._clock = clock

@@ -14,13 +14,13 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.deadlines import DeadlineTimer
+from headrace.broker.clock import DeadlineTimer
 from headrace.broker.shares.settings import ShareGroupConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.broker.shares.records import ShareStateLog
     from headrace.broker.shares.settings import ShareSettings
 
@@ -45,7 +45,7 @@ class ShareHeartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareHeartbeatResponse:
+class ShareHeartbeatResult:
     """The response to a heartbeat; the assignment is None if it has not changed."""
 
     error: ErrorCode = ErrorCode.none
@@ -84,22 +84,22 @@ class ShareGroup:
 
     def heartbeat(
         self, heartbeat: ShareHeartbeat, expires_at_ms: int, max_members: int, assign: Assignor
-    ) -> ShareHeartbeatResponse:
+    ) -> ShareHeartbeatResult:
         """Let a member join or continue."""
         member = self.members.get(heartbeat.member_id)
         if heartbeat.epoch == JOIN_EPOCH:
             if member is None and len(self.members) >= max_members:
                 message = f"the group has its maximum of {max_members} members"
-                return ShareHeartbeatResponse(error=ErrorCode.group_max_size_reached, message=message)
+                return ShareHeartbeatResult(error=ErrorCode.group_max_size_reached, message=message)
             if heartbeat.subscription is None:
                 message = "SubscribedTopicNames must be set when a member joins"
-                return ShareHeartbeatResponse(error=ErrorCode.invalid_request, message=message)
+                return ShareHeartbeatResult(error=ErrorCode.invalid_request, message=message)
             member = member or self._add_member(heartbeat)
         elif member is None:
             return _UNKNOWN_MEMBER
         elif heartbeat.epoch not in (member.epoch, member.previous_epoch):
             message = f"the epoch of the member is {member.epoch}"
-            return ShareHeartbeatResponse(error=ErrorCode.fenced_member_epoch, message=message)
+            return ShareHeartbeatResult(error=ErrorCode.fenced_member_epoch, message=message)
         return self._update_member(member, heartbeat, expires_at_ms, assign)
 
     def _add_member(self, heartbeat: ShareHeartbeat) -> ShareGroupMember:
@@ -112,7 +112,7 @@ class ShareGroup:
 
     def _update_member(
         self, member: ShareGroupMember, heartbeat: ShareHeartbeat, expires_at_ms: int, assign: Assignor
-    ) -> ShareHeartbeatResponse:
+    ) -> ShareHeartbeatResult:
         member.expires_at_ms = expires_at_ms
         if heartbeat.rack is not None:
             member.rack = heartbeat.rack
@@ -127,7 +127,7 @@ class ShareGroup:
         member.assignment = assignment
         if is_changed or not member.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
-        return ShareHeartbeatResponse(epoch=member.epoch, assignment=assignment if must_send else None)
+        return ShareHeartbeatResult(epoch=member.epoch, assignment=assignment if must_send else None)
 
     def remove(self, member_id: str) -> bool:
         """Remove a member; False if it is unknown."""
@@ -151,7 +151,7 @@ class ShareGroups:
     def __init__(
         self,
         state: ShareStateLog,
-        clock: Clock,
+        clock: BrokerClock,
         settings: ShareSettings,
         *,
         assign: Assignor,
@@ -216,21 +216,21 @@ class ShareGroups:
         self._timers.pop(group_id).stop()
         del self._groups[group_id]
 
-    def heartbeat(self, group_id: str, heartbeat: ShareHeartbeat) -> ShareHeartbeatResponse:
+    def heartbeat(self, group_id: str, heartbeat: ShareHeartbeat) -> ShareHeartbeatResult:
         """Let a member join, continue or leave."""
         group = self._groups.get(group_id)
         if heartbeat.epoch == LEAVE_EPOCH:
             if group is None or not group.remove(heartbeat.member_id):
                 return _UNKNOWN_MEMBER
             # Its session remains until it is closed: clients acknowledge their last records after leaving.
-            return ShareHeartbeatResponse(epoch=LEAVE_EPOCH)
+            return ShareHeartbeatResult(epoch=LEAVE_EPOCH)
         if group is None:
             if heartbeat.epoch > 0:
                 return _UNKNOWN_MEMBER
             group = self.create(group_id)
             if group is None:
                 message = f"the broker has its maximum of {self._settings.max_groups} share groups"
-                return ShareHeartbeatResponse(error=ErrorCode.group_max_size_reached, message=message)
+                return ShareHeartbeatResult(error=ErrorCode.group_max_size_reached, message=message)
         expires_at_ms = self._clock.now_ms() + self.config(group_id).session_timeout_ms
         response = group.heartbeat(heartbeat, expires_at_ms, self._settings.max_members, self._assign)
         self._timers[group_id].set(group.next_deadline_ms())
@@ -256,6 +256,6 @@ class ShareGroups:
         self._timers[group.id].set(group.next_deadline_ms())
 
 
-_UNKNOWN_MEMBER = ShareHeartbeatResponse(
+_UNKNOWN_MEMBER = ShareHeartbeatResult(
     error=ErrorCode.unknown_member_id, message="the group has no member with this id"
 )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.broker.groups.deadlines import DeadlineTimer
+from headrace.broker.clock import DeadlineTimer
 from headrace.broker.shares.dead_letters import DeadLetterWriter
 from headrace.broker.shares.reader import SharePartitionReader
 from headrace.errors import HeadraceError
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.broker.flusher import Flusher
-    from headrace.broker.partition import Partition
     from headrace.broker.shares.batch_cache import BatchCache
     from headrace.broker.shares.partition_state import DeliveredRange, SharePartitionState
     from headrace.broker.shares.records import SharePartitionKey, ShareStateLog
     from headrace.broker.shares.settings import ShareGroupConfig, ShareSettings
-    from headrace.broker.topics import Topics
+    from headrace.broker.topics import Partition, Topics
     from headrace.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class SharePartition:
         key: SharePartitionKey,
         partition: Partition,
         state: SharePartitionState,
-        clock: Clock,
+        clock: BrokerClock,
         cache: BatchCache,
         *,
         max_blocked: int,
@@ -171,7 +170,7 @@ class SharePartitionManager:
         state: ShareStateLog,
         topics: Topics,
         flusher: Flusher,
-        clock: Clock,
+        clock: BrokerClock,
         settings: ShareSettings,
         cache: BatchCache,
     ) -> None:

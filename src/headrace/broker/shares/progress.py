@@ -73,6 +73,10 @@ class StoredRange(NamedTuple):
     milliseconds since 1970."""
 
 
+_State = tuple[StoredState, int, ArchiveReason, int]
+"""All of a stored range but its offsets."""
+
+
 class OffsetRanges:
     """A set of offsets as disjoint ranges, first and last included; adjacent ranges are merged."""
 
@@ -149,6 +153,10 @@ class StoredChunks:
         """The states of these offsets have changed."""
         self._changed.update(range(first // CHUNK_OFFSETS, last // CHUNK_OFFSETS + 1))
 
+    def mark_all_changed(self, offsets: Iterable[int]) -> None:
+        """The states of these offsets have changed."""
+        self._changed.update({offset // CHUNK_OFFSETS for offset in offsets})
+
     def take(
         self, start: int, ranges_between: Callable[[int, int], Sequence[StoredRange]]
     ) -> tuple[int | None, dict[int, Sequence[StoredRange]]]:
@@ -213,12 +221,12 @@ class SharePartitionProgress:
                 del known[offset]
         self.acknowledged.add(first, last)
 
-    def release(self, offset: int, deliveries: int, delayed_until_ms: int = 0) -> None:
-        """A record was delivered without success, and is delayed until the given time."""
-        self.deliveries[offset] = deliveries
+    def release(self, deliveries: Mapping[int, int], delayed_until_ms: int = 0) -> None:
+        """Records were delivered so often without success, and are delayed until the given time."""
+        self.deliveries.update(deliveries)
         if delayed_until_ms:
-            self.delayed_until_ms[offset] = delayed_until_ms
-        self.chunks.mark_changed(offset, offset)
+            self.delayed_until_ms.update(dict.fromkeys(deliveries, delayed_until_ms))
+        self.chunks.mark_all_changed(deliveries)
 
     def redeliver(self, offset: int) -> None:
         """A delayed record is delivered again."""
@@ -278,20 +286,29 @@ class SharePartitionProgress:
             for begin, end in self.acknowledged.between(first, last)
         ]
         if self.archiving or self.deliveries:
-            offsets = range(first, last + 1)
-            ranges += [stored for offset in offsets if (stored := self._stored(offset)) is not None]
+            ranges += self._unacknowledged_ranges(first, last)
         return ranges
 
-    def _stored(self, offset: int) -> StoredRange | None:
+    def _unacknowledged_ranges(self, first: int, last: int) -> Iterator[StoredRange]:
+        """Neighbors with the same state are one range."""
+        begin, state = first, self._stored(first)
+        for offset in range(first + 1, last + 2):
+            following = self._stored(offset) if offset <= last else None
+            if following != state:
+                if state is not None:
+                    yield StoredRange(begin, offset - 1, *state)
+                begin, state = offset, following
+
+    def _stored(self, offset: int) -> _State | None:
         dead_letter = self.archiving.get(offset)
         if dead_letter is not None:
             reason, deliveries, position = dead_letter
-            return StoredRange(offset, offset, StoredState.ARCHIVING, deliveries, reason, position)
+            return StoredState.ARCHIVING, deliveries, reason, position
         known = self.deliveries.get(offset)
         if known is None:
             return None
         delay_ms = self.delayed_until_ms.get(offset, NOT_DELAYED)
-        return StoredRange(offset, offset, StoredState.AVAILABLE, known, ArchiveReason.NONE, delay_ms)
+        return StoredState.AVAILABLE, known, ArchiveReason.NONE, delay_ms
 
 
 def known_between(known: Collection[int], first: int, last: int) -> list[int]:

@@ -303,4 +303,4 @@ def _slice(opened: DecompressedBatch, offsets: Sequence[int]) -> bytes:
     count = opened.header.count
     if opened.is_whole and (len(opened.data) < MIN_SLICED_BYTES or 2 * len(offsets) > count):
         return opened.data
-    return opened.cut(offsets)
+    return opened.select(offsets)

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.groups.settings import UNSERVED_OPTIONS
+from headrace.storage.config import Option, boolean, integer, one_of, option
 from headrace.storage.errors import InvalidConfig
-from headrace.storage.options import Option, boolean, integer, one_of, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ GROUP_OPTIONS: Final[Mapping[str, Option]] = {
             "share.partition.max.record.locks",
             "int",
             2_000,
-            integer(1),
+            integer(1, 10_000),  # as in Apache Kafka (group.share.max.partition.max.record.locks)
             "The largest number of acquired records of a partition.",
         ),
         option(

@@ -39,7 +39,7 @@ from headrace.storage.producers import StaleProducerEpoch
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from headrace.broker.clock import Clock, Timer
+    from headrace.broker.clock import BrokerClock, Timer
     from headrace.broker.state_log import StateLog
     from headrace.broker.transactions.partitions import OpenTransaction, TransactionPartitions
 
@@ -67,7 +67,7 @@ class TransactionCoordinator:
     def __init__(
         self,
         state: StateLog,
-        clock: Clock,
+        clock: BrokerClock,
         partitions: TransactionPartitions,
         settings: TransactionSettings | None = None,
     ) -> None:

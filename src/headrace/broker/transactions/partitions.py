@@ -9,11 +9,10 @@ from headrace.broker.topics import OFFSETS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headrace.broker.clock import Clock
+    from headrace.broker.clock import BrokerClock
     from headrace.broker.flusher import Flusher
-    from headrace.broker.offsets import Offsets
-    from headrace.broker.partition import Partition
-    from headrace.broker.topics import Topics
+    from headrace.broker.offsets import CommittedOffsets
+    from headrace.broker.topics import Partition, Topics
 
 
 class OpenTransaction(NamedTuple):
@@ -57,7 +56,9 @@ class TransactionPartitions(Protocol):
 class LogTransactionPartitions:
     """The logs of all partitions; a marker in `__consumer_offsets` applies or drops pending offsets."""
 
-    def __init__(self, topics: Topics, offsets: Offsets, flusher: Flusher, clock: Clock) -> None:
+    def __init__(
+        self, topics: Topics, offsets: CommittedOffsets, flusher: Flusher, clock: BrokerClock
+    ) -> None:
         self._topics = topics
         self._offsets = offsets
         self._flusher = flusher

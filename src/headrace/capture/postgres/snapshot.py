@@ -29,7 +29,7 @@ _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 Report = "Callable[[str, int, int], None]"
 
 
-class Snapshot:
+class DatabaseSnapshot:
     """A consistent view of the database at one position."""
 
     def __init__(self, url: str, name: str, position: int, *, time_ms: int) -> None:

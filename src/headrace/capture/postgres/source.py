@@ -24,7 +24,7 @@ from headrace.capture.postgres.replication import (
     update_publication,
     write_lsn,
 )
-from headrace.capture.postgres.snapshot import Snapshot, SnapshotInterrupted, table_key_columns
+from headrace.capture.postgres.snapshot import DatabaseSnapshot, SnapshotInterrupted, table_key_columns
 from headrace.capture.postgres.streaming import ChangeDecoder, ReplicationStream
 from headrace.client.retry import attempts
 
@@ -132,7 +132,7 @@ class PostgresSource:
         name, position = self._exported_snapshot or self._create_slot(
             f"{self._settings.slot[:40]}_snapshot_{os.getpid()}", "TEMPORARY "
         )
-        snapshot = Snapshot(self._settings.url, name, position, time_ms=offset.time_ms)
+        snapshot = DatabaseSnapshot(self._settings.url, name, position, time_ms=offset.time_ms)
         try:
             for table in missing:
                 snapshot.write(

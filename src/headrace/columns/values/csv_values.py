@@ -11,7 +11,7 @@ from headrace.columns.values.csv_reference import CsvReference
 from headrace.columns.values.csv_scanner import CsvScanner
 from headrace.columns.values.errors import UnsupportedType
 from headrace.columns.values.raw_values import raw_values
-from headrace.columns.values.second_reading import finish
+from headrace.columns.values.reference_reading import finish
 from headrace.columns.values.shape import shape_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.columns.values.json_reference import JsonReference
 from headrace.columns.values.json_scanner import JsonScanner
 from headrace.columns.values.raw_values import raw_values
-from headrace.columns.values.second_reading import finish
+from headrace.columns.values.reference_reading import finish
 from headrace.columns.values.shape import shape_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.columns.values.parser import Parsed
-from headrace.columns.values.second_reading import answer, with_answers
+from headrace.columns.values.reference_reading import answer, with_answers
 from headrace.columns.values.utf8 import decoded
 
 

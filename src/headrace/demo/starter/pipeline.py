@@ -11,7 +11,7 @@ from headrace.events import Aggregate, Event, Rejected
 app = App("NAME")
 
 # The topics that the jobs read; `traffic.py` writes them. With `partitions` they are created if they do not
-# exist. `app.capture(…)` brings the tables of a PostgreSQL.
+# exist. `app.capture(…)` captures the tables of a PostgreSQL database.
 orders = app.stream(
     "orders",
     "order_id string, product string, amount double, at timestamp",
@@ -32,13 +32,13 @@ device_events = app.stream("device_events", "device string, temperature double, 
 
 @app.job(into=app.topic("order_status", key="order_id"))
 def order_status() -> Rows:
-    """Every order with its payment, or unpaid after 10 seconds."""
+    """Every order with its payment, or as unpaid after 10 seconds."""
     return orders.join(payments, on="order_id", within="10 seconds", how="left")
 
 
 @app.job(into=app.view("revenue", key=["window_start", "category"]), late_topic="revenue.late")
 def revenue() -> Rows:
-    """Revenue of each category of products, every 10 seconds; `headrace changes revenue` shows it."""
+    """Revenue per product category, every 10 seconds; `headrace changes revenue` shows it."""
     sold = orders.join(products, on="product", as_of="latest")
     sums = (F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("revenue"))
     return sold.window(tumbling("10 seconds"), by="category").agg(*sums)
@@ -46,7 +46,7 @@ def revenue() -> Rows:
 
 @app.job(into=app.topic("alerts", key="device"))
 def alerts() -> DataFrame:
-    """Machines that run hot. What they send in a garbled form goes to `alerts.dead`."""
+    """Machines that are too hot. Readings that cannot be parsed become dead letters in `alerts.dead`."""
     return device_events.df.filter("temperature > 90")
 
 
@@ -59,7 +59,7 @@ class Started(Event):
 
 
 class Machine(Aggregate):
-    """May it run? `EventStore("NAME").execute(Machine, "press-7", "stop", reason="hot")`."""
+    """Can be stopped: `EventStore("NAME").execute(Machine, "press-7", "stop", reason="hot")`."""
 
     def __init__(self) -> None:
         self.runs = True
@@ -80,7 +80,7 @@ class Machine(Aggregate):
 
 
 def remind(broker: str | None = None) -> Iterator[str]:
-    """The orders that are not paid, from a queue: each goes to one worker, also where several run."""
+    """A queue of unpaid orders; each order goes to one worker."""
     for message in queue("order_status", group="reminders", broker=broker):
         if message.json().get("paid") is None:
             yield message.json()["order_id"]

@@ -1,4 +1,4 @@
-"""Given rows, expected rows: each job on a real broker and a real Spark."""
+"""Tests of the jobs on a real broker and a real Spark: given rows, expected rows."""
 
 from datetime import UTC, datetime, timedelta
 

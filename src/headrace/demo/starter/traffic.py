@@ -1,4 +1,4 @@
-"""Orders, payments and machines of the shop, as they happen: `python traffic.py`, until Ctrl-C."""
+"""Writes orders, payments and machine readings until Ctrl-C: `python traffic.py`."""
 
 import json
 import os
@@ -15,7 +15,7 @@ PAUSE_S = 0.2
 
 
 class Traffic:
-    """What happens in the shop, one step after the other."""
+    """Generates the events of the shop, step by step."""
 
     def __init__(self) -> None:
         self._producer = Producer({"bootstrap.servers": BROKER})
@@ -25,7 +25,7 @@ class Traffic:
             self._send("products", product, product=product, category=category)
 
     def step(self) -> None:
-        """Something happens: an order, the payments that are due, and a reading of a machine."""
+        """Write an order, the payments that are due, and a machine reading."""
         self._order()
         self._pay()
         device, heat = random.choice(["press-7", "press-8", "oven-1"]), round(random.gauss(75, 10), 1)
@@ -52,7 +52,7 @@ class Traffic:
         self._producer.produce(topic, key=key, value=json.dumps(fields))
 
     def close(self) -> None:
-        """Return when the broker has everything."""
+        """Wait until all records are acknowledged."""
         self._producer.flush(10)
 
 

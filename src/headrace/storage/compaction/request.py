@@ -1,4 +1,4 @@
-"""What a compaction is asked to do and what came of it, as data that travels between two processes."""
+"""Decides what to compact: the request to the compactor, and its result, as JSON."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ from headrace.storage.producers import AbortedTransaction
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.storage.partition import PartitionLog
+
 DEDUPE_BUFFER_BYTES: Final = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRequest:
-    """One partition's closed segments, and how far they may be cleaned."""
+    """The closed segments of a partition, and how far they may be cleaned."""
 
     directory: Path
     segments: tuple[int, ...]
-    """Base offsets of the closed segments from the start of the log on, in order, without a gap."""
+    """Base offsets of the closed segments, from the start of the log on."""
     segments_end: int
-    """The base offset of the segment that follows them."""
+    """The base offset of the next segment."""
     first_dirty: int
-    """The first offset that no compaction has seen."""
+    """The first offset that was not compacted."""
     clean_until: int
-    """The first offset that must not be touched: at most the first unstable offset, at a batch's boundary."""
+    """The first offset that must not change: at most the first unstable offset, at a batch boundary."""
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
     index_interval_bytes: int = 4096
     active_producers: Mapping[int, int] = field(default_factory=dict)
-    """By producer id, the last offset of the batch without which a replay would forget the producer."""
+    """By producer id, the last offset of the batch that a replay needs."""
     aborted: tuple[AbortedTransaction, ...] = ()
-    """All aborted transactions with records or a marker in the segments."""
+    """The aborted transactions with records or a marker in the segments."""
     dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES
     io_bytes_per_s: int | None = None
-    """The most that is read and written in a second, together; None for no limit."""
+    """The limit of bytes read and written per second; None for no limit."""
 
     def to_json(self) -> str:
-        """The request as one line."""
+        """Encode as one line."""
         return json.dumps(asdict(self) | {"directory": str(self.directory)})
 
     @classmethod
     def from_json(cls, line: str) -> CompactionRequest:
-        """The request in a line that `to_json` made."""
+        """Decode a line of `to_json`."""
         fields = json.loads(line)
         return cls(
             **fields
@@ -61,11 +63,11 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedGroup:
-    """Neighbouring segments that one cleaned segment, named after the first of them, replaces."""
+    """Adjacent segments that are replaced by one cleaned segment with the first base offset."""
 
     replaces: tuple[int, ...]
     suffixes: tuple[str, ...]
-    """The files of the cleaned segment; a file that the old ones had and this has not goes away."""
+    """The files of the cleaned segment; other files of the old segments are deleted."""
 
     @property
     def base_offset(self) -> int:
@@ -75,29 +77,92 @@ class CleanedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """Cleaned segments that wait to be swapped in, and what was counted on the way."""
+    """Cleaned segments that are to be swapped in, and statistics."""
 
     groups: tuple[CleanedGroup, ...]
-    """Segments that did not change are in no group."""
+    """Without segments that did not change."""
     first_dirty: int
-    """Up to here the log is clean once the groups are swapped in; all of it only if the keys did fit."""
+    """The log is clean up to this offset after the swap. Less than requested if the keys did not fit."""
     records_before: int
     records_after: int
     bytes_before: int
     bytes_after: int
     unreadable_batches: int
-    """Batches with a good checksum whose records could not be walked; they stay as they are."""
+    """Batches with a valid checksum whose records cannot be decoded; they are retained."""
 
     def to_json(self) -> str:
-        """The result as one line."""
+        """Encode as one line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> CompactionResult:
-        """The result in a line that `to_json` made."""
+        """Decode a line of `to_json`."""
         fields = json.loads(line)
         groups = tuple(
             CleanedGroup(replaces=tuple(group["replaces"]), suffixes=tuple(group["suffixes"]))
             for group in fields.pop("groups")
         )
         return cls(groups=groups, **fields)
+
+
+def plan_compaction(log: PartitionLog, now_ms: int, io_bytes_per_s: int | None) -> CompactionRequest | None:
+    """What to compact now; None if too little has changed since the last compaction."""
+    if not log.config.is_compacted or log.is_deleted:
+        return None
+    _roll_when_overdue(log, now_ms)
+    clean_until = _cleanable_end(log, now_ms)
+    closed = [segment for segment in log.segments[:-1] if segment.base_offset < clean_until]
+    ends = [segment.base_offset for segment in log.segments[1:]]
+    # A segment that is partly dirty counts as dirty.
+    dirty_bytes = sum(s.size for s, end in zip(closed, ends, strict=False) if end > log.first_dirty_offset)
+    total_bytes = sum(segment.size for segment in closed)
+    if clean_until <= log.first_dirty_offset or not dirty_bytes:
+        return None
+    is_overdue = _is_overdue(log, now_ms)
+    if not is_overdue and dirty_bytes / total_bytes < log.config.min_cleanable_dirty_ratio:
+        return None
+    segments_end = log.segments[len(closed)].base_offset
+    return CompactionRequest(
+        directory=log.directory,
+        segments=tuple(segment.base_offset for segment in closed),
+        segments_end=segments_end,
+        first_dirty=log.first_dirty_offset,
+        clean_until=clean_until,
+        now_ms=now_ms,
+        delete_retention_ms=log.config.delete_retention_ms,
+        segment_bytes=log.config.segment_bytes,
+        index_interval_bytes=log.config.index_interval_bytes,
+        active_producers=log.producers.active(),
+        # To the end of the segments: those after `clean_until` stay in the index of a replaced segment.
+        aborted=tuple(log.aborted.between(log.start_offset, segments_end)),
+        io_bytes_per_s=io_bytes_per_s,
+    )
+
+
+def _cleanable_end(log: PartitionLog, now_ms: int) -> int:
+    """The first offset that must not be compacted: active, unstable, or too new."""
+    end = min(log.active.base_offset, log.recovery_point)
+    if log.producers.first_unstable_offset is not None:
+        # To the segment with the first open transaction: it starts at a batch boundary.
+        unstable = log.producers.first_unstable_offset
+        end = min(end, max((s.base_offset for s in log.segments if s.base_offset <= unstable), default=0))
+    lag_ms = log.config.min_compaction_lag_ms
+    for segment in log.segments[:-1]:
+        if segment.base_offset >= end:
+            break
+        if lag_ms and segment.load_age_ms() > now_ms - lag_ms:
+            return segment.base_offset
+    return end
+
+
+def _is_overdue(log: PartitionLog, now_ms: int) -> bool:
+    """Whether a record was not compacted for longer than `max.compaction.lag.ms`."""
+    oldest_dirty = next((s for s in log.segments if s.base_offset >= log.first_dirty_offset and s.size), None)
+    if oldest_dirty is None:
+        return False
+    return now_ms - oldest_dirty.load_first_timestamp() > log.config.max_compaction_lag_ms
+
+
+def _roll_when_overdue(log: PartitionLog, now_ms: int) -> None:
+    if log.active.size and _is_overdue(log, now_ms) and log.active.base_offset <= log.first_dirty_offset:
+        log.roll()

@@ -1,12 +1,11 @@
-"""Cleaned segments take the place of the old ones; a crash at any moment leaves one or the other whole.
+"""Replaces segments by cleaned ones, atomically also in a crash.
 
-    <base>.log.cleaned …    written and synced by the compactor; means nothing yet
-    <base>.log.swap …       renamed, one by one; still means nothing
-    <base>.swap             the plan: which segments go, which files come. From here on the swap is decided
+    <base>.log.cleaned …    written and synced by the compactor
+    <base>.log.swap …       renamed, one by one
+    <base>.swap             the plan: the segments to replace, and their new files. It commits the swap
 
-What follows the plan can be done again from any point: delete the other old segments, rename the `.swap`
-files to their own names, delete the plan. Opening a partition finishes what has a plan and deletes what has
-none.
+The steps after the plan can be repeated: delete the other old segments, rename the `.swap` files, delete the
+plan. When a partition is opened, a swap with a plan is completed, and the files of others are deleted.
 """
 
 from __future__ import annotations
@@ -28,62 +27,62 @@ if TYPE_CHECKING:
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
 _REPLACED: Final = (".log", ".index", ".timeindex", ".txnindex")
-"""Files that a cleaned segment brings or takes away; the producers' snapshot at its beginning stays true."""
+"""Files that a cleaned segment replaces or deletes; the snapshot of producers at its start stays valid."""
 
 
 def swap_in(directory: Path, group: CleanedGroup) -> None:
-    """Put a cleaned segment in the place of those that it replaces, to survive power loss from then on."""
+    """Replace segments by a cleaned one, durably."""
     deque(swap_steps(directory, group), maxlen=0)
 
 
 def recover_swaps(directory: Path) -> None:
-    """Finish the swaps that a crash cut short after they were decided, and delete what was left of others."""
+    """Complete committed swaps after a crash, and delete the files of others."""
     deque(recovery_steps(directory), maxlen=0)
 
 
 def swap_steps(directory: Path, group: CleanedGroup) -> Iterator[str]:
-    """Do the swap and yield after each change of the folder, so that a test can stop anywhere."""
+    """Swap, and yield after each change of the folder, so that a test can crash anywhere."""
     for suffix in group.suffixes:
         name = segment_name(group.base_offset, suffix)
         (directory / (name + CLEANED)).rename(directory / (name + SWAP))
-        yield f"{name} set aside"
-    yield from _decide(directory, group)
-    yield from _carry_through(directory, group)
+        yield f"{name} renamed"
+    yield from _commit(directory, group)
+    yield from _apply(directory, group)
 
 
 def recovery_steps(directory: Path) -> Iterator[str]:
-    """Do the recovery and yield after each change of the folder, for it may be cut short as well."""
+    """Recover, and yield after each change of the folder."""
     for plan in sorted(directory.glob(f"*{SWAP}")):
         if plan.stem.isdigit():
             fields = json.loads(plan.read_bytes())
             group = CleanedGroup(replaces=tuple(fields["replaces"]), suffixes=tuple(fields["suffixes"]))
-            yield from _carry_through(directory, group)
+            yield from _apply(directory, group)
     for pattern in (f"*{CLEANED}", f"*{SWAP}"):
         for path in sorted(directory.glob(pattern)):
             path.unlink()
             yield f"{path.name} deleted"
 
 
-def _decide(directory: Path, group: CleanedGroup) -> Iterator[str]:
-    """Write the plan; its renaming is the moment from which the swap will happen."""
+def _commit(directory: Path, group: CleanedGroup) -> Iterator[str]:
+    """Write the plan; its rename commits the swap."""
     plan = _plan_path(directory, group)
     draft = plan.with_name(plan.name + CLEANED)
     with draft.open("wb") as file:
         file.write(json.dumps(asdict(group)).encode())
         file.flush()
         os.fsync(file.fileno())
-    yield "plan drafted"
+    yield "plan written"
     sync_directory(directory)
     draft.rename(plan)
     sync_directory(directory)
-    yield "plan decided"
+    yield "plan committed"
 
 
-def _carry_through(directory: Path, group: CleanedGroup) -> Iterator[str]:
+def _apply(directory: Path, group: CleanedGroup) -> Iterator[str]:
     for base_offset in group.replaces[1:]:
         for suffix in SUFFIXES:
             (directory / segment_name(base_offset, suffix)).unlink(missing_ok=True)
-            yield f"{segment_name(base_offset, suffix)} gone"
+            yield f"{segment_name(base_offset, suffix)} deleted"
     for suffix in _REPLACED:
         path = directory / segment_name(group.base_offset, suffix)
         incoming = path.with_name(path.name + SWAP)
@@ -91,7 +90,7 @@ def _carry_through(directory: Path, group: CleanedGroup) -> Iterator[str]:
             path.unlink(missing_ok=True)
         elif incoming.exists():
             incoming.replace(path)
-        yield f"{path.name} in place"
+        yield f"{path.name} replaced"
     sync_directory(directory)
     _plan_path(directory, group).unlink(missing_ok=True)
     yield "plan deleted"

@@ -1,0 +1,1 @@
+"""Authentication (SASL, TLS certificates) and authorization (ACLs) of the broker."""

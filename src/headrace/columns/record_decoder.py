@@ -1,0 +1,245 @@
+"""Record batches, as a fetch brings them, as Arrow columns of the records inside.
+
+The columns are those of Spark's Kafka source, in type and in meaning: a record without headers has null for
+them, and with log-append time every record has the time of its batch. A time that a producer set so far away
+that microseconds cannot express it is null. Headers that are asked for by name are columns of their own. No
+object is made for a record; the compiled loops of `cutting_kernels` note where the parts of the records lie,
+and copy the wanted ones.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.columns.arrays import binary_array, headers_array, time_array
+from headrace.columns.batch_headers import BatchHeaders
+from headrace.columns.header_columns import TYPES, HeaderChoice, HeaderColumn, HeaderFinder
+from headrace.columns.record_kernels import (
+    APPEND_TIME,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    COUNT,
+    KEPT,
+    OFFSET,
+    SECTION_END,
+    SECTION_ROWS,
+    SECTION_START,
+    TIMESTAMP_US,
+    walk_sections,
+)
+from headrace.protocol.batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME
+from headrace.protocol.compression import NONE, decompress
+from headrace.protocol.errors import CorruptBatch
+from headrace.protocol.kernels import FAULTS, octets
+from headrace.protocol.records import KEY_SIZE, KEY_START, MIN_RECORD_BYTES, ROWS, VALUE_SIZE, VALUE_START
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace.protocol.compression import Bytes
+    from headrace.protocol.kernels import Columns, Octets
+
+SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+        (
+            "headers",
+            pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ),
+    ]
+)
+"""What Spark's own conversion to Arrow makes of the columns of its Kafka source."""
+COLUMNS: Final = tuple(SCHEMA.names)
+
+PART_BYTES: Final = 32 * 1024 * 1024
+"""Opened bytes after which the next Arrow batch is begun: the walk may take twelve times as much memory."""
+
+
+class Part(NamedTuple):
+    """Bytes in which sections of opened records lie, and the numbers of those sections."""
+
+    data: Octets
+    sections: Columns
+
+
+class UnreadableBatch(NamedTuple):
+    """A record batch that cannot be read, or as much of it as lies within the wanted offsets."""
+
+    first: int
+    last: int
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong with which offsets."""
+        return f"the record batch with the offsets {self.first} to {self.last} cannot be read: {self.reason}"
+
+
+class RecordDecoder:
+    """Arrow columns from the batches of one partition, for the records at the offsets [start, end).
+
+    Only the columns that are asked for cost anything; those of `headers` follow the others. With
+    `where_headers` only records whose headers have one of the texts named are rows. Markers never are;
+    records of aborted transactions are not either, unless `read_committed` is false. `CorruptBatch` is
+    raised for a batch that cannot be read; `readable_parts` goes on without it.
+    """
+
+    def __init__(
+        self,
+        partition: tuple[str, int],
+        start: int,
+        end: int,
+        *,
+        columns: Sequence[str] = COLUMNS,
+        headers: Sequence[HeaderColumn] = (),
+        where_headers: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        read_committed: bool = True,
+    ) -> None:
+        self._topic, self._number = partition
+        self._first = start
+        self._end = end
+        fields = [SCHEMA.field(name) for name in columns]
+        self.schema = pa.schema([*fields, *((header.name, TYPES[header.type]) for header in headers)])
+        self._headers = HeaderFinder(headers)
+        self._choice = HeaderChoice(where_headers)
+        self._read_committed = read_committed
+        # Where the walk notes what it found, kept from call to call: new memory costs more than the walk.
+        self._columns = np.empty((ROWS, 0), np.int64)
+
+    def cut(self, batches: Bytes, aborted: Sequence[tuple[int, int]] = ()) -> pa.RecordBatch:
+        """The rows of `batches`, all whole ones, in one Arrow batch.
+
+        `aborted` is the list of the fetch that brought exactly these batches. Compressed batches can hold
+        more than one Arrow batch has room for: `parts` has no such limit.
+        """
+        parts = list(self.parts(batches, aborted))
+        if len(parts) == 1:
+            return parts[0]
+        return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], self.schema)
+
+    def parts(self, batches: Bytes, aborted: Sequence[tuple[int, int]] = ()) -> Iterator[pa.RecordBatch]:
+        """The rows of `batches` in Arrow batches of bounded size; none when there are no rows."""
+        for part in self.readable_parts(batches, aborted):
+            if isinstance(part, UnreadableBatch):
+                raise CorruptBatch(part.reason)
+            yield part
+
+    def readable_parts(
+        self, batches: Bytes, aborted: Sequence[tuple[int, int]] = ()
+    ) -> Iterator[pa.RecordBatch | UnreadableBatch]:
+        """As `parts`, with an `UnreadableBatch` in place of each batch that cannot be read."""
+        data = octets(batches)
+        headers = BatchHeaders(data)
+        seen = headers.visible(self._first, self._end, aborted if self._read_committed else ())
+        if headers.faults:
+            for index in (each for each in seen.tolist() if each in headers.faults):
+                yield self._unreadable(headers, index, headers.faults[index])
+            seen = seen[~np.isin(seen, list(headers.faults))]
+        yield from self._readable(data, headers, seen)
+
+    def _readable(
+        self, data: Octets, headers: BatchHeaders, indexes: NDArray[np.int64]
+    ) -> Iterator[pa.RecordBatch | UnreadableBatch]:
+        """The rows of the batches at `indexes`; from a fault on they are opened one by one."""
+        done = 0
+        try:
+            for part in _open_parts(data, headers, indexes):
+                rows = self._rows(part)
+                done += part.sections.shape[1]
+                if rows.num_rows:
+                    yield rows
+        except CorruptBatch as fault:
+            if len(indexes) == 1:
+                yield self._unreadable(headers, int(indexes[0]), str(fault))
+                return
+            for place in range(done, len(indexes)):
+                yield from self._readable(data, headers, indexes[place : place + 1])
+
+    def _unreadable(self, headers: BatchHeaders, index: int, reason: str) -> UnreadableBatch:
+        first, last = int(headers["base_offset"][index]), int(headers.last_offsets[index])
+        return UnreadableBatch(max(first, self._first), max(first, min(last, self._end - 1)), reason)
+
+    def _rows(self, part: Part) -> pa.RecordBatch:
+        count = int(part.sections[COUNT].sum())
+        if count > self._columns.shape[1]:
+            self._columns = np.empty((ROWS, count), np.int64)
+        columns = self._columns
+        rows = walk_sections(part.data, part.sections, self._first, self._end, columns)
+        if rows < 0:
+            raise CorruptBatch(f"the records of a batch cannot be read: {FAULTS[-rows]}")
+        types = np.repeat(part.sections[APPEND_TIME], part.sections[KEPT])
+        wanted = self._choice.mask(part.data, columns, rows)
+        if wanted is not None:
+            columns, types = columns[:, :rows][:, wanted], types[wanted]
+            rows = len(types)
+        arrays = self._arrays(part.data, columns, types, rows)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _arrays(self, data: Octets, columns: Columns, types: NDArray[np.int64], rows: int) -> list[pa.Array]:
+        makers = {
+            "key": lambda: binary_array(data, columns[KEY_START, :rows], columns[KEY_SIZE, :rows]),
+            "value": lambda: binary_array(data, columns[VALUE_START, :rows], columns[VALUE_SIZE, :rows]),
+            "topic": lambda: pa.repeat(self._topic, rows),
+            "partition": lambda: pa.array(np.full(rows, self._number, np.int32)),
+            "offset": lambda: pa.array(columns[OFFSET, :rows].copy()),
+            "timestamp": lambda: time_array(columns[TIMESTAMP_US, :rows]),
+            "timestampType": lambda: pa.array(types, pa.int32()),
+            "headers": lambda: headers_array(data, columns, rows, SCHEMA.field("headers").type),
+        }
+        found = self._headers.arrays(data, columns, rows)
+        return [found[name] if name in found else makers[name]() for name in self.schema.names]
+
+
+def _open_parts(data: Octets, headers: BatchHeaders, indexes: NDArray[np.int64]) -> Iterator[Part]:
+    """The records of the batches at `indexes`, opened: where they lie when nothing is compressed."""
+    sections = _sections(headers, indexes)
+    codecs = headers.attributes[indexes] & CODEC_MASK
+    if (codecs == NONE).all():
+        yield Part(data, _checked(sections))
+        return
+    opened: list[Bytes] = []
+    first = size = 0
+    for index, codec in enumerate(codecs.tolist()):
+        section = data.data[sections[SECTION_START, index] : sections[SECTION_END, index]]
+        opened.append(decompress(codec, section))
+        sections[SECTION_START, index] = size
+        size += len(opened[-1])
+        sections[SECTION_END, index] = size
+        if size >= PART_BYTES or index + 1 == len(codecs):
+            yield Part(octets(b"".join(opened)), _checked(sections[:, first : index + 1].copy()))
+            opened.clear()
+            first, size = index + 1, 0
+
+
+def _sections(headers: BatchHeaders, indexes: NDArray[np.int64]) -> Columns:
+    sections = np.empty((SECTION_ROWS, len(indexes)), np.int64)
+    sections[SECTION_START] = headers.starts[indexes] + HEADER_BYTES
+    sections[SECTION_END] = headers.ends[indexes]
+    sections[COUNT] = headers["count"][indexes]
+    sections[BASE_OFFSET] = headers["base_offset"][indexes]
+    append_time = (headers.attributes[indexes] & LOG_APPEND_TIME) != 0
+    sections[APPEND_TIME] = append_time
+    base, latest = headers["base_timestamp"][indexes], headers["max_timestamp"][indexes]
+    sections[BASE_TIMESTAMP] = np.where(append_time, latest, base)
+    return sections
+
+
+def _checked(sections: Columns) -> Columns:
+    """`sections`, when they have room for as many records as they count, or `CorruptBatch`."""
+    sizes = sections[SECTION_END] - sections[SECTION_START]
+    lies = np.flatnonzero((sections[COUNT] < 0) | (sections[COUNT] > sizes // MIN_RECORD_BYTES))
+    if len(lies):
+        raise CorruptBatch(f"batch counts {sections[COUNT][lies[0]]} records in {sizes[lies[0]]} bytes")
+    return sections

@@ -1,0 +1,115 @@
+"""SCRAM (RFC 5802, RFC 7677) as a client speaks it: messages and proofs, without I/O.
+
+    client = ScramClient("SCRAM-SHA-512", "jobs", password)
+    server_first = send(client.first_message())
+    server_final = send(client.final_message(server_first))
+    client.verify(server_final)
+
+The password is never sent: the client proves that it knows it, and `verify` that the server knows its hash.
+User names and passwords are UTF-8 as they are, without SASLprep, as in Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from typing import Final
+
+from headrace.protocol.errors import ProtocolError
+
+HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""The mechanisms of Kafka and their hash functions."""
+MIN_ITERATIONS: Final = 4096
+"""A server that asks for fewer may be one that collects proofs to guess passwords from."""
+MAX_ITERATIONS: Final = 1_000_000
+"""A server that asks for more would only keep the client busy."""
+NONCE_BYTES: Final = 24
+GS2_HEADER: Final = "n,,"
+"""No channel binding, and no other user to act as."""
+
+
+class ScramFailed(ProtocolError):
+    """A message of the server that is malformed, or that does not prove that it knows the password."""
+
+
+class ScramClient:
+    """One exchange, from the client's first message to the server's proof."""
+
+    def __init__(self, mechanism: str, user: str, password: str, *, nonce: str | None = None) -> None:
+        self._hash = HASHES[mechanism]
+        self._password = password
+        self._nonce = nonce or secrets.token_urlsafe(NONCE_BYTES)
+        self._first_bare = f"n={_escape(user)},r={self._nonce}"
+        self._server_signature = b""
+
+    def first_message(self) -> bytes:
+        """The user's name and a nonce."""
+        return (GS2_HEADER + self._first_bare).encode()
+
+    def final_message(self, server_first: bytes) -> bytes:
+        """The proof for the server's nonce, salt and iterations."""
+        fields = _fields(server_first, "r", "s", "i")
+        nonce, salt, iterations = fields["r"], _decode(fields["s"]), _iterations(fields["i"])
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise ScramFailed("the server's nonce does not continue the client's")
+        binding = base64.b64encode(GS2_HEADER.encode()).decode()
+        unsigned = f"c={binding},r={nonce}"
+        signed = b",".join([self._first_bare.encode(), server_first, unsigned.encode()])
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password.encode(), salt, iterations)
+        self._server_signature = self._sign(self._sign(salted, b"Server Key"), signed)
+        return f"{unsigned},p={base64.b64encode(self._proof(salted, signed)).decode()}".encode()
+
+    def verify(self, server_final: bytes) -> None:
+        """Check the server's proof; raises `ScramFailed` if it is wrong."""
+        if server_final.startswith(b"e="):
+            reason = server_final[2:].partition(b",")[0].decode(errors="replace")
+            raise ScramFailed(f"the server refused the proof: {reason}")
+        signature = _decode(_fields(server_final, "v")["v"])
+        if not self._server_signature or not hmac.compare_digest(signature, self._server_signature):
+            raise ScramFailed("the server does not prove that it knows the password")
+
+    def _proof(self, salted: bytes, signed: bytes) -> bytes:
+        client_key = self._sign(salted, b"Client Key")
+        signature = self._sign(hashlib.new(self._hash, client_key).digest(), signed)
+        return bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+
+    def _sign(self, key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, self._hash)
+
+
+def _escape(user: str) -> str:
+    """A user's name inside a message.
+
+    >>> _escape("a=b,c")
+    'a=3Db=2Cc'
+    """
+    return user.replace("=", "=3D").replace(",", "=2C")
+
+
+def _fields(message: bytes, *names: str) -> dict[str, str]:
+    """The fields of a message, which begin with these names in this order; extensions may follow."""
+    try:
+        parts = [part.partition("=") for part in message.decode().split(",")]
+    except UnicodeDecodeError as fault:
+        raise ScramFailed("a message of the server is not UTF-8") from fault
+    if [name for name, _, _ in parts[: len(names)]] != list(names):
+        raise ScramFailed(f"a message of the server has no {', '.join(names)}")
+    return {name: value for name, _, value in parts}
+
+
+def _iterations(text: str) -> int:
+    iterations = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise ScramFailed(
+            f"the server asks for {text[:20]!r} iterations: {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted"
+        )
+    return iterations
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as fault:
+        raise ScramFailed("a message of the server has bad base64") from fault
