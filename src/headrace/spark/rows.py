@@ -18,7 +18,7 @@ from headrace.client.fetch import PartitionReader
 from headrace.columns.header_columns import HeaderColumn
 from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
 from headrace.columns.values import Parsed, value_parser
-from headrace.columns.values.reference_reading import with_reasons
+from headrace.columns.values.assembly import with_reasons
 from headrace.spark.data_loss import report
 from headrace.spark.errors import UnreadableRecords
 from headrace.spark.layout import ERROR, PULSE, VALUE

@@ -1,15 +1,15 @@
-"""Tokens as text: strings with their escapes resolved, and everything else as it was written."""
+"""Tokens as text (escapes of strings resolved, everything else as written) and as bytes (from base64)."""
 
 from __future__ import annotations
 
+import binascii
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.columns.values.json_lexer import BACKSLASH, hex_digit
-from headrace.columns.values.tokens import ESCAPED, NULL
-from headrace.columns.values.validity import validity
+from headrace.columns.values.json_scanner import BACKSLASH, hex_digit
+from headrace.columns.values.tokens import ESCAPED, NULL, STRING, validity
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:
@@ -128,3 +128,21 @@ def _write_code(text: Flags, position: int, code: int) -> int:
     text[position + 2] = 0x80 | code >> 6 & 0x3F
     text[position + 3] = 0x80 | code & 0x3F
     return position + 4
+
+
+def binaries(tokens: Tokens) -> pa.BinaryArray:
+    """The bytes of each token."""
+    strange = tokens.present & (tokens.kinds != STRING) & (tokens.kinds != ESCAPED)
+    tokens.doubtful[tokens.rows[strange]] = 1
+    return pa.array(
+        [_from_base64(text, tokens, index) for index, text in enumerate(strings(tokens).to_pylist())],
+        pa.binary(),
+    )
+
+
+def _from_base64(text: str | None, tokens: Tokens, index: int) -> bytes | None:
+    try:
+        return None if text is None else binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        tokens.doubtful[tokens.rows[index]] = 1
+        return b""

@@ -1,42 +1,218 @@
-"""Tokens as dates and timestamps.
+"""Dates and timestamps in values: their units, their zones, and the forms of text that are accepted.
+
+A number is a count since 1970. Unless the unit is set, its size decides: seconds, milliseconds, microseconds
+and nanoseconds of any time from 1973 to 5138 have different numbers of digits.
+
+    below 10^11   seconds         up to the year 5138; as milliseconds it would be a day before April 1973
+    below 10^14   milliseconds
+    below 10^17   microseconds
+    above         nanoseconds
+
+Text follows the rules of Spark's cast from a string, with years of four digits. A time without a date is not
+accepted. Spark dates it to the day on which it is read, so the same value would mean something else tomorrow.
 
 Compiled code reads the forms that programs write: ISO 8601 with `T` or a space, seconds with or without a
-fraction, `Z`, an offset, or neither. People's forms (`2026-1-2`, `Europe/Berlin`) are left to the reference.
+fraction, `Z`, an offset, or neither. Other forms (`2026-1-2`, `Europe/Berlin`) are left to the reference
+parser, `read_timestamp`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.columns.values.calendar import days_from_civil, days_in_month, microseconds_of_local
-from headrace.columns.values.time_rules import (
-    AUTO,
-    FIRST_US,
-    LAST_US,
-    MAX_DIGITS,
-    MICROSECONDS,
-    MICROSECONDS_END,
-    MILLISECONDS,
-    MILLISECONDS_END,
-    NANOSECONDS,
-    SECONDS,
-    SECONDS_END,
-)
-from headrace.columns.values.tokens import INTEGER, NULL, STRING
-from headrace.columns.values.validity import column
+from headrace.columns.values.parser import UnsupportedType
+from headrace.columns.values.tokens import INTEGER, NULL, STRING, column
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
     from numpy.typing import NDArray
 
-    from headrace.columns.values.time_rules import TimeRules
     from headrace.columns.values.tokens import Tokens
     from headrace.protocol.kernels import Octets
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@borrowing
+def days_in_month(year: int, month: int) -> int:
+    """The length of a month."""
+    if month == 2:
+        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
+    return 30 if month in (4, 6, 9, 11) else 31
+
+
+@borrowing
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """The number of days from 1 January 1970 to this one."""
+    # Years start in March here, so that the leap day is the last of its year; 719,468 days lie between
+    # 1 March of year 0 and 1970.
+    if month <= 2:
+        year -= 1
+        month += 12
+    day_of_year = (153 * (month - 3) + 2) // 5 + day - 1
+    return year * 365 + year // 4 - year // 100 + year // 400 + day_of_year - 719_468
+
+
+def microseconds_of_local(local: int, zone: ZoneInfo) -> int:
+    """The instant when the clocks of `zone` show `local`, both in microseconds since 1970.
+
+    Of an hour that comes twice it is the first; an hour that is skipped is counted on from before.
+    """
+    try:
+        clock = (_EPOCH + timedelta(microseconds=local)).replace(tzinfo=zone)
+    except OverflowError:
+        # Python has no year 0; clocks went by the sun then as they did in year 1.
+        clock = datetime.min.replace(tzinfo=zone)
+    offset = clock.utcoffset() or timedelta()
+    return local - (offset // timedelta(microseconds=1))
+
+
+AUTO: Final = 0
+SECONDS: Final = 1
+MILLISECONDS: Final = 2
+MICROSECONDS: Final = 3
+NANOSECONDS: Final = 4
+TIME_UNITS: Final = {
+    "auto": AUTO,
+    "s": SECONDS,
+    "ms": MILLISECONDS,
+    "us": MICROSECONDS,
+    "ns": NANOSECONDS,
+}
+
+SECONDS_END: Final = 10**11
+MILLISECONDS_END: Final = 10**14
+MICROSECONDS_END: Final = 10**17
+
+FIRST_US: Final = -62_167_219_200_000_000
+"""The beginning of the year 0: texts have years of four digits, and numbers reach no further."""
+LAST_US: Final = 253_402_300_799_999_999
+"""The last microsecond of the year 9999."""
+MAX_DIGITS: Final = 19
+MIN_CSV_DIGITS: Final = 9
+"""A shorter whole number in a CSV field may be a year or a date, and counts only if the unit is set."""
+
+
+class TimeRules(NamedTuple):
+    """What a parser of timestamps has to know."""
+
+    zone: ZoneInfo = ZoneInfo("UTC")
+    unit: int = AUTO
+
+    @classmethod
+    def of(cls, time_zone: str, time_unit: str) -> TimeRules:
+        """The rules that names describe; `UnsupportedType` where there is no such zone or unit."""
+        try:
+            zone = ZoneInfo(time_zone)
+        except (KeyError, ValueError, OSError):
+            raise UnsupportedType(
+                f"{time_zone!r} is not a time zone: use a name such as 'Europe/Berlin' or 'UTC'"
+            ) from None
+        if time_unit not in TIME_UNITS:
+            raise UnsupportedType(f"{time_unit!r} is not a unit of time: use {', '.join(TIME_UNITS)}")
+        return cls(zone, TIME_UNITS[time_unit])
+
+    @property
+    def min_csv_digits(self) -> int:
+        """From how many digits on a whole number in a CSV field is a time."""
+        return MIN_CSV_DIGITS if self.unit == AUTO else 1
+
+
+def epoch_microseconds(text: str, unit: int) -> int | None:
+    """The microseconds since 1970 that a whole number stands for; None outside of the years 0 to 9999."""
+    if len(text.lstrip("-")) > MAX_DIGITS:
+        return None
+    number = int(text)
+    if unit == AUTO:
+        unit = _unit_of(abs(number))
+    if unit == SECONDS:
+        micros = number * 1_000_000
+    elif unit == MILLISECONDS:
+        micros = number * 1_000
+    else:
+        micros = number if unit == MICROSECONDS else number // 1_000
+    return micros if FIRST_US <= micros <= LAST_US else None
+
+
+def _unit_of(size: int) -> int:
+    if size < SECONDS_END:
+        return SECONDS
+    if size < MILLISECONDS_END:
+        return MILLISECONDS
+    return MICROSECONDS if size < MICROSECONDS_END else NANOSECONDS
+
+
+_DAY: Final = r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
+_DATE: Final = re.compile(_DAY + r"(?:[T ].*)?)?)?", re.DOTALL)
+_TIME: Final = (
+    r"(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{1,2})"
+    r"(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]*))?(?P<zone>[^0-9].*)?)?)?"
+)
+_TIMESTAMP: Final = re.compile(_DAY + rf"(?:[T ](?:{_TIME})?)?)?)?", re.DOTALL)
+_OFFSET: Final = re.compile(
+    r"(?:UTC|GMT|UT)?(?P<sign>[+-])(?P<hours>[0-9]{1,2})"
+    r"(?::(?P<minutes>[0-9]{1,2})|:(?P<minutes2>[0-9]{2}):(?P<seconds>[0-9]{2})|(?P<minutes3>[0-9]{2}))?"
+)
+_MAX_OFFSET_SECONDS: Final = 18 * 3600
+# What Java's trim takes away: the space and everything below it.
+_BLANK: Final = "".join(map(chr, range(33)))
+
+
+def read_date(text: str) -> int | None:
+    """The days since 1970, or None when it is no date."""
+    found = _DATE.fullmatch(text.strip(_BLANK))
+    return None if found is None else _day(found)
+
+
+def read_timestamp(text: str, zone: ZoneInfo | None) -> int | None:
+    """The microseconds since 1970, or None when it is no timestamp.
+
+    A time without an offset is one of `zone`; when that is None, times are local and must have no offset.
+    """
+    found = _TIMESTAMP.fullmatch(text.strip(_BLANK))
+    day = None if found is None else _day(found)
+    if found is None or day is None:
+        return None
+    hour, minute, second = (int(found[part] or 0) for part in ("hour", "minute", "second"))
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    micros = int((found["fraction"] or "")[:6].ljust(6, "0"))
+    local = (((day * 24 + hour) * 60 + minute) * 60 + second) * 1_000_000 + micros
+    if found["zone"] is None:
+        return local if zone is None else microseconds_of_local(local, zone)
+    return None if zone is None else _zoned(local, found["zone"].strip(_BLANK))
+
+
+def _day(found: re.Match[str]) -> int | None:
+    year, month, day = int(found["year"]), int(found["month"] or 1), int(found["day"] or 1)
+    if not 1 <= month <= 12 or not 1 <= day <= days_in_month(year, month):
+        return None
+    return days_from_civil(year, month, day)
+
+
+def _zoned(local: int, name: str) -> int | None:
+    """The instant of a local time in the zone or at the offset that its text names."""
+    if name in {"Z", "UTC", "GMT", "UT"}:
+        return local
+    if found := _OFFSET.fullmatch(name):
+        minutes = int(found["minutes"] or found["minutes2"] or found["minutes3"] or 0)
+        seconds = int(found["seconds"] or 0)
+        offset = int(found["hours"]) * 3600 + minutes * 60 + seconds
+        if minutes > 59 or seconds > 59 or offset > _MAX_OFFSET_SECONDS:
+            return None
+        return local - (-offset if found["sign"] == "-" else offset) * 1_000_000
+    try:
+        return microseconds_of_local(local, ZoneInfo(name))
+    except (KeyError, ValueError, OSError):
+        return None
+
 
 _INSTANT: Final = 0
 _LOCAL: Final = 1
