@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.columns import encoding
+from headrace.columns.buffers import UnfitRows
 from headrace.columns.encoding import Encoded, Encoder, stamp
-from headrace.columns.errors import UnfitRows
 from headrace.columns.record_decoder import COLUMNS, RecordDecoder
 from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header
 from headrace.protocol.compression import CODECS

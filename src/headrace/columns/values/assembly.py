@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.columns.buffers import valid_bits
 from headrace.columns.values.parser import BadValue, Parsed
 from headrace.columns.values.scalars import booleans, decimals, doubles, integers
 from headrace.columns.values.text import binaries, strings
 from headrace.columns.values.times import dates, timestamps
-from headrace.columns.values.tokens import LIST, MAP, STRUCT, validity
+from headrace.columns.values.tokens import LIST, MAP, STRUCT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,11 +57,11 @@ def _node(scan: Scan, node: int, rules: TimeRules) -> pa.Array:
     children = [_node(scan, child, rules) for child in scan.shape.children(node)]
     present = tokens.present
     if form == STRUCT:
-        return pa.Array.from_buffers(type_, len(present), [validity(present)], children=children)
+        return pa.Array.from_buffers(type_, len(present), [valid_bits(present)], children=children)
     if form == MAP:
         entries = pa.struct([type_.key_field, type_.item_field])
         children = [pa.Array.from_buffers(entries, len(children[0]), [None], children=children)]
-    buffers = [validity(present), pa.py_buffer(_list_offsets(tokens))]
+    buffers = [valid_bits(present), pa.py_buffer(_list_offsets(tokens))]
     return pa.Array.from_buffers(type_, len(present), buffers, children=children)
 
 

@@ -136,12 +136,12 @@ class CsvScanner:
     def scan(self, data: Octets, offsets: Places, present: Flags) -> Scan:
         """The tokens of the values that lie between `offsets` in `data`; those not `present` are null."""
         scan = Scan.blank(self._shape, data, np.array([len(present)]))
-        room = scan.room
-        room.counts[0] = len(present)
-        room.rows[:] = np.arange(len(present))
+        arrays = scan.arrays
+        arrays.counts[0] = len(present)
+        arrays.rows[:] = np.arange(len(present))
         _scan_records(
             data, offsets, present, self._uses, self._delimiter, self._quote, self._min_time_digits,
-            room.kinds, room.starts, room.stops, room.doubtful,
+            arrays.kinds, arrays.starts, arrays.stops, arrays.doubtful,
         )  # fmt: skip
         return scan
 

@@ -93,7 +93,7 @@ class TextParser:
 
 
 class RawParser:
-    """Gives values as they are."""
+    """Returns values as they are."""
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
         """The same bytes."""
@@ -111,12 +111,12 @@ def value_parser(
     time_unit: str = "auto",
     options: Mapping[str, str] | None = None,
 ) -> ValueParser:
-    """The parser of values of `format` that gives a column of `type`.
+    """The parser of values of `format` that returns a column of `type`.
 
-    JSON and CSV give structs; text gives strings and raw gives bytes, whatever `type` says. A time without an
-    offset is one of `time_zone`, and a number counts since 1970 in `time_unit` ("s", "ms", "us", "ns", or
-    "auto": by its size, see `time_rules`). CSV has the options `delimiter` (or `sep`) and `quote`, one
-    character each. Raises `UnsupportedType` before any value is seen when the format cannot give that type.
+    JSON and CSV return structs; text returns strings and raw returns bytes, whatever `type` says. A time
+    without an offset is one of `time_zone`, and a number counts since 1970 in `time_unit` ("s", "ms", "us",
+    "ns", or "auto": by its size, see `times`). CSV has the options `delimiter` (or `sep`) and `quote`, one
+    character each. Raises `UnsupportedType` before any value is read when the format cannot return that type.
     """
     options = dict(options or {})
     _check_options(format, options)

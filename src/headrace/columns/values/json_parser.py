@@ -84,7 +84,7 @@ class Cursor:
             self.position += 1
 
     def members(self, close: str) -> Iterator[None]:
-        """Stop at each member of the object or array that opens here; whoever asks moves over the member."""
+        """Stop at each member of the object or array that opens here; the caller moves over the member."""
         self.position += 1
         self.skip_space()
         if self.here == close:
@@ -102,7 +102,7 @@ class Cursor:
             self.skip_space()
 
     def key(self) -> str:
-        """Move over the name of a member and its colon, and give the name."""
+        """Move over the name of a member and its colon, and return the name."""
         if self.here != '"':
             raise self.fault("expected a name in double quotes")
         name = self._string()
@@ -114,7 +114,7 @@ class Cursor:
         return name
 
     def token(self) -> Token:
-        """Move over the value that starts here, and give it whole."""
+        """Move over the value that starts here, and return all of it."""
         start = self.position
         kind, text = self._value()
         written = self.text[start : self.position]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace.columns.values.tokens import Flags, Places, Room, Shape
+    from headrace.columns.values.tokens import Flags, Places, ScanArrays, Shape
     from headrace.protocol.kernels import Octets
 
     Numbers: TypeAlias = NDArray[np.int64]
@@ -316,7 +316,7 @@ class JsonScanner:
         while True:
             scan = Scan.blank(self._shape, data, self._capacities(len(data), len(present)))
             frames = np.empty((3, self._shape.depth), np.int64)
-            full = _scan_values(scan.room, offsets, present, frames, np.zeros_like(scan.room.counts))
+            full = _scan_values(scan.arrays, offsets, present, frames, np.zeros_like(scan.arrays.counts))
             if full < 0:
                 return scan
             self._items_per_row[full] *= 2
@@ -331,22 +331,22 @@ class JsonScanner:
 
 
 @borrowing
-def _scan_values(room: Room, offsets: Places, present: Flags, frames: Numbers, saved: Numbers) -> int:
+def _scan_values(arrays: ScanArrays, offsets: Places, present: Flags, frames: Numbers, saved: Numbers) -> int:
     """Scan all values; −1, or the space of items for which there is too little room."""
-    counts = room.counts
+    counts = arrays.counts
     for row in range(len(present)):
-        room.rows[row] = row
+        arrays.rows[row] = row
         counts[0] = row + 1
         if not present[row]:
             continue
         _copy(counts, saved)
-        verdict, space = _scan_value(room, int(offsets[row]), int(offsets[row + 1]), row, frames)
+        verdict, space = _scan_value(arrays, int(offsets[row]), int(offsets[row + 1]), row, frames)
         if verdict == _FULL:
             return space
         if verdict == _DOUBTFUL:
-            room.doubtful[row] = 1
+            arrays.doubtful[row] = 1
             saved[0] = row
-            _forget(room.table, room.bases, saved, counts, room.kinds)
+            _forget(arrays.table, arrays.bases, saved, counts, arrays.kinds)
             _copy(saved, counts)
     return -1
 
@@ -368,11 +368,11 @@ def _forget(table: Numbers, bases: Numbers, saved: Numbers, counts: Numbers, kin
 
 
 @borrowing
-def _scan_value(  # noqa: C901, PLR0911, PLR0912, PLR0915 (one loop: parts would have to pass all of the room)
-    room: Room, position: int, end: int, row: int, frames: Numbers
+def _scan_value(  # noqa: C901, PLR0911, PLR0912, PLR0915 (one loop: parts would have to pass all arrays)
+    arrays: ScanArrays, position: int, end: int, row: int, frames: Numbers
 ) -> tuple[int, int]:
     """Scan one value; what became of it, and the space that is full."""
-    data, table, names, bases, row_bases, counts, kinds, starts, stops, rows, _ = room
+    data, table, names, bases, row_bases, counts, kinds, starts, stops, rows, _ = arrays
     position = after_space(data, position, end)
     if position >= end or data[position] != OPEN_OBJECT:
         return _DOUBTFUL, 0

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.columns.buffers import valid_bits
 from headrace.columns.values.text import strings
 from headrace.columns.values.times import TimeRules, epoch_microseconds, read_date, read_timestamp
 from headrace.columns.values.tokens import (
@@ -28,7 +29,6 @@ from headrace.columns.values.tokens import (
     TRUE,
     Tokens,
     column,
-    validity,
 )
 from headrace.protocol.kernels import borrowing
 
@@ -199,11 +199,13 @@ def decimals(tokens: Tokens, type_: pa.DataType) -> pa.Array:
     """Decimals, rounded half up to the scale of `type_`."""
     numbers = np.zeros((len(tokens.kinds), 2), np.int64)
     _read_decimals(tokens, type_.scale, min(type_.precision, _MAX_DIGITS), numbers)
-    return pa.Array.from_buffers(type_, len(tokens.kinds), [validity(tokens.present), pa.py_buffer(numbers)])
+    return pa.Array.from_buffers(
+        type_, len(tokens.kinds), [valid_bits(tokens.present), pa.py_buffer(numbers)]
+    )
 
 
 def _hard_doubles(tokens: Tokens, hard: NDArray[np.bool_], type_: pa.DataType) -> NDArray[np.float64]:
-    """Those numbers that one multiplication does not give exactly."""
+    """The numbers that one multiplication does not compute exactly."""
     text = strings(
         Tokens(
             tokens.data,

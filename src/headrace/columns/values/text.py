@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from headrace.columns.buffers import valid_bits
 from headrace.columns.values.json_scanner import BACKSLASH, hex_digit
-from headrace.columns.values.tokens import ESCAPED, NULL, STRING, validity
+from headrace.columns.values.tokens import ESCAPED, NULL, STRING
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def strings(tokens: Tokens) -> pa.StringArray:
     text = np.empty(int(sizes.sum(dtype=np.int64)), np.uint8)
     offsets = np.empty(len(tokens.kinds) + 1, np.int32)
     _copy_text(tokens, text, offsets)
-    buffers = [validity(present), pa.py_buffer(offsets), pa.py_buffer(text)]
+    buffers = [valid_bits(present), pa.py_buffer(offsets), pa.py_buffer(text)]
     return pa.Array.from_buffers(pa.string(), len(tokens.kinds), buffers)
 
 

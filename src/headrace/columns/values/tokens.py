@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from headrace.columns.buffers import valid_bits
 from headrace.protocol.kernels import octets
 
 if TYPE_CHECKING:
@@ -65,14 +66,9 @@ class Tokens(NamedTuple):
         return self.kinds > NULL
 
 
-def validity(present: NDArray[np.bool_]) -> pa.Buffer | None:
-    """The bits of `present`, or None when all entries are there."""
-    return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-
-
 def column(type_: pa.DataType, values: NDArray[np.generic], present: NDArray[np.bool_]) -> pa.Array:
     """A column of numbers that have the same form in numpy and in Arrow."""
-    return pa.Array.from_buffers(type_, len(present), [validity(present), pa.py_buffer(values)])
+    return pa.Array.from_buffers(type_, len(present), [valid_bits(present), pa.py_buffer(values)])
 
 
 class RawValues(NamedTuple):
@@ -190,8 +186,8 @@ def _depth(type_: pa.DataType) -> int:
     return 1 + max((_depth(child) for _, child in _below(type_)), default=0)
 
 
-class Room(NamedTuple):
-    """Everything that a compiled scanner reads and writes beside the values.
+class ScanArrays(NamedTuple):
+    """Everything that a compiled scanner reads and writes in addition to the values.
 
     The tokens of a node follow each other from `bases[node]`; entry number n of a space belongs to the value
     `rows[row_bases[space] + n]`; `counts` says how many entries each space has.
@@ -215,14 +211,14 @@ class Scan:
     """The tokens of all nodes of a shape."""
 
     shape: Shape
-    room: Room
+    arrays: ScanArrays
 
     @classmethod
     def blank(cls, shape: Shape, data: Octets, capacities: Numbers) -> Scan:
-        """A scan with room for as many entries in each space, and without any token yet."""
+        """A scan without tokens, with the given capacity of entries for each space."""
         sizes = capacities[shape.table[SPACE]]
         total = int(sizes.sum())
-        room = Room(
+        arrays = ScanArrays(
             data=data,
             table=shape.table,
             names=shape.names,
@@ -235,19 +231,24 @@ class Scan:
             rows=np.empty(int(capacities.sum()), np.int32),
             doubtful=np.zeros(int(capacities[0]), np.uint8),
         )
-        return cls(shape=shape, room=room)
+        return cls(shape=shape, arrays=arrays)
 
     @property
     def doubtful(self) -> Flags:
-        """1 for each value that neither the scanner nor a converter vouches for."""
-        return self.room.doubtful
+        """1 for each value that the scanner or a converter could not decide."""
+        return self.arrays.doubtful
 
     def tokens(self, node: int) -> Tokens:
         """The tokens of `node`."""
-        room, space = self.room, self.shape.space(node)
-        count = int(room.counts[space])
-        base, row_base = int(room.bases[node]), int(room.row_bases[space])
+        arrays, space = self.arrays, self.shape.space(node)
+        count = int(arrays.counts[space])
+        base, row_base = int(arrays.bases[node]), int(arrays.row_bases[space])
         here, owners = slice(base, base + count), slice(row_base, row_base + count)
         return Tokens(
-            room.data, room.kinds[here], room.starts[here], room.stops[here], room.rows[owners], room.doubtful
+            arrays.data,
+            arrays.kinds[here],
+            arrays.starts[here],
+            arrays.stops[here],
+            arrays.rows[owners],
+            arrays.doubtful,
         )
