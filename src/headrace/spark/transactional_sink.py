@@ -21,13 +21,11 @@ from headrace.client.errors import ProducerFenced
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.errors import HeadraceError
 from headrace.spark.checkpoint import SparkCheckpoint
-from headrace.spark.cluster_connection import ClusterConnection
 from headrace.spark.errors import BadColumns
+from headrace.spark.options import ClusterConnection
 from headrace.spark.progress import create_progress_topic, read_marker
-from headrace.spark.transactional_batch import Batch, BatchRunner, Deliver
-from headrace.spark.transactional_encoding import encode_stage
-from headrace.spark.transactional_spool import Spool
-from headrace.spark.transactional_topics import OutputTopics
+from headrace.spark.transactional_batch import Batch, BatchRunner, Deliver, OutputTopics
+from headrace.spark.transactional_writer import Spool, encode_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

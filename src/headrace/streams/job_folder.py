@@ -106,7 +106,7 @@ class JobFolder:
         """The checkpoints, and what belongs to them."""
         if self._checkpoints is None:
             return LocalFolder(self.path)
-        from headrace.spark.hadoop_folder import folder_at
+        from headrace.spark.folders import folder_at
 
         return folder_at(self._checkpoints)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.partition import TopicPartition
-from headrace.spark.planning import LARGE, SMALL, Range, ranges_between, share_out, tasks
+from headrace.spark.offsets import LARGE, SMALL, Range, limit_offsets, ranges_between, tasks
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["orders", "payments"]), st.integers(0, 5))
 POSITIONS = st.dictionaries(PARTITIONS, st.integers(0, 3 * LARGE), max_size=6)
@@ -83,7 +83,7 @@ def test_a_shared_limit_is_kept_and_nobody_goes_backwards(
 ) -> None:
     latest = {partition: offset + data.draw(SIZES) for partition, offset in start.items()}
     limit = data.draw(st.integers(1, 5_000_000))
-    ends = share_out(start, latest, limit)
+    ends = limit_offsets(start, latest, limit)
     assert all(start[partition] <= ends[partition] <= latest[partition] for partition in start)
     assert sum(ends[p] - start[p] for p in start) <= max(limit, limit + len(start))
     assert all(ends[p] > start[p] for p in start if latest[p] > start[p])
@@ -91,7 +91,7 @@ def test_a_shared_limit_is_kept_and_nobody_goes_backwards(
 
 def test_a_limit_is_shared_in_proportion() -> None:
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    ends = share_out({first: 0, second: 100}, {first: 900, second: 200}, 100)
+    ends = limit_offsets({first: 0, second: 100}, {first: 900, second: 200}, 100)
     assert ends == {first: 90, second: 110}
 
 

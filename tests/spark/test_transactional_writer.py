@@ -1,7 +1,10 @@
-"""The tasks' side of the transactional sink, without Spark around it, and the forecast of its driver."""
+"""The stages of the transactional sink: encoding, the spool, and writing into the transaction."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,15 +14,69 @@ from hypothesis import strategies as st
 from pyspark import TaskContext
 
 from headrace.client.cluster import Cluster
+from headrace.client.partition import TopicPartition
 from headrace.client.shared_transaction import ProducerIdentity
+from headrace.columns.encoding import Encoded
 from headrace.protocol.records import decode_batch
-from headrace.spark.cluster_connection import ClusterConnection
 from headrace.spark.errors import UnknownTopic
-from headrace.spark.transactional_encoding import OVERFLOW, PROPERTY, TaskInstructions, encode_rows
-from headrace.spark.transactional_forecast import Forecast
-from headrace.spark.transactional_topics import OutputTopics
-from headrace.spark.transactional_writing import Membership, WrittenTwice, write_batches
+from headrace.spark.options import ClusterConnection
+from headrace.spark.transactional_batch import Forecast, OutputTopics
+from headrace.spark.transactional_writer import (
+    OVERFLOW,
+    PROPERTY,
+    Membership,
+    Spool,
+    Spooled,
+    TaskInstructions,
+    WrittenTwice,
+    encode_rows,
+    read_spool,
+    write_batches,
+    write_spool,
+)
 from headrace.testing import EmbeddedBroker
+
+
+def encoded(topic: str, partition: int, batch: bytes) -> Encoded:
+    return Encoded(topic=topic, partition=partition, records=len(batch), batch=batch)
+
+
+def test_batches_come_back_in_the_order_of_the_tasks(tmp_path: Path) -> None:
+    write_spool(tmp_path, 10, 0, [[encoded("b", 1, b"third")]])
+    write_spool(tmp_path, 9, 0, [[encoded("a", 0, b"first")], [], [encoded("b", 1, b"second")]])
+    write_spool(tmp_path, 11, 0, [])
+    assert [(each.partition, bytes(each.batch)) for each in read_spool(tmp_path)] == [
+        (TopicPartition("a", 0), b"first"),
+        (TopicPartition("b", 1), b"second"),
+        (TopicPartition("b", 1), b"third"),
+    ]
+
+
+def test_a_task_that_is_repeated_counts_once_and_one_that_failed_not_at_all(tmp_path: Path) -> None:
+    def failing() -> Iterator[list[Encoded]]:
+        yield [encoded("a", 0, b"half")]
+        raise RuntimeError
+
+    try:
+        write_spool(tmp_path, 0, 0, failing())
+    except RuntimeError:
+        write_spool(tmp_path, 0, 1, [[encoded("a", 0, b"whole")]])
+    write_spool(tmp_path, 0, 2, [[encoded("a", 0, b"whole")]])
+    assert read_spool(tmp_path) == [Spooled(TopicPartition("a", 0), 5, b"whole")]
+
+
+def test_batches_outlive_their_files_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    left = tmp_path / "spool" / "0"
+    left.mkdir(parents=True)
+    (left / "0.spool").write_bytes(b"of a driver that was killed")
+    with Spool(tmp_path / "spool") as spool:
+        folders = [spool.folder(), spool.folder()]
+        write_spool(folders[1], 0, 0, [[encoded("a", 0, b"kept")]])
+        assert read_spool(folders[0]) == []
+        (kept,) = read_spool(folders[1])
+    assert list(tmp_path.iterdir()) == []
+    assert bytes(kept.batch) == b"kept"
+
 
 ROWS = pa.record_batch({"key": [b"a", b"b", None], "value": [b"1", b"2", b"3"]})
 

@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.client.partition import TopicPartition
-from headrace.spark.checkpoint import count_records, parse_offsets, without_signs
-from headrace.spark.idle_source import IdleSourceWatermark, note_seen
-from headrace.spark.positions import HEARTBEAT, TICK, Journal, read_first, read_journal
+from headrace.spark.checkpoint import count_records, parse_offsets, without_offset_markers
+from headrace.spark.event_time import IdleSourceWatermark, TimeHints, next_tick, note_seen
+from headrace.spark.offsets import HEARTBEAT, TICK, Journal, read_first, read_journal
 from headrace.spark.stream_reader import StreamReader
-from headrace.spark.ticks import next_tick
-from headrace.spark.time_hints import TimeHints
 from tests.spark.conftest import Open
 from tests.spark.records import add_partitions, committed, create_topic, delete_topic, produce
 
@@ -46,7 +44,7 @@ def test_a_stream_without_event_time_does_not_tick(open_reader: Open, bootstrap:
     produce(bootstrap, "orders", ["a"])
     reader = open_reader(subscribe="orders")
     end = reader.latestOffset(reader.initialOffset(), ALL)
-    assert without_signs(end) == {"orders": {"0": 1}}
+    assert without_offset_markers(end) == {"orders": {"0": 1}}
     assert TICK not in end
     assert reader.latestOffset(end, ALL) == end
 
@@ -112,7 +110,7 @@ def test_the_positions_of_a_followed_topic_are_journaled_and_its_rows_are_not_re
     start = reader.initialOffset()
     loaded = reader.latestOffset(start, ALL)
     assert read_first(loaded) == {TopicPartition("orders", 0): 0, TopicPartition("users", 0): 0}
-    assert without_signs(loaded) == {"orders": {"0": 0}, "users": {"0": 2}}
+    assert without_offset_markers(loaded) == {"orders": {"0": 0}, "users": {"0": 2}}
     assert loaded[TICK] == {"0": 0}
     assert reader.partitions(start, loaded) == []
     add_partitions(bootstrap, "users", 2)

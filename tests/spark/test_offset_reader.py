@@ -5,21 +5,21 @@ import logging
 import pytest
 
 from headrace.client.partition import TopicPartition
-from headrace.spark.data_loss import what_is_left
 from headrace.spark.errors import DataLost
-from headrace.spark.planning import Range
+from headrace.spark.offset_reader import available_ranges
+from headrace.spark.offsets import Range
 
 ORDERS = TopicPartition("orders", 0)
 
 
 def test_offsets_that_are_there_are_left_as_they_are() -> None:
     whole = [Range(ORDERS, 3, 9)]
-    assert what_is_left(whole, {ORDERS: 3}, {ORDERS: 9}, fail=True) == whole
+    assert available_ranges(whole, {ORDERS: 3}, {ORDERS: 9}, fail=True) == whole
 
 
 def test_a_loss_names_partition_offsets_and_the_option() -> None:
     with pytest.raises(DataLost, match=r"orders/0 lost the offsets 3 to 6: .* 7 to 8.*failOnDataLoss"):
-        what_is_left([Range(ORDERS, 3, 9)], {ORDERS: 7}, {ORDERS: 9}, fail=True)
+        available_ranges([Range(ORDERS, 3, 9)], {ORDERS: 7}, {ORDERS: 9}, fail=True)
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_a_tolerated_loss_is_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "headrace.spark"):
-        assert what_is_left([Range(ORDERS, 3, 9)], first, end, fail=False) == left
+        assert available_ranges([Range(ORDERS, 3, 9)], first, end, fail=False) == left
     assert f"data loss, {count} offsets skipped" in caplog.text

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 )
 
 from headrace.client.partition import TopicPartition
-from headrace.spark.filter_pushdown import FilterPushdown
-from headrace.spark.planning import Range
+from headrace.spark.batch_reader import FilterPushdown
+from headrace.spark.offsets import Range
 
 NUMBERS = st.integers(-2, 12)
 COMPARISONS = {
