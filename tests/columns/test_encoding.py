@@ -1,7 +1,5 @@
 """Encoding rows into batches: the records that a plain encoder would write, where the Java client would."""
 
-from __future__ import annotations
-
 import doctest
 import itertools
 from collections import defaultdict

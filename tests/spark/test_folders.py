@@ -1,7 +1,5 @@
 """Small files next to a checkpoint: the same on this machine and on a file system that only Spark reaches."""
 
-from __future__ import annotations
-
 import socket
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which Java runs Spark, and that it starts quietly."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sessions: settings for this machine, for a cluster, and what a user may change."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

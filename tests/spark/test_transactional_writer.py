@@ -1,7 +1,5 @@
 """The stages of the transactional sink: encoding, the spool, and writing into the transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

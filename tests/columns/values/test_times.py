@@ -1,7 +1,5 @@
 """Dates and timestamps: days as Python's calendar counts them, units of numbers, and limits."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
