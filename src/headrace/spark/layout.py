@@ -74,8 +74,8 @@ def header_types(options: Options, taken: Iterable[str]) -> dict[str, str]:
             )
         if name.lower() in spelled:
             raise BadOption(
-                f"{HEADER_COLUMNS} names {name!r}, and {spelled[name.lower()]}: Spark cannot tell them apart. "
-                "Read such a header from the column headers, with includeHeaders"
+                f"{HEADER_COLUMNS} names {name!r}, and {spelled[name.lower()]}: Spark cannot tell them "
+                "apart. Read such a header from the column headers, with includeHeaders"
             )
         spelled[name.lower()] = f"{name} too"
         found[name] = TYPES[word.lower()]
@@ -111,8 +111,8 @@ def _written(text: str) -> list[tuple[str, str]]:
         match = _COLUMN.match(text, position)
         if match is None:
             raise BadOption(
-                f"{HEADER_COLUMNS} cannot be read from {text[position:]!r} on: separate names of headers by commas, "
-                "each with its type unless that is string: ce_type, ce_sequence long"
+                f"{HEADER_COLUMNS} cannot be read from {text[position:]!r} on: separate names of headers by "
+                "commas, each with its type unless that is string: ce_type, ce_sequence long"
             )
         pairs.append((match[1] or match[2], match[3] or "string"))
         position = match.end()

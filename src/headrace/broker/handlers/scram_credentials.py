@@ -1,9 +1,14 @@
-"""AlterUserScramCredentials (key 51), version 0: create and change users, and delete them.
+"""Users with passwords: DescribeUserScramCredentials and AlterUserScramCredentials.
 
-UNACCEPTABLE_CREDENTIAL for a bad name, salt or number of iterations (4,096 to 16,384),
-UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND for a credential that is to be deleted and does not exist,
-DUPLICATE_RESOURCE for a user that the request names twice, also with two mechanisms. As in Apache Kafka.
-Connections of a user stay open until they end or must authenticate again.
+DescribeUserScramCredentials (key 50), version 0: the users, with mechanisms and iterations.
+RESOURCE_NOT_FOUND for a requested user that does not exist, DUPLICATE_RESOURCE for one that the request names
+twice. Keys and salts are never returned. As in Apache Kafka.
+
+AlterUserScramCredentials (key 51), version 0: creates, changes and deletes users. UNACCEPTABLE_CREDENTIAL for
+a bad name, salt or number of iterations (4,096 to 16,384), UNSUPPORTED_SASL_MECHANISM, RESOURCE_NOT_FOUND for
+a credential to delete that does not exist, DUPLICATE_RESOURCE for a user that the request names twice, also
+with two mechanisms. As in Apache Kafka. Connections of a user stay open until they end or must authenticate
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
-from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
+from headrace.broker.request import NOT_AUTHORIZED
 from headrace.broker.security.acls import ResourceType
 from headrace.broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 from headrace.broker.security.store import MAX_USER_BYTES, MAX_USERS
@@ -27,13 +32,49 @@ if TYPE_CHECKING:
     from headrace.broker.request import RequestContext
     from headrace.broker.security.store import SecurityStore
 
-VERSIONS: Final = (0, 0)
+
+DESCRIBE_VERSIONS: Final = (0, 0)
+
+
+async def describe(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """The users that are asked for, or all."""
+    if not context.allows(ResourceType.CLUSTER):
+        denied = ErrorCode.cluster_authorization_failed
+        return {"error_code": denied, "error_message": NOT_AUTHORIZED, "results": []}
+    store = broker.security.store
+    times = Counter([user.name for user in request.users] if request.users else store.users)
+    results = [
+        _describe(name, store.credentials(name), count)
+        async for name, count in context.time_slice.over(times.items())
+    ]
+    return {"error_code": ErrorCode.none, "error_message": None, "results": results}
+
+
+def _describe(name: str, known: Mapping[ScramMechanism, ScramCredential], count: int) -> Mapping[str, Any]:
+    code, message = ErrorCode.none, None
+    if count > 1:
+        code, message = ErrorCode.duplicate_resource, f"the request names user {name!r} {count} times"
+    elif not known:
+        code, message = ErrorCode.resource_not_found, f"there is no user {name!r}"
+    infos = [
+        {"mechanism": mechanism.number, "iterations": credential.iterations}
+        for mechanism, credential in known.items()
+    ]
+    return {
+        "user": name,
+        "error_code": code,
+        "error_message": message,
+        "credential_infos": infos if code is ErrorCode.none else [],
+    }
+
+
+ALTER_VERSIONS: Final = (0, 0)
 MAX_SALT_BYTES: Final = 256
 
 Refusal = tuple[ErrorCode, str]
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+async def alter(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
     """Change the credentials of each user; returns an error code for each."""
     changes = (*request.deletions, *request.upsertions)
     times = Counter(change.name for change in changes)
