@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from headrace.client.address import BadAddress
-from headrace.client.bootstrap import PLAINTEXT, check_profile_name, split_profile, with_profile
+from headrace.client.bootstrap import PLAINTEXT, BadAddress, check_profile_name, split_profile, with_profile
 from headrace.spark.errors import BadOption
 
 if TYPE_CHECKING:
