@@ -57,7 +57,7 @@ _WORD: Final = re.compile("|".join(_WORDS))
 _ANYTHING: Final = json.JSONDecoder(parse_int=len, parse_float=len)
 
 
-class Token(NamedTuple):
+class JsonToken(NamedTuple):
     """A JSON value that is not taken apart: its kind, its meaning as text, and how it was written."""
 
     kind: int
@@ -113,12 +113,12 @@ class Cursor:
         self.skip_space()
         return name
 
-    def token(self) -> Token:
+    def token(self) -> JsonToken:
         """Move over the value that starts here, and return all of it."""
         start = self.position
         kind, text = self._value()
         written = self.text[start : self.position]
-        return Token(kind, written if text is None else text, written)
+        return JsonToken(kind, written if text is None else text, written)
 
     def fault(self, what: str) -> BadValue:
         """The error that JSON ends here."""
