@@ -209,9 +209,7 @@ def _line_reader(
             "--key gives every record the same key, --key-separator takes it from the line: choose one."
         )
     if separator == "":
-        raise Misuse(
-            "--key-separator is empty: give what stands between key and value, for example : or a tab."
-        )
+        raise Misuse("--key-separator is empty: set the text between key and value, for example : or a tab.")
     return plain_lines(
         key=None if key is None else key.encode(),
         separator=None if separator is None else separator.encode(),

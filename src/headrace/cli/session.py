@@ -114,7 +114,7 @@ class BrokerSession:
 
     @contextmanager
     def asking(self, act: str) -> Iterator[None]:
-        """Turn librdkafka's errors inside the block into ours, which say that the broker did not `act`."""
+        """Raise librdkafka's errors inside the block as errors that say that the broker did not `act`."""
         from confluent_kafka import KafkaException
 
         try:
@@ -141,7 +141,7 @@ class BrokerSession:
     def probe(self) -> None:
         """Return when one of the addresses accepts a connection; fail at once when none does.
 
-        librdkafka would retry for the whole timeout, and would not give the reason. With a security profile
+        librdkafka would retry for the whole timeout, and would not report the reason. With a security profile
         the connection is also authenticated.
         """
         if self.address.profile != PLAINTEXT:

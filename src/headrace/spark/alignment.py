@@ -83,7 +83,9 @@ class TimeSearch:
             for partition, end in self._latest.items()
         }
 
-    def cut(self, limit: int, *, after_ms: int | None = None, pace: float | None = None) -> BatchBoundary:
+    def find_boundary(
+        self, limit: int, *, after_ms: int | None = None, pace: float | None = None
+    ) -> BatchBoundary:
         """The ends of a batch of about `limit` records.
 
         `after_ms` is where the previous batch ended, and `pace` its number of records per millisecond.
@@ -140,17 +142,17 @@ class Alignment:
         horizon_ms = self._horizon_of_others()
         if horizon_ms is not None and self._reached_ms is not None and self._reached_ms > horizon_ms:
             return search.ends_at(horizon_ms)
-        cut = search.cut(limit, after_ms=self._reached_ms, pace=self._pace)
-        self._learn(cut, search.count(cut.ends))
-        self._tell(cut.time_ms)
+        boundary = search.find_boundary(limit, after_ms=self._reached_ms, pace=self._pace)
+        self._learn(boundary, search.count(boundary.ends))
+        self._tell(boundary.time_ms)
         # A stream without a backlog does not hold back others, and waits for those that have one.
-        if cut.time_ms is None and horizon_ms is not None:
+        if boundary.time_ms is None and horizon_ms is not None:
             return search.ends_at(horizon_ms)
-        return cut.ends
+        return boundary.ends
 
-    def _learn(self, cut: BatchBoundary, size: int) -> None:
+    def _learn(self, boundary: BatchBoundary, size: int) -> None:
         """Record the number of records per millisecond."""
-        before_ms, until_ms = self._reached_ms, cut.time_ms
+        before_ms, until_ms = self._reached_ms, boundary.time_ms
         self._pace = None
         if before_ms is not None and until_ms is not None and until_ms > before_ms:
             self._pace = size / (until_ms - before_ms)

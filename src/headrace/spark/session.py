@@ -81,7 +81,7 @@ def install_local_files(session: SparkSession) -> None:
 LOGGING: Final = Path(__file__).parent / "log4j2.properties"
 PYTHON_START: Final = Path(__file__).parent / "python_start"
 LOCAL_FILES: Final = "spark.hadoop.fs.file.impl"
-"""Set by a user who wants another class for local files; otherwise `headrace.spark.session` has ours."""
+"""A user's own class for local files; without it the class above is used."""
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 

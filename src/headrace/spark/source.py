@@ -1,6 +1,6 @@
 """The data source `format("headrace")`: its settings, its tasks, and what Spark calls.
 
-Spark starts planner processes again and again, so this module does not load Arrow or compiled code before it
+Spark starts planner processes often, so this module does not load Arrow or compiled code before it
 is needed.
 """
 
