@@ -1,5 +1,6 @@
 """The broker's data folder.
 
+DATA/format                            the number of this layout; folders of version 0.1 have none
 DATA/cluster-id                        the cluster id
 DATA/lock                              locked while a broker runs; has its process id
 DATA/control                           the socket by which a running broker makes snapshots of the folder
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.files import replace_file, sync_directory
 from headrace.storage.checkpoint import OffsetCheckpoint, Offsets
-from headrace.storage.errors import DataFolderLocked, DiskError
+from headrace.storage.errors import DataFolderLocked, DiskError, StorageError, UnknownFormat
 from headrace.storage.file_pool import FilePool
 from headrace.storage.memory_log import MemoryPartitions
 from headrace.storage.partition import PartitionLog, run_inline
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOCK: Final = "lock"
+FORMAT_FILE: Final = "format"
+FORMAT: Final = 1
+"""The number of the layout that this version writes. It reads all before it: 0 is that of version 0.1, whose
+files were the same."""
 CLUSTER_ID: Final = "cluster-id"
 CHECKPOINT: Final = "-checkpoint"
 DELETED_SUFFIX: Final = ".deleted"
@@ -67,6 +72,36 @@ def lock_folder(path: Path) -> int:
     return descriptor
 
 
+def claim_format(path: Path) -> None:
+    """Let the folder have the format of this version; raises `UnknownFormat` if it has a newer one.
+
+    The number is changed before anything else is: an older version that is started afterwards refuses the
+    folder, and does not misread it.
+    """
+    found = read_format(path)
+    if found > FORMAT:
+        raise UnknownFormat(
+            f"{path} has data format {found}, and this version of Headrace reads formats up to {FORMAT}: "
+            "start the version that wrote it, or restore a backup that was made before the upgrade"
+        )
+    if found < FORMAT:
+        replace_file(path / FORMAT_FILE, f"{FORMAT}\n".encode())
+
+
+def read_format(path: Path) -> int:
+    """The number in a data folder; 0 if it has none."""
+    try:
+        text = (path / FORMAT_FILE).read_text()
+    except FileNotFoundError:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise StorageError(
+            f"{path / FORMAT_FILE} is damaged: it says {text[:20]!r}, where the number of the data format is"
+        ) from None
+
+
 class DataFolder:
     """The files of one broker. One process at a time can open it."""
 
@@ -88,6 +123,11 @@ class DataFolder:
         # Records are private: other users of the machine cannot list the folder.
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = lock_folder(path)
+        try:
+            claim_format(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._recovery_points = OffsetCheckpoint(path / "recovery-point-offset-checkpoint")
         self._start_offsets = OffsetCheckpoint(path / "log-start-offset-checkpoint")
         self._first_dirty = OffsetCheckpoint(path / "cleaner-offset-checkpoint")
@@ -205,7 +245,9 @@ class DataFolder:
     def metadata_files(self) -> list[Path]:
         """The files of a running broker's folder that belong to no partition."""
         return [
-            path for path in self.path.iterdir() if path.name == CLUSTER_ID or path.name.endswith(CHECKPOINT)
+            path
+            for path in self.path.iterdir()
+            if path.name in (FORMAT_FILE, CLUSTER_ID) or path.name.endswith(CHECKPOINT)
         ]
 
     def close(self) -> None:
