@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.broker.apis import SERVED
 from headrace.broker.clock import EventLoopClock
 from headrace.broker.config import BrokerConfig, Flush
+from headrace.broker.control import ControlServer
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.flusher import Flusher
 from headrace.broker.groups import GroupCoordinator
@@ -90,6 +91,7 @@ class Broker:
         self.is_stopping = False
         """Whether long polls should complete with the records that are available."""
         self._server: Server | None = None
+        self._control = ControlServer(self)
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def _open_state(self) -> None:
@@ -145,6 +147,7 @@ class Broker:
         broker.shares.start()
         broker.maintenance.start()
         broker._server = Server(broker, bound)
+        await broker._control.start()
         if config.flush is Flush.INTERVAL:
             broker._flush_regularly()
         return broker
@@ -208,6 +211,7 @@ class Broker:
         self.overflow.drain()
         self.groups.drain()
         self.shares.complete_waiting()
+        await self._control.close()
         if self._server is not None:
             await self._server.close()
         if self._flush_timer is not None:

@@ -14,6 +14,7 @@ comes back can write nothing, and ends with an error.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.client.cluster import Cluster
@@ -29,6 +30,7 @@ from headrace.spark.transactional_writer import Spool, encode_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
@@ -63,8 +65,9 @@ class TransactionalSink:
     handed first, and in which the records for the topics are read. `recover` is called when a
     batch fails: it returns if the batch, run again, leaves out what it failed on, and raises the error if
     not. `reset_metrics` is called before tasks of a batch are run again. `spool` says whether driver and
-    tasks share a file system, as they do where Spark runs on one machine. `steps` is told the name of each
-    step when it is done and the number of the batch: begun, computed, written, marked, committed.
+    tasks share a file system, as they do where Spark runs on one machine. `around` is a block in which each
+    batch runs. `steps` is told the name of each step when it is done and the number of the batch: begun,
+    computed, written, marked, committed.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -84,6 +87,7 @@ class TransactionalSink:
         deliver: Deliver | None = None,
         recover: Callable[[Batch, Exception], None] | None = None,
         reset_metrics: Callable[[], None] | None = None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
         steps: Callable[[str, int], None] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
@@ -103,6 +107,7 @@ class TransactionalSink:
         self._deliver = deliver
         self._recover = recover
         self._reset_metrics = reset_metrics
+        self._around = around
         self._steps = steps or _ignore
         self._compression = compression
         self._inline_bytes = inline_bytes
@@ -204,7 +209,8 @@ class TransactionalSink:
     def _process(self, encoded: DataFrame, batch_id: int) -> None:
         assert self._runner is not None
         try:
-            self._runner.run(encoded, batch_id)
+            with self._around():
+                self._runner.run(encoded, batch_id)
         except ProducerFenced as fault:
             raise SinkFenced(
                 f"the job {self._job!r} is run by another driver now, or batch {batch_id} took longer than "

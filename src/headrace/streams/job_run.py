@@ -234,6 +234,7 @@ class JobRun:
             deliver=self._deliver(failed),
             recover=failed.recover,
             reset_metrics=self._reset_metrics,
+            around=self._folder.barrier.batch,
             steps=self._step,
         )
         # A query takes the settings of the session when it starts.
