@@ -207,6 +207,7 @@ async def _serve(
         body = api.handle(broker, request, context)
         if inspect.isawaitable(body):
             body = await body
+        broker.requests.count_errors(header.api_key, body)
         return await time_slice.run(
             response_steps(header.api_key, header.version, header.correlation_id, body)
         )

@@ -22,6 +22,7 @@ from headrace.broker.key_validation import KeyValidator
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import CommittedOffsets
 from headrace.broker.overflow.manager import OverflowManager
+from headrace.broker.request_metrics import RequestMetrics
 from headrace.broker.scheduling import RequestScheduler
 from headrace.broker.security.certificates import tls_contexts
 from headrace.broker.security.manager import SecurityManager
@@ -55,6 +56,7 @@ class Broker:
         self.loop = loop
         self.clock = EventLoopClock(loop)
         self.scheduler = RequestScheduler(loop)
+        self.requests = RequestMetrics(config.slow_request_ms)
         self._search_lock = asyncio.Lock()
         """Held by a search by timestamp while it has a batch open."""
         self.served = SERVED
@@ -90,7 +92,7 @@ class Broker:
         self.maintenance = Maintenance(self)
         self.is_stopping = False
         """Whether long polls should complete with the records that are available."""
-        self._server: Server | None = None
+        self.server: Server | None = None
         self._control = ControlServer(self)
         self._flush_timer: asyncio.TimerHandle | None = None
 
@@ -146,7 +148,7 @@ class Broker:
         await broker.transactions.start()
         broker.shares.start()
         broker.maintenance.start()
-        broker._server = Server(broker, bound)
+        broker.server = Server(broker, bound)
         await broker._control.start()
         if config.flush is Flush.INTERVAL:
             broker._flush_regularly()
@@ -212,8 +214,8 @@ class Broker:
         self.groups.drain()
         self.shares.complete_waiting()
         await self._control.close()
-        if self._server is not None:
-            await self._server.close()
+        if self.server is not None:
+            await self.server.close()
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         await self.maintenance.close()
