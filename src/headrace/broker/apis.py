@@ -152,7 +152,7 @@ APIS: Final[Mapping[int, Api]] = {
 }
 
 SERVED: Final[Mapping[int, tuple[int, int]]] = {
-    # librdkafka breaks when Produce begins above 0 (KAFKA-18659); versions below 3 are refused all the same.
+    # librdkafka breaks when Produce begins above 0 (KAFKA-18659); versions below 3 are refused nevertheless.
     key: (0 if key == PRODUCE else api.low, api.high)
     for key, api in APIS.items()
 }
