@@ -115,6 +115,8 @@ class BatchRunner:
     reset_metrics: Callable[[], None]
     """Called before a batch is computed again: what Spark counted in its tasks does not count."""
     steps: Callable[[str, int], None]
+    written: Counter[str]
+    """Committed records, by topic."""
     spool: Spool | None
 
     def __post_init__(self) -> None:
@@ -182,6 +184,8 @@ class BatchRunner:
             self._abort()
             raise
         self.mark = mark
+        for partition, records in self._written.items():
+            self.written[partition.topic] += records
         self.steps("committed", batch.id)
 
     def _fill_transaction(self, encoded: DataFrame, batch: Batch, mark: ProgressMarker) -> None:
@@ -245,6 +249,9 @@ class BatchRunner:
         writer = TransactionWriter(self.cluster, self._membership())
         for each in batches:
             writer.write(*each)
+        # After the membership was copied: it numbers what tasks have written.
+        for each in batches:
+            self._written[each.partition] += each.records
         writer.write(progress.PARTITION, 1, mark_batch(self.job, mark))
         writer.flush()
 

@@ -14,6 +14,7 @@ comes back can write nothing, and ends with an error.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.client.cluster import Cluster
@@ -66,7 +67,8 @@ class TransactionalSink:
     batch fails: it returns if the batch, run again, leaves out what it failed on, and raises the error if
     not. `reset_metrics` is called before tasks of a batch are run again. `spool` says whether driver and
     tasks share a file system, as they do where Spark runs on one machine. `steps` is told the name of each
-    step when it is done and the number of the batch: begun, computed, written, marked, committed.
+    step when it is done and the number of the batch: begun, computed, written, marked, committed. `written`
+    counts the committed records of each topic.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -87,6 +89,7 @@ class TransactionalSink:
         recover: Callable[[Batch, Exception], None] | None = None,
         reset_metrics: Callable[[], None] | None = None,
         steps: Callable[[str, int], None] | None = None,
+        written: Counter[str] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
         spool: bool | None = None,
@@ -106,6 +109,7 @@ class TransactionalSink:
         self._recover = recover
         self._reset_metrics = reset_metrics
         self._steps = steps or _ignore
+        self._records_written = Counter() if written is None else written
         self._compression = compression
         self._inline_bytes = inline_bytes
         self._spools = str(spark.sparkContext.master).startswith("local") if spool is None else spool
@@ -188,6 +192,7 @@ class TransactionalSink:
             recover=self._recover or _reraise,
             reset_metrics=self._reset_metrics or (lambda: None),
             steps=self._steps,
+            written=self._records_written,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
 
