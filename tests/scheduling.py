@@ -17,6 +17,7 @@ from xdist.workermanage import WorkerController
 
 SESSIONS: Final = 2
 SPARK: Final = (
+    "tests/backup/test_jobs.py",
     "tests/capture/test_tables.py",
     "tests/cli/test_query.py",
     "tests/cluster/test_peer.py",

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.client.address import BadAddress
-from headrace.client.bootstrap import PLAINTEXT, Bootstrap, check_profile_name, with_profile
+from headrace.client.bootstrap import PLAINTEXT, BadAddress, Bootstrap, check_profile_name, with_profile
 from headrace.errors import Misuse
 from headrace.logs import FORMATS, LEVELS
 from headrace.metrics.address import MetricsAddress
@@ -27,7 +26,7 @@ from headrace.password import VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.client.address import Address
+    from headrace.client.bootstrap import Address
 
 FILE: Final = "headrace.toml"
 STATE: Final = ".headrace"

@@ -23,10 +23,10 @@ from headrace.columns.documents import RecordForm
 from headrace.columns.header_columns import HeaderColumn
 from headrace.columns.record_decoder import COLUMNS, RecordDecoder, UnreadableBatch
 from headrace.columns.values import value_parser
-from headrace.columns.values.csv_reference import CsvReference
-from headrace.columns.values.json_reference import JsonReference
-from headrace.columns.values.reference_reading import Reference, answer
-from headrace.columns.values.time_rules import TimeRules
+from headrace.columns.values.assembly import Reference, answer
+from headrace.columns.values.csv_parser import CsvReference
+from headrace.columns.values.json_parser import JsonReference
+from headrace.columns.values.times import TimeRules
 from headrace.protocol.batch import build_batch
 from headrace.protocol.compression import compress
 from headrace.protocol.errors import CorruptBatch

@@ -13,8 +13,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.columns.buffers import UnfitRows
 from headrace.columns.documents import RecordForm
-from headrace.columns.errors import UnfitRows
 from headrace.streams.topic import Topic
 from headrace.streams.view import View
 

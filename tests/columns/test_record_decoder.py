@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.columns import arrays, record_decoder
+from headrace.columns import buffers, record_decoder
 from headrace.columns.record_decoder import COLUMNS, SCHEMA, RecordDecoder
 from headrace.protocol.batch import CONTROL, build_batch
 from headrace.protocol.compression import CODECS
@@ -162,7 +162,7 @@ def test_what_compression_made_small_comes_in_parts(monkeypatch):
 
 
 def test_more_than_a_column_can_hold_is_refused_and_not_cut_short(monkeypatch):
-    monkeypatch.setattr(arrays, "MAX_COLUMN_BYTES", 1000)
+    monkeypatch.setattr(buffers, "MAX_COLUMN_BYTES", 1000)
     with pytest.raises(CorruptBatch, match=r"1001 bytes .* fetch less at a time"):
         cut(bytes(encode_batch([NewRecord(None, b"x" * 1001, TIME)])))
 

@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 
 from headrace.client.partition import TopicPartition
 from headrace.spark.alignment import Alignment, TimeSearch
-from headrace.spark.positions import Journal, Positions, read_journal
-from headrace.spark.source_settings import SourceSettings
+from headrace.spark.event_time import TimeHints
+from headrace.spark.offsets import Journal, Positions, read_journal
+from headrace.spark.source import SourceSettings
 from headrace.spark.stream_reader import StreamReader
-from headrace.spark.time_hints import TimeHints
 from tests.spark.records import create_topic
 
 HOUR_MS = 3_600_000

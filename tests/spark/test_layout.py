@@ -6,7 +6,7 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, Struc
 from headrace.spark.errors import BadColumns, BadOption
 from headrace.spark.layout import Layout
 from headrace.spark.options import Options
-from headrace.spark.source_settings import KNOWN
+from headrace.spark.source import KNOWN
 
 
 def layout(**options: str) -> Layout:

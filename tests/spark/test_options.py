@@ -3,14 +3,11 @@
 import pytest
 
 from headrace.client.partition import TopicPartition
-from headrace.spark.bounds import Bound
-from headrace.spark.cluster_connection import ClusterConnection
-from headrace.spark.durations import read_duration_s
 from headrace.spark.errors import BadOption
-from headrace.spark.options import Options
-from headrace.spark.positions import read_journal, read_positions, write_journal
-from headrace.spark.source_settings import KNOWN, SourceSettings
-from headrace.spark.subscription import Subscription
+from headrace.spark.offset_reader import Subscription
+from headrace.spark.offsets import Bound, read_journal, read_positions, write_journal
+from headrace.spark.options import ClusterConnection, Options, read_duration_s
+from headrace.spark.source import KNOWN, SourceSettings
 
 BASIC = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 

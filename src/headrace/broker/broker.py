@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.broker.apis import SERVED
 from headrace.broker.clock import EventLoopClock
 from headrace.broker.config import BrokerConfig, Flush
+from headrace.broker.control import ControlServer
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.flusher import Flusher
 from headrace.broker.groups import GroupCoordinator
@@ -92,6 +93,7 @@ class Broker:
         self.is_stopping = False
         """Whether long polls should complete with the records that are available."""
         self.server: Server | None = None
+        self._control = ControlServer(self)
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def _open_state(self) -> None:
@@ -147,6 +149,7 @@ class Broker:
         broker.shares.start()
         broker.maintenance.start()
         broker.server = Server(broker, bound)
+        await broker._control.start()
         if config.flush is Flush.INTERVAL:
             broker._flush_regularly()
         return broker
@@ -210,6 +213,7 @@ class Broker:
         self.overflow.drain()
         self.groups.drain()
         self.shares.complete_waiting()
+        await self._control.close()
         if self.server is not None:
             await self.server.close()
         if self._flush_timer is not None:

@@ -10,7 +10,7 @@ from headrace.broker.groups.settings import GroupSettings
 from headrace.broker.listeners import Endpoint, InvalidSetting, Listener
 from headrace.broker.security.settings import SecuritySettings
 from headrace.broker.shares.settings import ShareSettings
-from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.transaction import TransactionSettings
 from headrace.metrics.address import MetricsAddress  # noqa: TC001  a field of a dataclass
 
 __all__ = ["BrokerConfig", "Flush", "InvalidSetting"]

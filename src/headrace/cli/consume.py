@@ -12,7 +12,7 @@ from headrace.cli import options  # noqa: TC001  typer reads annotations when it
 from headrace.cli.offsets import END, START, Kind, Position, read_position
 from headrace.cli.options import complete_group
 from headrace.cli.output import Progress
-from headrace.cli.record_output import VALUES_ONLY, json_line, read_format
+from headrace.cli.record_lines import VALUES_ONLY, json_line, read_format
 from headrace.cli.session import connect
 from headrace.cli.termination import RequestFailed, discard_standard_output, terminated_like_interrupt
 from headrace.errors import Misuse

@@ -15,7 +15,7 @@ import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.output import Progress, note, print_line
-from headrace.cli.record_input import ANY_PARTITION, Headers, MalformedLine, json_lines, plain_lines
+from headrace.cli.record_lines import ANY_PARTITION, Headers, MalformedLine, json_lines, plain_lines
 from headrace.cli.session import connect
 from headrace.cli.termination import RequestFailed
 from headrace.errors import Misuse
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from headrace.cli.record_input import InputRecord
+    from headrace.cli.record_lines import InputRecord
     from headrace.cli.session import Session
 
 POLL_EVERY: Final = 1000

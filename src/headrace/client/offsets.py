@@ -21,7 +21,7 @@ from headrace.client.partition import TopicPartition, by_leader, by_topic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.client.address import Address
+    from headrace.client.bootstrap import Address
     from headrace.client.cluster import Cluster
 
 EARLIEST: Final = -2

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headrace.columns.memory import copy_bytes
 from headrace.protocol.batch import HEADER_BYTES
-from headrace.protocol.kernels import borrowing
+from headrace.protocol.kernels import borrowing, copy_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.columns.blobs import Blobs
+    from headrace.columns.buffers import Blobs
     from headrace.protocol.kernels import Columns, Octets
 
     Numbers = NDArray[np.int64]
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 BY_KEY: Final = -(1 << 63)
 """In the place of a partition: the key decides."""
 STICKY_BYTES: Final = 64 * 1024
-"""Rows without a key go to one partition until they are so many bytes, then to the next one."""
+"""Rows without a key go to one partition until it has this many bytes of them, then to the next one."""
 MAX_RECORD_BYTES: Final = (1 << 31) - 1 - 128
 """The most that a record's length and its batch's can say, with room for a header."""
 
@@ -87,7 +86,7 @@ def place_rows(
     sticky: Columns,
     slots: Numbers,
 ) -> int:
-    """Fill `slots` with the number of each row's partition, or give the first row that names none there is.
+    """Fill `slots` with each row's partition; returns the first row whose partition does not exist, or −1.
 
     The partitions of topic `t` are the slots from `first_slots[t]` to `first_slots[t + 1]`. −1 means that
     every row was placed.
@@ -137,7 +136,7 @@ def order_rows(slots: Numbers, places: Numbers, order: Numbers) -> None:
 def plan_batches(order: Numbers, slots: Numbers, bare: Numbers, limit: int, plan: Columns) -> int:
     """Fill `plan` with the batches that the ordered rows make, each within `limit` bytes; how many they are.
 
-    A record that is larger than that by itself gets a batch of its own.
+    A record that is larger than that gets its own batch.
     """
     batch = -1
     position = 0

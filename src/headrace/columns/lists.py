@@ -70,7 +70,7 @@ class Lists:
         return replace(self, flat=self.flat.take(order))
 
     def distinct(self, most: int = 0) -> Lists:
-        """Each value of a list once, in order; with `most`, only so many of the smallest."""
+        """Each value of a list once, in order; with `most`, at most that many of the smallest."""
         encoded = self.flat.dictionary_encode()
         order = pc.sort_indices(encoded.dictionary).to_numpy()
         size = max(1, len(order))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headrace.columns.memory import copy_bytes
 from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD
 from headrace.protocol.kernels import (
     BAD_ORDER,
@@ -17,6 +16,7 @@ from headrace.protocol.kernels import (
     BAD_VARINT,
     LEFT_OVER,
     borrowing,
+    copy_bytes,
     read_varint,
     walk_record,
 )

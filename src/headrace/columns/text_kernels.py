@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headrace.columns.memory import copy_bytes
-from headrace.protocol.kernels import borrowing, octets
+from headrace.protocol.kernels import borrowing, copy_bytes, octets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.columns.blobs import Blobs
+    from headrace.columns.buffers import Blobs
     from headrace.protocol.kernels import Columns, Octets
 
     Numbers = NDArray[np.int64]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from headrace.columns.keyed import Times
     from headrace.spark.aggregate_pushdown import AggregatePushdown
-    from headrace.spark.planning import Range
-    from headrace.spark.reading import Reading
+    from headrace.spark.offsets import Range
+    from headrace.spark.source import Reading
 
 TYPES: Final = {"bigint": pa.int64(), "double": pa.float64()}
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.spark.planning import share_out
+from headrace.spark.offsets import limit_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.spark.positions import Positions
-    from headrace.spark.time_hints import TimeHints
+    from headrace.spark.event_time import TimeHints
+    from headrace.spark.offsets import Positions
 
 ENOUGH: Final = 0.5
 """A part of the limit that is not worth another question."""
@@ -96,7 +96,7 @@ class TimeSearch:
             return BatchBoundary(low.ends, low.time_ms)
         # So many records have the same millisecond, or come after a later one in their partition, that no
         # time is good enough: from there on it is numbers that count.
-        return BatchBoundary(share_out(low.ends, high.ends, max(1, limit - low.size)), high.time_ms)
+        return BatchBoundary(limit_offsets(low.ends, high.ends, max(1, limit - low.size)), high.time_ms)
 
     def _narrow(self, low: _Try, high: _Try, limit: int, first: _Guess) -> tuple[_Try, _Try]:
         guess, step = first

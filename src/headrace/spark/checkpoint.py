@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.folders import LocalFolder
 from headrace.spark.errors import BadCheckpoint
-from headrace.spark.hadoop_folder import folder_at
-from headrace.spark.positions import FIRST, SIGNS
+from headrace.spark.folders import folder_at
+from headrace.spark.offsets import FIRST, SIGNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,7 +91,7 @@ class SparkCheckpoint:
 
 def parse_offsets(text: str, name: str) -> list[Offsets]:
     """The offsets of each source that reads topics, from a file of the checkpoint's `offsets`."""
-    return [without_signs(offsets) for offsets in _topic_sources(text, name)]
+    return [without_offset_markers(offsets) for offsets in _topic_sources(text, name)]
 
 
 def parse_first_offsets(text: str, name: str) -> list[Offsets]:
@@ -146,7 +146,7 @@ def _topic_source(line: str) -> dict[str, dict[str, Any]] | None:
         return None
     if not isinstance(found, dict):
         return None
-    return found if all(map(_are_offsets, without_signs(found).values())) else None
+    return found if all(map(_are_offsets, without_offset_markers(found).values())) else None
 
 
 def _are_offsets(partitions: object) -> bool:
@@ -156,6 +156,6 @@ def _are_offsets(partitions: object) -> bool:
     )
 
 
-def without_signs(offsets: dict[str, dict[str, Any]]) -> Offsets:
+def without_offset_markers(offsets: dict[str, dict[str, Any]]) -> Offsets:
     """The offsets of topics alone: signs stand next to them, and are none."""
     return {topic: partitions for topic, partitions in offsets.items() if topic not in SIGNS}

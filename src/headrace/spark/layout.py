@@ -1,9 +1,16 @@
-"""The columns of a source: which there are, of what type, and in which order.
+"""The columns of a source: their names, types and order.
 
-Without more said they are the columns of Spark's Kafka source. With a `valueFormat`, the column `value` is
-typed and a column `error` says of each row what did not parse, beside the bytes that did not. With
-`headerColumns` the headers of these names are columns too. A stream that can be idle (`idleTimeout`) has a
-last column `heartbeat`: a time in the rows that carry nothing else.
+By default they are the columns of Spark's Kafka source. With a `valueFormat`, the column `value` is typed and
+a column `error` has the reason and the bytes of each value that did not parse. A stream that can be idle
+(`idleTimeout`) has a last column `heartbeat`: a time in the rows that carry nothing else.
+
+With `headerColumns`, headers are columns too, and `whereHeaders` selects records by their headers:
+
+    .option("headerColumns", "ce_type, ce_sequence long, `content type` binary")
+    .option("whereHeaders", '{"ce_type": ["Added", "Removed"]}')
+
+A name without a type is text. Each column has the name of its header. A record is skipped before its value is
+parsed, unless each of these headers has one of the given texts.
 """
 
 from __future__ import annotations
@@ -29,13 +36,88 @@ from pyspark.sql.types import (
 )
 
 from headrace.spark.errors import BadColumns, BadOption
-from headrace.spark.named_headers import header_types, wanted_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace.spark.options import Options
     from headrace.spark.row_checks import RowCheck
+
+
+HEADER_COLUMNS: Final = "headerColumns"
+WHERE_HEADERS: Final = "whereHeaders"
+TYPES: Final = {
+    "string": "string",
+    "binary": "binary",
+    "int": "int",
+    "integer": "int",
+    "long": "bigint",
+    "bigint": "bigint",
+}
+"""The types that may be written, and what Spark calls them."""
+
+_COLUMN = re.compile(r"\s*(?:`([^`]+)`|([^\s,`]+))(?:\s+(\w+))?\s*(?:,|$)")
+
+
+def header_types(options: Options, taken: Iterable[str]) -> dict[str, str]:
+    """The headers that are to be columns and their types; `taken` are names of columns that there are."""
+    text = options.text(HEADER_COLUMNS)
+    found: dict[str, str] = {}
+    if text is None:
+        return found
+    spelled = {name.lower(): f"{name} is a column of the source" for name in taken}
+    for name, word in _written(text):
+        if word.lower() not in TYPES:
+            raise BadOption(
+                f"{HEADER_COLUMNS} has no type {word!r} for {name!r}: write string, binary, int or long, "
+                "and cast afterwards"
+            )
+        if name.lower() in spelled:
+            raise BadOption(
+                f"{HEADER_COLUMNS} names {name!r}, and {spelled[name.lower()]}: Spark cannot tell them "
+                "apart. Read such a header from the column headers, with includeHeaders"
+            )
+        spelled[name.lower()] = f"{name} too"
+        found[name] = TYPES[word.lower()]
+    return found
+
+
+def wanted_headers(options: Options) -> dict[str, tuple[str, ...]]:
+    """The headers that choose which records are read, each with the texts that it may have."""
+    text = options.text(WHERE_HEADERS)
+    if text is None:
+        return {}
+    try:
+        read = json.loads(text)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict) or not read or not all(map(_is_choice, read.values())):
+        raise BadOption(
+            f"{WHERE_HEADERS} is {text!r}: write names of headers and lists of texts as JSON, such as "
+            '{"ce_type": ["Added", "Removed"]}'
+        )
+    return {name: tuple(texts) for name, texts in read.items()}
+
+
+def _is_choice(texts: object) -> bool:
+    return isinstance(texts, list) and bool(texts) and all(isinstance(each, str) for each in texts)
+
+
+def _written(text: str) -> list[tuple[str, str]]:
+    """Names and types as they were written."""
+    pairs: list[tuple[str, str]] = []
+    position = 0
+    while position < len(text) or not pairs:
+        match = _COLUMN.match(text, position)
+        if match is None:
+            raise BadOption(
+                f"{HEADER_COLUMNS} cannot be read from {text[position:]!r} on: separate names of headers by "
+                "commas, each with its type unless that is string: ce_type, ce_sequence long"
+            )
+        pairs.append((match[1] or match[2], match[3] or "string"))
+        position = match.end()
+    return pairs
+
 
 KEY, VALUE, HEADERS, ERROR, PULSE = "key", "value", "headers", "error", "heartbeat"
 

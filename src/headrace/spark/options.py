@@ -1,19 +1,27 @@
-"""The options of `format("headrace")`: Spark's own names for its Kafka source, and a few more.
+"""The options of `format("headrace")`, and the connection that they describe.
 
-Spark hands over option names in lower case, so every look-up here ignores case, and messages spell a name as
-the documentation does. A name that nobody knows is an error with a suggestion: a misspelt
-`maxOffsetPerTrigger` that did nothing would be found out only when a job is drowning.
+Most options have the names of Spark's Kafka source. Spark passes option names in lower case, so lookups
+ignore case, and messages spell a name as the documentation does. An unknown name is an error with a
+suggestion: a misspelled `maxOffsetPerTrigger` would otherwise be noticed only when the job is overloaded.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import threading
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from headrace.client.bootstrap import PLAINTEXT, BadAddress, check_profile_name, split_profile, with_profile
 from headrace.spark.errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from headrace.client.cluster import Cluster
+
 
 T = TypeVar("T")
 
@@ -94,3 +102,100 @@ class Options:
         close = get_close_matches(name, self._known, n=1, cutoff=0.6)
         hint = f"did you mean {self._known[close[0]]}?" if close else "see docs/spark.md for what there is"
         raise BadOption(f'format("headrace") has no option {name!r}: {hint}')
+
+
+SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+_DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)", re.IGNORECASE)
+
+
+def read_duration_s(option: str, text: str) -> float:
+    """The seconds in `text`.
+
+    >>> read_duration_s("maxTriggerDelay", "15m")
+    900
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise BadOption(f"{option} is {text!r}: write a number and ms, s, m, h or d, for example 30s")
+    return int(match[1]) * SECONDS[match[2].lower()]
+
+
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+SECURITY_PROFILE: Final = "securityProfile"
+"""The option that names a security profile. Spark prints options in plans and keeps them in event logs, so
+that no option may hold a secret: each process resolves the name itself."""
+DEFAULT_TIMEOUT_MS: Final = 30_000
+
+_clusters: dict[tuple[int, int, ClusterConnection], Cluster] = {}
+"""The open clusters of each thread. Python workers serve task after task, and a connection outlives each of
+them. A forked worker shares nothing with its parent, so the process id is part of the key. A number that a
+thread has inherited from one that ended comes with that one's clusters, which are free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConnection:
+    """The way to a cluster, as plain data: it travels to the tasks, which open their own connections."""
+
+    bootstrap: str
+    """The addresses, and before them the name of the security profile."""
+    client_id: str = "headrace-spark"
+    timeout_s: float = DEFAULT_TIMEOUT_MS / 1000
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """The link that the options describe."""
+        bootstrap = options.required(BOOTSTRAP, 'name the brokers, for example "127.0.0.1:9092"')
+        _refuse_security(options.client_options())
+        bootstrap = _with_option(bootstrap, options.text(SECURITY_PROFILE))
+        timeout_ms = options.number("kafka.request.timeout.ms") or DEFAULT_TIMEOUT_MS
+        client_id = options.text("kafka.client.id") or "headrace-spark"
+        return cls(bootstrap=bootstrap, client_id=client_id, timeout_s=timeout_ms / 1000)
+
+    def cluster(self) -> Cluster:
+        """The cluster of this thread at the other end, opened once and kept."""
+        from headrace.client.cluster import Cluster
+
+        key = self._key
+        if key not in _clusters:
+            _clusters[key] = Cluster.of(self.bootstrap, client_id=self.client_id, timeout_s=self.timeout_s)
+        return _clusters[key]
+
+    def hang_up(self) -> None:
+        """Close what this thread has open at the other end."""
+        cluster = _clusters.pop(self._key, None)
+        if cluster is not None:
+            cluster.close()
+
+    @property
+    def _key(self) -> tuple[int, int, ClusterConnection]:
+        return os.getpid(), threading.get_ident(), self
+
+
+def _refuse_security(client_options: dict[str, str]) -> None:
+    protocol = client_options.get("security.protocol", "PLAINTEXT")
+    secured = [name for name in client_options if name.startswith(("sasl.", "ssl."))]
+    if protocol.upper() != PLAINTEXT or secured:
+        name = f"kafka.{secured[0]}" if secured else "kafka.security.protocol"
+        raise BadOption(
+            f"the option {name} is not accepted, because Spark shows options in plans and logs: put it into "
+            "a security profile ([security.NAME] in headrace.toml, or variables of the environment), and "
+            f"name the profile by the option {SECURITY_PROFILE}."
+        )
+
+
+def _with_option(bootstrap: str, profile: str | None) -> str:
+    """The addresses with the profile of the option before them, if it is set."""
+    if profile is None:
+        return bootstrap
+    try:
+        named, addresses = split_profile(bootstrap)
+        check_profile_name(profile)
+    except BadAddress as fault:
+        raise BadOption(str(fault)) from fault
+    if named not in (None, profile):
+        raise BadOption(
+            f"{BOOTSTRAP} names the security profile {named!r}, and {SECURITY_PROFILE} is {profile!r}: "
+            "name one of them."
+        )
+    return with_profile(profile, addresses)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from headrace.spark.durations import read_duration_s
 from headrace.spark.errors import BadOption
+from headrace.spark.options import read_duration_s
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,10 +18,10 @@ from headrace.client.fetch import PartitionReader
 from headrace.columns.header_columns import HeaderColumn
 from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
 from headrace.columns.values import Parsed, value_parser
-from headrace.columns.values.reference_reading import with_reasons
-from headrace.spark.data_loss import report
+from headrace.columns.values.assembly import with_reasons
 from headrace.spark.errors import UnreadableRecords
 from headrace.spark.layout import ERROR, PULSE, VALUE
+from headrace.spark.offset_reader import report_data_loss
 from headrace.spark.row_checks import FailedRecords
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from headrace.client.fetch import FetchedBatches
     from headrace.client.partition import TopicPartition
     from headrace.columns.values import ValueParser
-    from headrace.spark.planning import Range
-    from headrace.spark.reading import Reading
+    from headrace.spark.offsets import Range
     from headrace.spark.row_checks import RowCheck
+    from headrace.spark.source import Reading
 
 ROWS: Final = 50_000
 """The most rows of a batch that is handed to Spark."""
@@ -111,7 +111,7 @@ def _after_loss(reading: Reading, wanted: Range, start: int, gone: OffsetOutOfRa
     """The offset at which reading can go on."""
     resumed = min(gone.first, wanted.end) if start < gone.first else wanted.end
     found = f"the log has {gone.first} to {gone.end - 1}"
-    report(wanted.partition, start, resumed, found, fail=reading.fail_on_data_loss)
+    report_data_loss(wanted.partition, start, resumed, found, fail=reading.fail_on_data_loss)
     return resumed
 
 

@@ -10,12 +10,15 @@ import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.class_archive import archive_options
-from headrace.spark.java import find_java
-from headrace.spark.local_files import install_local_files
-from headrace.spark.machine import driver_memory_gib, usable_cores, usable_memory_bytes
+from headrace.spark.java import (
+    archive_options,
+    driver_memory_gib,
+    find_java,
+    usable_cores,
+    usable_memory_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,10 +27,54 @@ if TYPE_CHECKING:
 
     from headrace.spark.java import Java
 
+
+CLASS: Final = "headrace.LocalFiles"
+SOURCE: Final = """
+package headrace;
+
+import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+public class LocalFiles extends org.apache.hadoop.fs.LocalFileSystem {
+    public LocalFiles() {
+        super(new RawLocalFiles());
+        setWriteChecksum(false);
+        setVerifyChecksum(false);
+    }
+}
+
+class RawLocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
+    public void setPermission(Path path, FsPermission permission) throws java.io.IOException {
+        String text = permission.toString().substring(0, 9);
+        Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(text));
+    }
+}
+"""
+
+
+def install_local_files(session: SparkSession) -> None:
+    """Make the JVM of `session` use these files from now on; a second time changes nothing."""
+    context: Any = session.sparkContext
+    jvm = context._jvm
+    files, place = jvm.org.apache.hadoop.fs.FileSystem, jvm.java.net.URI("file:///")
+    ours = jvm.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())
+    if files.get(place, ours).getClass().getName() == CLASS:
+        return
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(SOURCE)
+    ours.setClassLoader(compiler.getClassLoader())
+    ours.set("fs.file.impl", CLASS)
+    # Every configuration finds the instance that is cached for the scheme, and that is the next one made.
+    files.get(place, ours).close()
+    files.get(place, ours)
+
+
 LOGGING: Final = Path(__file__).parent / "log4j2.properties"
 PYTHON_START: Final = Path(__file__).parent / "python_start"
 LOCAL_FILES: Final = "spark.hadoop.fs.file.impl"
-"""Set by a user who wants another class for local files; otherwise `headrace.spark.local_files` has ours."""
+"""Set by a user who wants another class for local files; otherwise `headrace.spark.session` has ours."""
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 

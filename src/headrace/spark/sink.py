@@ -24,9 +24,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from headrace.spark.cluster_connection import SECURITY_PROFILE, ClusterConnection
 from headrace.spark.errors import BadColumns, UnknownTopic
-from headrace.spark.options import Options
+from headrace.spark.options import SECURITY_PROFILE, ClusterConnection, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,16 +1,30 @@
-"""The data source itself: what Spark calls when a program says `format("headrace")`."""
+"""The data source `format("headrace")`: its settings, its tasks, and what Spark calls.
+
+Spark starts planner processes again and again, so this module does not load Arrow or compiled code before it
+is needed.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, InputPartition
 
+from headrace.spark.aggregate_pushdown import OPTION as SUMS
+from headrace.spark.aggregate_pushdown import AggregatePushdown
 from headrace.spark.errors import BadOption
-from headrace.spark.source_settings import SourceSettings
+from headrace.spark.layout import HEADER_COLUMNS, PARSER_OPTIONS, WHERE_HEADERS, Layout
+from headrace.spark.offset_reader import WAYS, Subscription
+from headrace.spark.offsets import tasks
+from headrace.spark.options import SECURITY_PROFILE, ClusterConnection, Options
+from headrace.spark.row_checks import EVENT_TIME, MAX_AHEAD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pyarrow as pa
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -18,6 +32,167 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+
+    from headrace.spark.offsets import Range
+
+
+class Task(InputPartition):
+    """The ranges that one task reads, one after the other; or the one heartbeat or number that it gives."""
+
+    def __init__(
+        self, ranges: tuple[Range, ...], heartbeat_ms: int | None = None, number: int | None = None
+    ) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+        self.heartbeat_ms = heartbeat_ms
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """All that a task must know to turn ranges into rows. Plain data: it travels to the tasks."""
+
+    link: ClusterConnection
+    layout: Layout
+    schema: StructType
+    read_committed: bool
+    fail_on_data_loss: bool
+    sums: AggregatePushdown | None = None
+    """What rows are summed up to, if not they are wanted but what they come to."""
+
+    def rows(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
+        """The rows of `ranges` as Arrow batches of exactly the schema."""
+        if self.sums is not None:
+            from headrace.spark.aggregate_pushdown_task import read_partial_aggregates
+
+            return read_partial_aggregates(self, self.sums, ranges)
+        from headrace.spark.rows import read_rows
+
+        return read_rows(self, ranges)
+
+    def heartbeat(self, time_ms: int) -> Iterator[pa.RecordBatch]:
+        """A row that carries a time and nothing else."""
+        from headrace.spark.rows import heartbeat_row
+
+        yield heartbeat_row(self.schema, time_ms)
+
+    def number(self, number: int) -> Iterator[pa.RecordBatch]:
+        """A row that carries the number of its task and nothing else."""
+        from headrace.spark.rows import number_row
+
+        yield number_row(self.schema, number)
+
+
+STARTING: Final = (
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+)
+ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+STREAMING: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "follow",
+    "ticks",
+    "alignByTime",
+    "idleTimeout",
+    "hints",
+    "positionsOnly",
+    SUMS,
+)
+OF_EITHER: Final = (
+    SECURITY_PROFILE,
+    "failOnDataLoss",
+    "includeHeaders",
+    HEADER_COLUMNS,
+    WHERE_HEADERS,
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "valueFormat",
+    "valueSchema",
+    "columns",
+    "errorsOnly",
+    EVENT_TIME,
+    MAX_AHEAD,
+)
+NEEDLESS: Final = (
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+"""Options of Spark's Kafka source that tune nothing here; a program that sets them goes on working."""
+KNOWN: Final = (*WAYS, *STARTING, *ENDING, *STREAMING, *OF_EITHER, *NEEDLESS, *PARSER_OPTIONS)
+
+ISOLATION: Final = {"read_committed": True, "read_uncommitted": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """A source as its options describe it. Plain data: it travels to planners and tasks."""
+
+    options: Options
+    link: ClusterConnection
+    subscription: Subscription
+    layout: Layout
+    read_committed: bool
+    fail_on_data_loss: bool
+    parallelism: int
+    """How many tasks can run at once."""
+    min_partitions: int
+    max_records_per_partition: int | None
+    follow: tuple[str, ...] = ()
+    """Topics whose positions are journaled, and whose rows are not read."""
+    sums: AggregatePushdown | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], *, parallelism: int) -> Self:
+        """The settings that the options describe."""
+        options = Options(given, known=KNOWN)
+        return cls(
+            options=options,
+            link=ClusterConnection.of(options),
+            subscription=Subscription.of(options),
+            layout=Layout.of(options),
+            read_committed=options.choice("kafka.isolation.level", ISOLATION, default="read_committed"),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            parallelism=parallelism,
+            min_partitions=options.number("minPartitions") or 1,
+            max_records_per_partition=options.number("maxRecordsPerPartition"),
+            follow=tuple(filter(None, (options.text("follow") or "").split(","))),
+            sums=AggregatePushdown.from_options(options),
+        )
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Refuse options that mean nothing for this way of reading."""
+        for name in names:
+            if self.options.text(name) is not None:
+                raise BadOption(f"the option {name} means nothing here: {why}")
+
+    def reading(self, schema: StructType) -> Reading:
+        """What a task must know to make rows of `schema`."""
+        if self.sums is None:
+            self.layout.check(schema)
+        return Reading(
+            link=self.link,
+            layout=self.layout,
+            schema=schema,
+            read_committed=self.read_committed,
+            fail_on_data_loss=self.fail_on_data_loss,
+            sums=self.sums,
+        )
+
+    def tasks(self, ranges: Iterable[Range]) -> list[Task]:
+        """The tasks that read `ranges`."""
+        planned = tasks(
+            ranges,
+            parallelism=self.parallelism,
+            at_least=self.min_partitions,
+            most_records=self.max_records_per_partition,
+        )
+        return [Task(shares) for shares in planned]
 
 
 class HeadraceSource(DataSource):

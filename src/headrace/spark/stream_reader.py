@@ -22,27 +22,26 @@ from pyspark.sql.streaming.datasource import (
 
 from headrace.client.offsets import commit_offsets
 from headrace.errors import HeadraceError
-from headrace.spark.bounds import Bound
-from headrace.spark.durations import read_duration_s
 from headrace.spark.errors import BadCheckpoint
-from headrace.spark.following import Following
-from headrace.spark.offset_reader import OffsetReader
-from headrace.spark.planning import ranges_between, share_out
-from headrace.spark.positions import (
+from headrace.spark.event_time import StreamTime
+from headrace.spark.offset_reader import Following, OffsetReader
+from headrace.spark.offsets import (
     FIRST,
     HEARTBEAT,
     TOPIC_IDS,
+    Bound,
     initial_journal,
     is_initial,
+    limit_offsets,
+    ranges_between,
     read_first,
     read_journal,
-    read_sign,
+    read_offset_marker,
     read_topic_ids,
     write_journal,
 )
-from headrace.spark.reading import Task
-from headrace.spark.source_settings import ENDING
-from headrace.spark.stream_time import StreamTime
+from headrace.spark.options import read_duration_s
+from headrace.spark.source import ENDING, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,9 +50,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from headrace.spark.planning import Range
-    from headrace.spark.positions import Journal, Positions
-    from headrace.spark.source_settings import SourceSettings
+    from headrace.spark.offsets import Journal, Positions, Range
+    from headrace.spark.source import SourceSettings
 
 DEFAULT_TRIGGER_DELAY: Final = "15m"
 OUTAGE_S: Final = 1.0
@@ -136,8 +134,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._positions_only:
             return [Task((), number=number) for number in range(self._settings.min_partitions)]
         tasks = self._settings.tasks(self._ranges(start, end)) if start != end else []
-        heartbeat_ms = read_sign(end, HEARTBEAT)
-        if heartbeat_ms == read_sign(start, HEARTBEAT):
+        heartbeat_ms = read_offset_marker(end, HEARTBEAT)
+        if heartbeat_ms == read_offset_marker(start, HEARTBEAT):
             return tasks
         return [*tasks, Task((), heartbeat_ms)]
 
@@ -200,7 +198,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadMaxRows):
             return latest
         if self._time.alignment is None:
-            return share_out(begun, latest, limit.max_rows)
+            return limit_offsets(begun, latest, limit.max_rows)
         return self._time.alignment.ends(begun, latest, limit.max_rows, self._at_time)
 
     def _journal(self, start: Journal, begun: Positions, ends: Positions, first: Positions) -> Journal:
@@ -225,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, until = read_journal(start) | read_first(end), self._read_here(read_journal(end))
         # Spark's own Kafka source does not journal where new partitions begin.
         begun |= self._offset_reader.beginnings(until.keys() - begun.keys())
-        return self._offset_reader.what_is_left(ranges_between(begun, until), read_topic_ids(end))
+        return self._offset_reader.available_ranges(ranges_between(begun, until), read_topic_ids(end))
 
     def _at_time(self, time_ms: int) -> Positions:
         return self._offset_reader.at_times(dict.fromkeys(self._latest, time_ms))

@@ -10,6 +10,7 @@ of theirs; a task that finds itself with too much for the driver gives up, and t
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,20 +23,21 @@ from headrace.client.partition import TopicPartition
 from headrace.errors import HeadraceError
 from headrace.spark import progress
 from headrace.spark.checkpoint import begin_at, count_records
+from headrace.spark.errors import UnknownTopic
 from headrace.spark.progress import ProgressMarker, mark_batch
-from headrace.spark.transactional_encoding import OVERFLOW, TaskInstructions
-from headrace.spark.transactional_forecast import Forecast
-from headrace.spark.transactional_spool import read_spool
-from headrace.spark.transactional_writing import (
+from headrace.spark.transactional_writer import (
+    OVERFLOW,
     Membership,
+    TaskInstructions,
     TransactionWriter,
     as_spooled,
     check_ran_once,
+    read_spool,
     write_stage,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -44,9 +46,64 @@ if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
     from headrace.client.shared_transaction import SharedTransaction
     from headrace.spark.checkpoint import Offsets, SparkCheckpoint
-    from headrace.spark.cluster_connection import ClusterConnection
-    from headrace.spark.transactional_spool import Spool, Spooled
-    from headrace.spark.transactional_topics import OutputTopics
+    from headrace.spark.options import ClusterConnection
+    from headrace.spark.transactional_writer import Spool, Spooled
+
+
+FIRST_RECORD_BYTES: Final = 100
+"""What an input record is thought to become before the first batch has shown it."""
+
+
+class Forecast:
+    """How many bytes a batch will make, from what the last ones made of their input."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes_of_a_record = float(FIRST_RECORD_BYTES)
+
+    def is_small(self, records: int) -> bool:
+        """Whether the output of so many input records should fit into the driver's share."""
+        return records * self._bytes_of_a_record <= self._limit
+
+    def learn(self, records: int, size: int) -> None:
+        """Remember what came of a batch; windows that close on no input say nothing."""
+        if records:
+            self._bytes_of_a_record = size / records
+
+
+FRESH_S: Final = 10.0
+"""How long the number of partitions is believed. A topic that has grown is written with its new number then:
+as with every Kafka producer, a key may move to another partition at that moment."""
+
+
+class OutputTopics:
+    """Partition counts of a job's output topics, asked for now and then."""
+
+    def __init__(self, cluster: Cluster, names: Sequence[str], *, fresh_s: float = FRESH_S) -> None:
+        self._cluster = cluster
+        self._names = tuple(names)
+        self._fresh_s = fresh_s
+        self._counts: dict[str, int] = {}
+        self._asked_at = 0.0
+
+    def partition_counts(self) -> dict[str, int]:
+        """How many partitions each topic has; `UnknownTopic` when one is missing."""
+        now = time.monotonic()
+        if not self._counts or now - self._asked_at > self._fresh_s:
+            self._counts = self._ask()
+            self._asked_at = now
+        return self._counts
+
+    def _ask(self) -> dict[str, int]:
+        found = self._cluster.topics(self._names)
+        missing = [name for name in self._names if name not in found]
+        if missing:
+            raise UnknownTopic(
+                f"the job is to write to {', '.join(missing)}, and the cluster has no such topic. Create it "
+                "first, with as many partitions as it is to have."
+            )
+        return {name: len(found[name].partitions) for name in self._names}
+
 
 Deliver: TypeAlias = "Callable[[DataFrame, Batch], AbstractContextManager[DataFrame | None]]"
 """Gives the rows of a batch to those who are not topics; in its block, the records for the topics, if any."""

@@ -15,6 +15,7 @@ comes back can write nothing, and ends with an error.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.client.cluster import Cluster
@@ -22,16 +23,15 @@ from headrace.client.errors import ProducerFenced
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.errors import HeadraceError
 from headrace.spark.checkpoint import SparkCheckpoint
-from headrace.spark.cluster_connection import ClusterConnection
 from headrace.spark.errors import BadColumns
+from headrace.spark.options import ClusterConnection
 from headrace.spark.progress import create_progress_topic, read_marker
-from headrace.spark.transactional_batch import Batch, BatchRunner, Deliver
-from headrace.spark.transactional_encoding import encode_stage
-from headrace.spark.transactional_spool import Spool
-from headrace.spark.transactional_topics import OutputTopics
+from headrace.spark.transactional_batch import Batch, BatchRunner, Deliver, OutputTopics
+from headrace.spark.transactional_writer import Spool, encode_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
@@ -66,9 +66,9 @@ class TransactionalSink:
     handed first, and in which the records for the topics are read. `recover` is called when a
     batch fails: it returns if the batch, run again, leaves out what it failed on, and raises the error if
     not. `reset_metrics` is called before tasks of a batch are run again. `spool` says whether driver and
-    tasks share a file system, as they do where Spark runs on one machine. `steps` is told the name of each
-    step when it is done and the number of the batch: begun, computed, written, marked, committed. `written`
-    counts the committed records of each topic.
+    tasks share a file system, as they do where Spark runs on one machine. `around` is a block in which each
+    batch runs. `steps` is told the name of each step when it is done and the number of the batch: begun,
+    computed, written, marked, committed. `written` counts the committed records of each topic.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -88,6 +88,7 @@ class TransactionalSink:
         deliver: Deliver | None = None,
         recover: Callable[[Batch, Exception], None] | None = None,
         reset_metrics: Callable[[], None] | None = None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
         steps: Callable[[str, int], None] | None = None,
         written: Counter[str] | None = None,
         compression: str = "none",
@@ -108,6 +109,7 @@ class TransactionalSink:
         self._deliver = deliver
         self._recover = recover
         self._reset_metrics = reset_metrics
+        self._around = around
         self._steps = steps or _ignore
         self._records_written = Counter() if written is None else written
         self._compression = compression
@@ -211,7 +213,8 @@ class TransactionalSink:
     def _process(self, encoded: DataFrame, batch_id: int) -> None:
         assert self._runner is not None
         try:
-            self._runner.run(encoded, batch_id)
+            with self._around():
+                self._runner.run(encoded, batch_id)
         except ProducerFenced as fault:
             raise SinkFenced(
                 f"the job {self._job!r} is run by another driver now, or batch {batch_id} took longer than "

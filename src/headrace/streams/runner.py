@@ -14,7 +14,7 @@ from headrace.broker.process import BrokerDidNotStart, BrokerProcess
 from headrace.capture.process import CaptureProcess
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
-from headrace.spark.machine import usable_cores
+from headrace.spark.java import usable_cores
 from headrace.streams.dependencies import stages
 from headrace.streams.inputs import InputTopics
 from headrace.streams.rebuild import run_of
