@@ -16,7 +16,7 @@ from tests.metrics.pages import FREE, get, scraped, value
 from tests.streams.workshop import Workshop
 
 pytestmark = pytest.mark.timeout(240)
-JOB = {"app": "shop", "job": "revenue"}
+JOB = {"app": "shop", "job_name": "revenue"}
 
 
 def shop() -> App:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.streams.report import JobMetrics
     from headrace.streams.supervisor import SupervisedJob, Supervisor
 
-_JOB: Final = ("app", "job")
+_JOB: Final = ("app", "job_name")
 
 RUNNING = Metric(
     name="headrace_job_running",
