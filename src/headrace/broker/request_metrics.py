@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map
 
 from headrace.metrics.families import Histogram
 
@@ -83,12 +84,8 @@ def _error_codes(body: Mapping[str, Any]) -> Iterator[int]:
 @cache
 def api_name(api_key: int) -> str:
     """Kafka's name of an API: `InitProducerId`."""
-    from headrace.broker.apis import APIS
-
-    api = APIS.get(api_key)
-    if api is None:
-        return "Unknown"
-    return "".join(word.capitalize() for word in api.handle.__module__.rpartition(".")[2].split("_"))
+    name = api_key_map.get(api_key)
+    return "Unknown" if name is None else "".join(word.capitalize() for word in name.split("_"))
 
 
 def error_name(code: int) -> str:

@@ -14,6 +14,7 @@ dead and continues can write nothing, and ends with an error.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -67,7 +68,7 @@ class TransactionalSink:
     `reset_metrics` is called before tasks of a batch are run again. `spool` says whether driver and tasks
     share a file system, as they do where Spark runs on one machine. Each batch runs inside the block of the
     context manager `around`. `steps` is called with the name of each completed step and the number of the
-    batch: begun, computed, written, marked, committed.
+    batch: begun, computed, written, marked, committed. `written` counts the committed records of each topic.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -89,6 +90,7 @@ class TransactionalSink:
         reset_metrics: Callable[[], None] | None = None,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         steps: Callable[[str, int], None] | None = None,
+        written: Counter[str] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
         spool: bool | None = None,
@@ -109,6 +111,7 @@ class TransactionalSink:
         self._reset_metrics = reset_metrics
         self._around = around
         self._steps = steps or _ignore
+        self._records_written = Counter() if written is None else written
         self._compression = compression
         self._inline_bytes = inline_bytes
         self._spools = str(spark.sparkContext.master).startswith("local") if spool is None else spool
@@ -191,6 +194,7 @@ class TransactionalSink:
             recover=self._recover or _reraise,
             reset_metrics=self._reset_metrics or (lambda: None),
             steps=self._steps,
+            written=self._records_written,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
 
