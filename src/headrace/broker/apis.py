@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from headrace.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_share_group_offsets,
     alter_user_scram_credentials,
@@ -25,6 +26,7 @@ from headrace.broker.handlers import (
     delete_share_group_offsets,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -143,6 +145,8 @@ APIS: Final[Mapping[int, Api]] = {
     42: _api(delete_groups),
     44: _api(incremental_alter_configs),
     47: _api(offset_delete),
+    48: _api(describe_client_quotas),
+    49: _api(alter_client_quotas),
     50: _api(describe_user_scram_credentials),
     51: _api(alter_user_scram_credentials),
     60: _api(describe_cluster),
@@ -179,7 +183,7 @@ def handle_request(
 
     The frame must stay as it is while the response waits for a `TimeSliceFuture`, and no longer.
     """
-    header = read_request_header(frame, _has_tagged_header)
+    header = read_request_header(frame, has_tagged_header)
     api = APIS.get(header.api_key)
     if api is None or not api.low <= header.version <= api.high:
         return _refuse_version(broker, header)
@@ -223,7 +227,8 @@ async def _serve(
         time_slice.release()
 
 
-def _has_tagged_header(api_key: int, version: int) -> bool:
+def has_tagged_header(api_key: int, version: int) -> bool:
+    """Whether the header of a request that is served has tagged fields."""
     api = APIS.get(api_key)
     return api is not None and api.low <= version <= api.high and is_flexible(api_key, version)
 
