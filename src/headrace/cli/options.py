@@ -65,6 +65,31 @@ Broker = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="Serve /metrics, /health/live and /health/ready on this address (default: not served).",
+    ),
+]
+MetricsAllowRemote = Annotated[
+    bool,
+    typer.Option(
+        "--metrics-allow-remote",
+        help="Allow --metrics on an address that other machines reach, without authentication.",
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level", metavar="LEVEL", help="Log from this level on: debug, info, warning or error."
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="FORMAT", help="Format of the log on standard error: text or json."),
+]
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)
 ]

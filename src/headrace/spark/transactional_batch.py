@@ -172,6 +172,8 @@ class BatchRunner:
     reset_metrics: Callable[[], None]
     """Called before a batch is computed again: resets the metrics of its tasks."""
     steps: Callable[[str, int], None]
+    written: Counter[str]
+    """Committed records, by topic."""
     spool: Spool | None
 
     def __post_init__(self) -> None:
@@ -239,6 +241,8 @@ class BatchRunner:
             self._abort()
             raise
         self.mark = mark
+        for partition, records in self._written.items():
+            self.written[partition.topic] += records
         self.steps("committed", batch.id)
 
     def _fill_transaction(self, encoded: DataFrame, batch: Batch, mark: ProgressMarker) -> None:
@@ -302,6 +306,9 @@ class BatchRunner:
         writer = TransactionWriter(self.cluster, self._membership())
         for each in batches:
             writer.write(*each)
+        # After the membership was copied: it numbers what tasks have written.
+        for each in batches:
+            self._written[each.partition] += each.records
         writer.write(progress.PARTITION, 1, mark_batch(self.job, mark))
         writer.flush()
 

@@ -14,6 +14,8 @@ dead and continues can write nothing, and ends with an error.
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.client.cluster import Cluster
@@ -29,6 +31,7 @@ from headrace.spark.transactional_writer import Spool, encode_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
@@ -63,8 +66,9 @@ class TransactionalSink:
     whose block the records for the topics are read. `recover` is called when a batch fails: it returns if a
     second run of the batch skips the records that it failed on, and raises the error otherwise.
     `reset_metrics` is called before tasks of a batch are run again. `spool` says whether driver and tasks
-    share a file system, as they do where Spark runs on one machine. `steps` is called with the name of each
-    completed step and the number of the batch: begun, computed, written, marked, committed.
+    share a file system, as they do where Spark runs on one machine. Each batch runs inside the block of the
+    context manager `around`. `steps` is called with the name of each completed step and the number of the
+    batch: begun, computed, written, marked, committed. `written` counts the committed records of each topic.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -84,7 +88,9 @@ class TransactionalSink:
         deliver: Deliver | None = None,
         recover: Callable[[Batch, Exception], None] | None = None,
         reset_metrics: Callable[[], None] | None = None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
         steps: Callable[[str, int], None] | None = None,
+        written: Counter[str] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
         spool: bool | None = None,
@@ -103,7 +109,9 @@ class TransactionalSink:
         self._deliver = deliver
         self._recover = recover
         self._reset_metrics = reset_metrics
+        self._around = around
         self._steps = steps or _ignore
+        self._records_written = Counter() if written is None else written
         self._compression = compression
         self._inline_bytes = inline_bytes
         self._spools = str(spark.sparkContext.master).startswith("local") if spool is None else spool
@@ -186,6 +194,7 @@ class TransactionalSink:
             recover=self._recover or _reraise,
             reset_metrics=self._reset_metrics or (lambda: None),
             steps=self._steps,
+            written=self._records_written,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
 
@@ -204,7 +213,8 @@ class TransactionalSink:
     def _process(self, encoded: DataFrame, batch_id: int) -> None:
         assert self._runner is not None
         try:
-            self._runner.run(encoded, batch_id)
+            with self._around():
+                self._runner.run(encoded, batch_id)
         except ProducerFenced as fault:
             raise SinkFenced(
                 f"the job {self._job!r} is run by another driver now, or batch {batch_id} took longer than "

@@ -234,7 +234,9 @@ class JobRun:
             deliver=self._deliver(failed),
             recover=failed.recover,
             reset_metrics=self._reset_metrics,
+            around=self._folder.barrier.batch,
             steps=self._step,
+            written=self.metrics.rows_out,
         )
         # A query takes the settings of the session when it starts.
         self._run_context.spark.conf.set(WATERMARK_POLICY, self.job.watermark_policy)

@@ -188,8 +188,9 @@ class Rebuild:
             new=aside.into.name,
             writer=f"headrace.{self.job.full_name}",
         )
-        self._folder.adopt(Path(beside.checkpoint))
-        beside.delete()
+        with self._folder.barrier.batch():
+            self._folder.adopt(Path(beside.checkpoint))
+            beside.delete()
         self._is_over = True
         late = () if aside.late_topic is None else (aside.late_topic,)
         _delete_topics(self._run_context.bootstrap, {aside.into.name, aside.dead_topic, *late})
