@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
 from headrace.columns import encoding
-from headrace.columns.buffers import UnfitRows
+from headrace.columns.buffers import InvalidRows
 from headrace.columns.encoding import Encoded, Encoder, stamp
 from headrace.columns.encoding_kernels import STICKY_BYTES, murmur2
 from headrace.columns.record_decoder import COLUMNS, RecordDecoder
@@ -125,7 +125,7 @@ def test_what_was_encoded_is_cut_into_the_same_rows(rows, compression):
     placed = [(*row[:4], 0) for row in rows if row[0] == "orders"]
     encoded = encode(table_of(placed), compression=compression)
     data = b"".join(each.batch for each in encoded)
-    cut = RecordDecoder(("orders", 0), 0, len(placed) + 1, columns=COLUMNS).cut(data)
+    cut = RecordDecoder(("orders", 0), 0, len(placed) + 1, columns=COLUMNS).decode(data)
     assert [(row["key"], row["value"], row["headers"]) for row in plain_rows(cut)] == [
         (row[1], row[2], [{"key": name, "value": value} for name, value in row[3]] or None) for row in placed
     ]
@@ -236,14 +236,14 @@ def test_no_rows_make_no_batches():
     ],
 )
 def test_rows_that_no_topic_can_take_are_refused_with_the_reason(table, reason):
-    with pytest.raises(UnfitRows, match=reason):
+    with pytest.raises(InvalidRows, match=reason):
         encode(pa.record_batch(table))
 
 
 def test_a_topic_or_compression_that_there_is_not_is_refused_at_once():
-    with pytest.raises(UnfitRows, match="nowhere"):
+    with pytest.raises(InvalidRows, match="nowhere"):
         Encoder(TOPICS, topic="nowhere")
-    with pytest.raises(UnfitRows, match="none, gzip, snappy, lz4, zstd"):
+    with pytest.raises(InvalidRows, match="none, gzip, snappy, lz4, zstd"):
         Encoder(TOPICS, compression="brotli")
 
 

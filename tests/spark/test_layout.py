@@ -80,7 +80,7 @@ def test_a_schema_of_the_user_may_only_choose_columns() -> None:
     ("format_", "given", "message"),
     [
         ("json", {"timeZone": "Mars/Olympus"}, "timeZone 'Mars/Olympus' is not known"),
-        ("json", {"delimiter": ";"}, "delimiter means nothing for valueFormat json"),
+        ("json", {"delimiter": ";"}, "delimiter has no effect for valueFormat json"),
         ("csv", {"quote": "''"}, "quote is one ASCII character"),
     ],
 )

@@ -53,7 +53,7 @@ def test_exactly_one_way_to_subscribe(more: dict[str, str]) -> None:
         ("securityProfile", "a b", "not the name of a security profile"),
         ("valueFormat", "xml", "raw or text or json or csv"),
         ("valueFormat", "json", "valueSchema is missing"),
-        ("valueSchema", "a int", "means nothing"),
+        ("valueSchema", "a int", "has no effect"),
         ("maxAhead", "1d", "name their field by eventTime"),
         ("eventTime", "at", "set valueFormat to json or csv"),
         ("timeUnit", "minutes", "write auto, s, ms, us, ns"),

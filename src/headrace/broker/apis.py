@@ -13,6 +13,7 @@ from headrace.broker.handlers import (
     acls,
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     api_versions,
     client_telemetry,
     configs,
@@ -21,6 +22,7 @@ from headrace.broker.handlers import (
     delete_groups,
     delete_records,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_groups,
     describe_log_dirs,
@@ -137,6 +139,8 @@ APIS: Final[Mapping[int, Api]] = {
     42: _api(delete_groups),
     44: Api(*configs.INCREMENTAL_ALTER_VERSIONS, configs.alter_incrementally),
     47: _api(offset_delete),
+    48: _api(describe_client_quotas),
+    49: _api(alter_client_quotas),
     50: Api(*scram_credentials.DESCRIBE_VERSIONS, scram_credentials.describe),
     51: Api(*scram_credentials.ALTER_VERSIONS, scram_credentials.alter),
     60: _api(describe_cluster),
@@ -157,7 +161,7 @@ APIS: Final[Mapping[int, Api]] = {
 }
 
 SERVED: Final[Mapping[int, tuple[int, int]]] = {
-    # librdkafka breaks when Produce begins above 0 (KAFKA-18659); versions below 3 are refused all the same.
+    # librdkafka breaks when Produce begins above 0 (KAFKA-18659); versions below 3 are refused nevertheless.
     key: (0 if key == PRODUCE else api.low, api.high)
     for key, api in APIS.items()
 }
@@ -175,7 +179,7 @@ def handle_request(
 
     The frame must stay as it is while the response waits for a `TimeSliceFuture`, and no longer.
     """
-    header = read_request_header(frame, _has_tagged_header)
+    header = read_request_header(frame, has_tagged_header)
     api = APIS.get(header.api_key)
     if api is None or not api.low <= header.version <= api.high:
         return _refuse_version(broker, header)
@@ -220,7 +224,8 @@ async def _serve(
         time_slice.release()
 
 
-def _has_tagged_header(api_key: int, version: int) -> bool:
+def has_tagged_header(api_key: int, version: int) -> bool:
+    """Whether the header of a request that is served has tagged fields."""
     api = APIS.get(api_key)
     return api is not None and api.low <= version <= api.high and is_flexible(api_key, version)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.broker.apis import SERVED, TELEMETRY
+from headrace.broker.apis import SERVED, TELEMETRY, handle_request
 from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.clock import EventLoopClock
 from headrace.broker.config import BrokerConfig, Flush
@@ -98,6 +98,8 @@ class Broker:
             self._record_executor.shutdown()
             self.folder.abandon()
             raise
+        self.respond: Callable[..., Any] = handle_request
+        """What responds to the requests of clients that are authenticated."""
         self.maintenance = Maintenance(self)
         self.is_stopping = False
         """Whether long polls should complete with the records that are available."""
@@ -157,6 +159,7 @@ class Broker:
         await broker.transactions.start()
         broker.shares.start()
         broker.maintenance.start()
+        broker.quotas_changed()
         broker.server = Server(broker, bound)
         await broker._control.start()
         if config.flush is Flush.INTERVAL:
@@ -172,6 +175,15 @@ class Broker:
             tls=tls,
             access=lambda host: self.security.access(ANONYMOUS, host),
         )
+
+    def quotas_changed(self) -> None:
+        """Let the quotas in the store count; without any, requests are not measured."""
+        from headrace.broker.throttling import respond_within_quotas
+
+        self.security.quotas.changed()
+        self.respond = respond_within_quotas if self.security.quotas else handle_request
+        if self.server is not None:
+            self.server.respond_changed()
 
     def _flush_regularly(self) -> None:
         self.flusher.sync_soon()

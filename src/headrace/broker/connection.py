@@ -23,7 +23,6 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from headrace.broker.apis import handle_request
 from headrace.broker.handlers.produce import DelayedResponse
 from headrace.broker.scheduling import TimeSliceFuture
 from headrace.protocol.errors import ProtocolError
@@ -87,10 +86,12 @@ class Connection:
         "_held_bytes",
         "_is_closing",
         "_is_draining",
+        "_is_muted",
         "_is_paused",
         "_is_working",
         "_is_writing",
         "_limit_bytes",
+        "_muted_until",
         "_out",
         "_pending",
         "_reserved_at",
@@ -136,7 +137,10 @@ class Connection:
         self._is_draining = False
         self._is_closing = False
         self._limit_bytes = server.request_limit_bytes
-        self._respond: Callable[..., Any] = handle_request
+        self._respond: Callable[..., Any] = server.broker.respond
+        self._is_muted = False
+        """Whether the client is throttled: it is not read from."""
+        self._muted_until = 0.0
         self._is_working = False
         """Whether a long request works in slices: those behind it wait."""
         self._reserved_bytes = 0
@@ -173,8 +177,34 @@ class Connection:
         """Serve the client as that principal; `is_limited` if its session has an end."""
         assert self.authentication is not None
         self._limit_bytes = self._server.request_limit_bytes
-        self._respond = self.authentication.respond if is_limited else handle_request
+        self._respond = self.authentication.respond if is_limited else self._server.broker.respond
         self._server.authenticated(self, principal)
+
+    def respond_changed(self) -> None:
+        """Use what the broker responds with now, unless the client is not authenticated yet."""
+        if self.authentication is None or self._respond != self.authentication.respond:
+            self._respond = self._server.broker.respond
+
+    def mute(self, throttle_ms: int) -> None:
+        """Read no more requests for this time; responses are sent (KIP-219)."""
+        loop = self._server.loop
+        until = loop.time() + throttle_ms / 1000
+        if until > self._muted_until and not self.is_closed:
+            self._muted_until = until
+            if not self._is_muted:
+                self._is_muted = True
+                self._pause()
+                loop.call_at(until, self._unmute)
+
+    def _unmute(self) -> None:
+        loop = self._server.loop
+        if self.is_closed:
+            return
+        if loop.time() < self._muted_until:
+            loop.call_at(self._muted_until, self._unmute)
+            return
+        self._is_muted = False
+        self._resume()
 
     def is_late(self, since: float) -> bool:
         """Whether memory was reserved before `since` for a request that has still not arrived as a whole."""
@@ -267,6 +297,7 @@ class Connection:
         return (
             self._is_writing
             or self._is_working
+            or self._is_muted
             or len(self._pending) >= MAX_UNANSWERED
             or self._held_bytes >= MAX_HELD_BYTES
             or (self._server.memory.is_exhausted and bool(self._pending))

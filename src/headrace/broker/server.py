@@ -182,6 +182,11 @@ class Server:
             return f"there are {self._max_connections} connections already (max.connections)"
         return None
 
+    def respond_changed(self) -> None:
+        """Let the requests of open connections be measured for quotas, or no more."""
+        for connection in self._connections:
+            connection.respond_changed()
+
     def replace_shared_buffer(self) -> bytearray:
         """Begin a new shared buffer; the old one belongs to the caller."""
         old = getattr(self, "_shared", bytearray())

@@ -25,7 +25,7 @@ from headrace.protocol.records import encode_varint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.offsets import CaptureOffset, TableSnapshot
+    from headrace.capture.offsets import CaptureOffset, CompletedSnapshot
     from headrace.capture.settings import CaptureSettings
     from headrace.client.cluster import Cluster
     from headrace.client.shared_transaction import ProducerIdentity
@@ -224,7 +224,7 @@ class TransactionalChangeWriter:
         if self._complete_position is not None:
             self._commit_offset(replace(self.offset, position=self._complete_position))
 
-    def finish_snapshot(self, name: str, table: TableSnapshot) -> None:
+    def finish_snapshot(self, name: str, table: CompletedSnapshot) -> None:
         """Commit the snapshot of a table."""
         self._commit_offset(self.offset.with_table(name, table))
 

@@ -21,6 +21,7 @@ from headrace.cli import (
     produce,
     query,
     queue,
+    quota,
     run,
     topic,
     txn,
@@ -44,6 +45,7 @@ app.add_typer(queue.commands, name="queue")
 app.add_typer(txn.commands, name="txn")
 app.add_typer(user.commands, name="user")
 app.add_typer(acl.commands, name="acl")
+app.add_typer(quota.commands, name="quota")
 app.add_typer(backup.commands, name="backup")
 app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from headrace.cli.reader import TopicReader
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 PLACES = "start|end|OFFSET|TIME"
 
@@ -101,7 +101,7 @@ class _Plan:
     """The partitions to read, with their start and end offsets."""
 
     def __init__(
-        self, session: Session, topic: str, numbers: Collection[int], *, committed_only: bool
+        self, session: BrokerSession, topic: str, numbers: Collection[int], *, committed_only: bool
     ) -> None:
         from headrace.cli.topic_admin import choose_partitions
 

@@ -267,7 +267,7 @@ def _literal(token: re.Match[str]) -> bytes:
     if escape is not None and len(escape) == 3:
         return bytes.fromhex(escape[1:])
     raise ValueError(
-        f"{token[0]!r} means nothing in a format: there are %t topic, %p partition, %o offset, %k key, "
+        f"{token[0]!r} is not a field of a format: use %t topic, %p partition, %o offset, %k key, "
         r"%v value, %h headers, %T time in milliseconds, %%, and \n \t \r \0 \\ \xHH"
     )
 

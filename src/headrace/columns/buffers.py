@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from headrace.protocol.kernels import Columns, Octets
 
 
-class UnfitRows(HeadraceError):
-    """Rows that no topic can take: the caller's mistake, and nothing was encoded."""
+class InvalidRows(HeadraceError):
+    """Rows that cannot be written to a topic. Nothing was encoded."""
 
 
 NULL: Final = -1
 
 
 class Blobs(NamedTuple):
-    """Pieces of `data`: where each begins and how long it is, −1 for null."""
+    """Spans of `data`: the start and the size of each, with size −1 for null."""
 
     data: Octets
     starts: NDArray[np.int64]
@@ -56,14 +56,14 @@ class HeaderBlobs(NamedTuple):
 
 
 def blobs_of(column: pa.Array, name: str) -> Blobs:
-    """The values of a column of text or bytes, without a copy of them."""
+    """The values of a column of text or bytes, without copying them."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return blobs_of(column.dictionary_decode(), name)
     if pa.types.is_null(kind):
         return null_blobs(len(column))
     if not _is_blob(kind):
-        raise UnfitRows(
+        raise InvalidRows(
             f"the column {name} is of type {kind}, and a record holds bytes: "
             "make it a string or binary column"
         )
@@ -80,15 +80,15 @@ def blobs_of(column: pa.Array, name: str) -> Blobs:
 
 
 def null_blobs(count: int) -> Blobs:
-    """As many nulls."""
+    """`count` nulls."""
     return Blobs(octets(b""), np.zeros(count, np.int64), np.full(count, NULL, np.int64))
 
 
 def header_blobs_of(column: pa.Array) -> HeaderBlobs:
-    """The headers in a column of lists of names and values; null and the empty list both mean none."""
+    """The headers in a column of lists of names and values; null and the empty list both mean no headers."""
     kind = column.type
     if not (_is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.num_fields == 2):
-        raise UnfitRows(
+        raise InvalidRows(
             f"the column headers is of type {kind}: make it a list of structs of a key (string) "
             "and a value (binary)"
         )
@@ -98,12 +98,12 @@ def header_blobs_of(column: pa.Array) -> HeaderBlobs:
     pairs = column.flatten()
     names, values = pairs.flatten()
     if pairs.null_count or names.null_count:
-        raise UnfitRows("a row has a header without a name: give every header a key, or leave it out")
+        raise InvalidRows("a row has a header without a name: give every header a key, or leave it out")
     return HeaderBlobs(firsts, blobs_of(names, "headers.key"), blobs_of(values, "headers.value"))
 
 
 def no_headers(count: int) -> HeaderBlobs:
-    """As many rows without headers."""
+    """`count` rows without headers."""
     return HeaderBlobs(np.zeros(count + 1, np.int64), null_blobs(0), null_blobs(0))
 
 
@@ -125,7 +125,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 MAX_COLUMN_BYTES: Final = (1 << 31) - 1
-"""What a column of binary values can hold: its offsets have 32 bits."""
+"""The most bytes of a column of binary values: its offsets have 32 bits."""
 
 
 def binary_array(data: Octets, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
@@ -139,14 +139,14 @@ def binary_array(data: Octets, starts: NDArray[np.int64], sizes: NDArray[np.int6
 
 
 def time_array(times_us: NDArray[np.int64]) -> pa.Array:
-    """Times in UTC; null where a producer set one that microseconds cannot express."""
+    """Times in UTC; null if a time is beyond the range of microseconds."""
     kind = pa.timestamp("us", "UTC")
     buffers = [valid_bits(times_us != NO_TIME), pa.py_buffer(times_us.copy())]
     return pa.Array.from_buffers(kind, len(times_us), buffers)
 
 
 def headers_array(data: Octets, columns: Columns, rows: int, kind: pa.ListType) -> pa.Array:
-    """The headers of each record as a list of names and values, null for a record that has none."""
+    """The headers of each record as a list of names and values, null for a record without headers."""
     counts = columns[HEADER_COUNT, :rows]
     total = int(counts.sum())
     if total == 0:
@@ -172,7 +172,7 @@ def _room(size: int) -> pa.Buffer:
 
 
 def text_array(values: pa.Array) -> pa.Array:
-    """Binary values as text; what is not UTF-8 is replaced, as the Java client does: one stops no reader."""
+    """Binary values as text; invalid UTF-8 is replaced, as in the Java client."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

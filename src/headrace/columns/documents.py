@@ -3,7 +3,7 @@
 The text is that of Spark's `to_json`, so that it does not matter which of the two wrote a record: times of
 UTC with microseconds, nulls written, bytes as base64. Floating-point numbers have the fewest digits that read
 back as the same number, in Java's form (`100.0`, `1.0E10`); Java before 19 writes a digit too many here and
-there. Nested types are not written here (`UnfitRows`): Spark writes those.
+there. Nested types are not written here (`InvalidRows`): Spark writes those.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.columns import text_kernels as kernels
-from headrace.columns.buffers import NULL, UnfitRows, blobs_of
+from headrace.columns.buffers import NULL, InvalidRows, blobs_of
 from headrace.columns.text_kernels import measure_documents, write_documents
 
 if TYPE_CHECKING:
@@ -43,17 +43,17 @@ class Writing(NamedTuple):
     kernel: Callable[..., int]
     values: Any
     room: int
-    """Enough bytes for all of them."""
+    """The most bytes that all of them take."""
 
 
 class Cells:
-    """Writes columns as texts into memory that is kept from call to call."""
+    """Writes columns as texts into a buffer that is kept from call to call."""
 
     def __init__(self) -> None:
         self._data = np.empty(0, np.uint8)
 
     def write(self, columns: Sequence[pa.Array]) -> Texts:
-        """The texts of all values, valid until the next call. Raises `UnfitRows` for nested types."""
+        """The texts of all values, valid until the next call. Raises `InvalidRows` for nested types."""
         writings = [_writing(column) for column in columns]
         room = sum(writing.room for writing in writings)
         if room > len(self._data):
@@ -104,7 +104,7 @@ def _writing_of_bytes(column: pa.Array) -> Writing:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         texts = blobs_of(_valid(column), "text")
         return Writing(kernels.write_quoted, texts, kernels.measure_quoted(texts))
-    raise UnfitRows(f"a column of type {kind} cannot be encoded as JSON here: use Spark's to_json")
+    raise InvalidRows(f"a column of type {kind} cannot be encoded as JSON here: use Spark's to_json")
 
 
 def _numbers(column: pa.Array) -> NDArray[np.int64]:
@@ -113,7 +113,7 @@ def _numbers(column: pa.Array) -> NDArray[np.int64]:
 
 
 def _valid(column: pa.Array) -> pa.Array:
-    """The column as it is, or with U+FFFD for bytes that are no text: Spark lets them pass, JSON does not."""
+    """The column, with U+FFFD for bytes that are not UTF-8: Spark accepts them, JSON does not."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -128,16 +128,16 @@ VALUE: Final = "value"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordForm:
-    """What of a row is the key of its record, and what its value. Rows are taken by the order of columns."""
+    """The columns of a row that are the key and the value of its record, by position."""
 
     columns: tuple[str, ...]
     """The names of the rows' columns."""
     key: tuple[str, ...] = ()
-    """One column as its text, several as a document; none for records without a key."""
+    """One column is written as its text, several as a document; empty for records without a key."""
     is_key_whole: bool = False
-    """Whether a key of one column that is null becomes a document, so that no record is without one."""
+    """Whether a null key of one column is written as a document, so that every record has a key."""
     deleted: str | None = None
-    """The column that says of a row that its value is null; it is no part of the value."""
+    """The flag column of rows whose value is null (tombstones); it is not part of the value."""
 
     def records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows as columns `value` and, with a key, `key`.
@@ -149,7 +149,7 @@ class RecordForm:
         """
         cells = Cells()
         for batch in batches:
-            # Columns behind those that were declared are left out, as Spark leaves them out.
+            # Columns after the declared ones are left out, as Spark does.
             rows = batch.select(list(range(len(self.columns)))).rename_columns(list(self.columns))
             yield self._records(rows, cells)
 
@@ -172,12 +172,12 @@ class RecordForm:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """A column as the text of a key; bytes stay as they are."""
+    """A column as the text of a key; bytes are not changed."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         column = column.cast(pa.large_string())
     elif pa.types.is_temporal(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        raise UnfitRows(f"a key of type {kind} cannot be encoded here: cast it to a string")
+        raise InvalidRows(f"a key of type {kind} cannot be encoded here: cast it to a string")
     return column.cast(pa.large_binary())
 
 
@@ -194,13 +194,13 @@ def _documents(rows: pa.RecordBatch, columns: Sequence[str], cells: Cells) -> pa
 
 
 def _openings(columns: Sequence[str]) -> Blobs:
-    """What stands in a document before each value."""
+    """The text of a document before each value: its name."""
     openings = [f"{',' if index else '{'}{_quoted(name)}:" for index, name in enumerate(columns)]
     return blobs_of(pa.array(openings, pa.string()), "names")
 
 
 def _quoted(name: str) -> str:
-    """A name as a document has it; control characters by capital numbers, as Jackson writes them."""
+    """A name in quotes; control characters have upper-case hexadecimal digits, as Jackson writes them."""
     quoted = json.dumps(name, ensure_ascii=False)
     for code in range(0x20):
         quoted = quoted.replace(f"\\u{code:04x}", f"\\u{code:04X}")

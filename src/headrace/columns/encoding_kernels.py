@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 BY_KEY: Final = -(1 << 63)
-"""In the place of a partition: the key decides."""
+"""Instead of a partition: the key decides."""
 STICKY_BYTES: Final = 64 * 1024
 """Rows without a key go to one partition until it has this many bytes of them, then to the next one."""
 MAX_RECORD_BYTES: Final = (1 << 31) - 1 - 128
-"""The most that a record's length and its batch's can say, with room for a header."""
+"""The largest record whose length and batch length fit into 32 bits, with a header."""
 
 SLOT: Final = 0
 FIRST: Final = 1
@@ -38,7 +38,7 @@ STICKY_ROWS: Final = 2
 
 @borrowing
 def murmur2(data: Octets, start: int, size: int) -> int:
-    """The hash by which the Java client places keys, as a number of 32 bits without sign."""
+    """The hash by which the Java client partitions keys, as an unsigned 32-bit number."""
     mix = np.uint32(0x5BD1E995)
     value = np.uint32(0x9747B28C) ^ np.uint32(size)
     whole = size & ~3
@@ -108,7 +108,7 @@ def place_rows(
 
 @borrowing
 def _stick(sticky: Columns, topic: int, count: int, size: int) -> int:
-    """The partition of a row without a key: that of the row before it, until that one has its share."""
+    """The partition of a row without a key: that of the previous one, until it has `STICKY_BYTES`."""
     if sticky[STICKY_FILLED, topic] >= STICKY_BYTES:
         sticky[STICKY_PARTITION, topic] += 1
         sticky[STICKY_FILLED, topic] = 0
@@ -171,7 +171,7 @@ def write_batches(
     plan: Columns,
     output: Octets,
 ) -> None:
-    """Write the records of each planned batch behind the room that is left for its header."""
+    """Write the records of each planned batch, after space for its header."""
     for batch in range(plan.shape[1]):
         position = plan[START, batch] + HEADER_BYTES
         for delta in range(plan[COUNT, batch]):
@@ -194,7 +194,7 @@ def write_batches(
 
 @borrowing
 def write_blob(output: Octets, position: int, data: Octets, start: int, size: int) -> int:
-    """Write a length and as many bytes of `data`, or the −1 of null; the position behind them."""
+    """Write a length and that many bytes of `data`, or −1 for null. Returns the position after them."""
     position = write_varint(output, position, size)
     copied = max(size, 0)
     copy_bytes(output, position, data, start, copied)
@@ -203,7 +203,7 @@ def write_blob(output: Octets, position: int, data: Octets, start: int, size: in
 
 @borrowing
 def write_varint(output: Octets, position: int, value: int) -> int:
-    """Write a number as a zigzag varint; the position behind it."""
+    """Write a number as a zigzag varint. Returns the position after it."""
     rest = np.uint64(value << 1 ^ value >> 63)
     while rest > np.uint64(0x7F):
         output[position] = np.uint8(rest & np.uint64(0x7F) | np.uint64(0x80))
@@ -215,7 +215,7 @@ def write_varint(output: Octets, position: int, value: int) -> int:
 
 @borrowing
 def varint_size(value: int) -> int:
-    """Bytes of a number that is not negative as a zigzag varint."""
+    """The size of a number that is not negative as a zigzag varint."""
     size = 1
     while value > 63:
         value >>= 7
@@ -225,12 +225,12 @@ def varint_size(value: int) -> int:
 
 @borrowing
 def blob_size(size: int) -> int:
-    """Bytes of a length and as many bytes behind it."""
+    """The size of a length and that many bytes."""
     return 1 if size < 0 else varint_size(size) + size
 
 
 @borrowing
 def record_size(bare: int, delta: int) -> int:
-    """Bytes of a whole record that is the one numbered `delta` of its batch."""
+    """The size of a whole record with offset delta `delta`."""
     body = bare + varint_size(delta)
     return varint_size(body) + body

@@ -186,7 +186,7 @@ class EventStore:
     ) -> Kind:
         """The aggregate as it is now, at a version, or as of a time.
 
-        An aggregate without events has version 0, and the state that `__init__` gives it.
+        An aggregate without events has version 0, and the state after `__init__`.
         """
         schema = aggregate_schema(kind)
         with Cluster.of(self.broker) as cluster:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class FilterPushdown:
-    """What the filters of a query, all of which hold, say about topics, partitions, offsets and times."""
+    """What the filters of a query, joined by AND, require of topics, partitions, offsets and times."""
 
     def __init__(self, filters: Iterable[Filter] = ()) -> None:
         self._topics: list[set[Any]] = []
@@ -134,12 +134,12 @@ class BatchReader(DataSourceReader):
             )
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """All of them: they narrow what is fetched, and Spark applies them still."""
+        """All filters: they narrow what is fetched, and Spark still applies them."""
         self._narrowing = FilterPushdown(filters)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks of the query; one that reads nothing where there is nothing, for Spark wants one."""
+        """The tasks of the query; an empty task if there is nothing to read, because Spark requires one."""
         ranges = self._narrowing.narrow(self._from_earliest_time(self._ranges()))
         return self._settings.tasks(self._available_ranges(ranges)) or [Task(())]
 
@@ -162,7 +162,7 @@ class BatchReader(DataSourceReader):
         ]
 
     def _from_earliest_time(self, ranges: list[Range]) -> list[Range]:
-        """The ranges without what lies before the earliest time that the query asks for."""
+        """The ranges without records before the earliest time of the filters."""
         time_ms = self._narrowing.earliest_ms
         if time_ms is None or not ranges:
             return ranges
@@ -174,7 +174,7 @@ class BatchReader(DataSourceReader):
         ]
 
     def _available_ranges(self, ranges: list[Range]) -> list[Range]:
-        """The ranges, checked against the log where a user wrote offsets: it may not have them."""
+        """The ranges, checked against the log if the user set offsets, which it may not have."""
         if not (self._starting.offsets or self._ending.offsets):
             return ranges
         partitions = [partition for partition, _, _ in ranges]

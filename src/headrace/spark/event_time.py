@@ -51,14 +51,14 @@ class TimeHints:
         self._folder = Path(folder)
 
     def write(self, name: str, document: dict[str, Any]) -> None:
-        """Put the document in place of the one before."""
+        """Replace the document of a name."""
         self._folder.mkdir(parents=True, exist_ok=True)
         aside = self._folder / f".{name}.{os.getpid()}"
         aside.write_text(json.dumps(document), encoding="utf-8")
         aside.replace(self._folder / f"{name}.json")
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """The document of a name; None where there is none."""
+        """The document of a name, or None."""
         return _read(self._folder / f"{name}.json")
 
     def read_all(self, kind: str) -> dict[str, dict[str, Any]]:
@@ -80,7 +80,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def total_read(positions: Mapping[TopicPartition, int], heartbeat_ms: int) -> int:
-    """A number that changes with all that can move the watermark.
+    """A number that changes with everything that can move the watermark.
 
     >>> from headrace.client.partition import TopicPartition
     >>> total_read({TopicPartition("orders", 0): 12, TopicPartition("orders", 1): 3}, 0)
@@ -96,7 +96,7 @@ def next_tick(
     after: Mapping[TopicPartition, int],
     heartbeats_ms: tuple[int, int],
 ) -> int:
-    """The sign for a batch that reads from `before` to `after`: another than `tick` where it is a tick."""
+    """The tick marker of a batch from `before` to `after`: it differs from `tick` if the batch is a tick."""
     reads = before != after or heartbeats_ms[0] != heartbeats_ms[1]
     return tick if reads else total_read(after, heartbeats_ms[1])
 
@@ -106,14 +106,14 @@ BEGAN: Final = "began"
 
 
 def note_seen(hints: TimeHints, topic: str, newest_ms: int, *, now_s: float) -> None:
-    """Tell the sources of the job how far a stream has come in event time."""
+    """Publish the newest event time of a stream to the sources of the job."""
     before = hints.read(f"{SEEN}.{topic}") or {}
     newest = max(newest_ms, int(before.get("newest_ms", newest_ms)))
     hints.write(f"{SEEN}.{topic}", {"newest_ms": newest, "at_s": now_s})
 
 
 class IdleSourceWatermark:
-    """Decides when an idle stream gives a heartbeat, and of which time."""
+    """Decides when an idle stream emits a heartbeat, and its time."""
 
     def __init__(
         self, topic: str, idle_after_s: float, hints: TimeHints, *, clock: Callable[[], float] = time.time
@@ -127,15 +127,15 @@ class IdleSourceWatermark:
         self._passed_time_on = False
 
     def broker_was_away(self) -> None:
-        """Count silence from now on: nothing could be written until now."""
+        """Restart the idle time: until now nothing could be written."""
         self._answering_since_s = self._clock()
 
     def next_ms(self, beaten_ms: int, *, once: bool) -> int:
         """The time of the next heartbeat, or `beaten_ms`, that of the last, when none is due.
 
-        It is asked when the stream has nothing new. `once` is a run that ends with what is there: in it, time
-        that only passes makes one heartbeat and no more, or the run would never end; and it does not wait,
-        so that silence counts from before it was started.
+        Called when the stream has nothing new. `once` is a run that ends when it has read everything: the
+        passing of time makes only one heartbeat, or the run would never end; and the run does not wait, so
+        idle time from before its start counts.
         """
         now = self._clock()
         seen = self._hints.read_all(SEEN)
@@ -153,7 +153,7 @@ class IdleSourceWatermark:
         return reached
 
     def _silent_since(self, seen: Mapping[str, Mapping[str, Any]]) -> float:
-        """When the stream last had something; if it never had, when its job first looked."""
+        """When the stream last had a record; if it never had one, when its job first polled it."""
         if self._topic in seen:
             return float(seen[self._topic]["at_s"])
         if self._began_s is None:
@@ -164,7 +164,7 @@ class IdleSourceWatermark:
 
 
 class StreamTime:
-    """The options `ticks`, `alignByTime`, `idleTimeout` and `hints`, and what they come to in each batch."""
+    """The options `ticks`, `alignByTime`, `idleTimeout` and `hints`, applied to each batch."""
 
     def __init__(self, options: Options) -> None:
         folder, idle_timeout = options.text("hints"), options.text("idleTimeout")
@@ -183,22 +183,22 @@ class StreamTime:
             self._pulse = IdleSourceWatermark(topic, read_duration_s("idleTimeout", idle_timeout), where)
 
     def ends_with_what_is_there(self) -> None:
-        """Behave as a run does that ends."""
+        """Behave as a run that ends when it has read everything."""
         self._once = True
         if self.alignment is not None:
             self.alignment.waits = False
 
     def broker_was_away(self) -> None:
-        """Do not take for silence that nothing could be written."""
+        """Do not count an outage of the broker as idle time."""
         if self._pulse is not None:
             self._pulse.broker_was_away()
 
     def first_signs(self, begun: Positions) -> Journal:
-        """The signs of a query that has read nothing yet."""
+        """The markers of a query that has read nothing yet."""
         return write_offset_marker(TICK, total_read(begun, 0)) if self._ticks else {}
 
     def signs(self, start: Journal, before: Positions, after: Positions) -> Journal:
-        """The signs for a batch that begins at `start` and reads from `before` to `after`."""
+        """The markers of a batch that begins at `start` and reads from `before` to `after`."""
         beaten_ms = read_offset_marker(start, HEARTBEAT)
         heartbeat_ms = beaten_ms
         if self._pulse is not None and before == after:

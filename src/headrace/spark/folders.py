@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 PARTS: Final = ".parts"
-"""The folder next to a file that has what was appended to it: object stores cannot append."""
+"""The suffix of the folder with the text appended to a file: object stores cannot append."""
 
 
 def folder_at(location: str) -> Folder:
@@ -51,18 +51,18 @@ class HadoopFolder:
         return HadoopFolder(f"{self}/{name}")
 
     def names(self) -> list[str]:
-        """The names of what is in it, hidden files left out; none if it does not exist."""
+        """The names of its files and folders without hidden ones; empty if it does not exist."""
         return [name for name in self._names(self._path) if not name.startswith(".")]
 
     def read(self, name: str) -> str | None:
-        """The content of a file, with what was appended; None if there is none."""
+        """The content of a file, with what was appended; None if it does not exist."""
         whole = self._read(self._at(name))
         parts = self._at(f".{name}{PARTS}")
         texts = [self._read(self._at(part, parts)) or "" for part in sorted(self._names(parts))]
         return whole if whole is None and not texts else (whole or "") + "".join(texts)
 
     def write(self, name: str, text: str) -> None:
-        """Replace a file as a whole: after a crash the old content is there or the new one."""
+        """Replace a file atomically: after a crash it has the old content or the new one."""
         self._put(self._at(name), text)
         parts = self._at(f".{name}{PARTS}")
         if self._files.exists(parts):
@@ -75,7 +75,7 @@ class HadoopFolder:
             self._put(self._at(f"{len(self._names(parts)):010}", parts), text)
 
     def delete(self) -> None:
-        """Delete the folder with all that is in it."""
+        """Delete the folder with its contents."""
         self._files.delete(self._path, True)
 
     def _at(self, name: str, folder: Any = None) -> Any:
@@ -114,7 +114,7 @@ class HadoopFolder:
 
 
 def _java() -> tuple[Any, Any]:
-    """The JVM of this process, started where there is none, and Hadoop's settings in it."""
+    """The JVM of this process, started if necessary, and Hadoop's settings in it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -127,18 +127,18 @@ def _java() -> tuple[Any, Any]:
 
 
 TASKS_PER_CORE: Final = 4
-"""So many tasks ask at once that no worker is likely to be left out."""
+"""This many tasks for each core check the folder, so that no worker is likely to be left out."""
 
 
 def check_shared(spark: SparkSession, place: str) -> None:
     """Refuse a checkpoint in a folder of the driver that workers do not see: their state would be lost.
 
-    A path may be a shared mount, so that workers are asked. Other file systems are Spark's to open.
+    A path may be a shared mount, so the workers check it. Other file systems are opened by Spark.
     """
     parts = urlsplit(place)
     if is_on_this_machine(str(spark.sparkContext.master)) or parts.scheme not in ("", "file"):
         return
-    folder = Path(parts.path).parent  # the checkpoint itself is made when the job's identity is written
+    folder = Path(parts.path).parent  # the checkpoint itself is created when the job's identity is written
     folder.mkdir(parents=True, exist_ok=True)
     token = folder / f".seen-{uuid4().hex}"
     token.touch()

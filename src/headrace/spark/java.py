@@ -44,7 +44,7 @@ def usable_memory_bytes() -> int:
 
 
 def driver_memory_gib(memory_bytes: int) -> int:
-    """The heap of a Spark that has this machine for itself, in GiB.
+    """The heap of Spark's JVM on this machine, in GiB.
 
     A third of the memory: Python workers, Arrow buffers and the page cache of the log need the rest. A heap
     beyond 16 GiB makes pauses longer and streams no faster.
@@ -59,7 +59,7 @@ OLDEST: Final = 17
 """What Spark 4 needs."""
 
 LAUNCHER_HOME: Final = Path(__file__).parent / "java_home"
-"""A Java home that holds nothing but a launcher: see there what it leaves out."""
+"""A Java home that has only a launcher, which explains what it leaves out."""
 
 _VERSION = re.compile(r'version(?:="| ")(?:1\.)?(\d+)', re.IGNORECASE)
 
@@ -96,7 +96,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def java_version(executable: Path) -> int | None:
-    """The major version of a Java; nothing where it is none."""
+    """The major version of a Java, or None if the program is not Java."""
     release = executable.parent.parent / "release"
     try:
         text = release.read_text() if release.is_file() else _ask_version(executable)
@@ -134,9 +134,9 @@ def _ask_version(executable: Path) -> str:
 
 
 FOLDER: Final = Path(__file__).parent / "__pycache__"
-"""Where compiled Python and the compiled loops are: what a start leaves for the next one."""
+"""The folder of the archive, next to compiled Python and compiled kernels."""
 QUIET: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
-"""Java would warn of each class that cannot be archived, and of an archive that does not fit."""
+"""Disables Java's warnings of classes that cannot be archived, and of an archive that does not match."""
 MAGIC_BYTES: Final = 4
 BASE_SECONDS: Final = 60
 
@@ -146,8 +146,8 @@ def archive_options(
 ) -> tuple[str, ...]:
     """The options by which `java` uses the archive for the classes in `jars`, or writes it at its end.
 
-    None where it cannot be written, nor where there is something in `settings`, the folder that Spark puts
-    before the jars: Java makes no archive where classes could come from a folder.
+    None if it cannot be written, or if there are files in `settings`, the folder that Spark puts before the
+    jars: Java creates no archive if classes may come from a folder.
     """
     if settings is not None and settings.is_dir() and any(settings.iterdir()):
         return ()
@@ -170,7 +170,7 @@ def _has_own_archive(java: Java) -> bool:
 
 
 def _base_archive(java: Java, folder: Path) -> Path | None:
-    """An archive of Java's own classes, to which others add, for a Java that came without one."""
+    """An archive of Java's own classes, the base of others, for a Java that was installed without one."""
     base = folder / f"java-{_fingerprint(java.executable)}.jsa"
     if not _is_whole(base):
         command = [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={base}", *QUIET]
@@ -182,13 +182,13 @@ def _base_archive(java: Java, folder: Path) -> Path | None:
 
 
 def _fingerprint(*paths: Path) -> str:
-    """Differs where an archive would be of no use."""
+    """A hash that differs for files that need another archive."""
     parts = [(str(path.resolve()), path.stat().st_mtime_ns) for path in paths]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
 def _is_whole(archive: Path) -> bool:
-    """Whether Java wrote it to its end: its first bytes come last."""
+    """Whether Java wrote all of the archive: it writes the first bytes last."""
     try:
         with archive.open("rb") as file:
             return any(file.read(MAGIC_BYTES))

@@ -75,7 +75,7 @@ class Subscription:
         return {partition: existing[partition] for partition in self.assigned if partition in existing}
 
     def covers(self, partition: TopicPartition) -> bool:
-        """Whether `partition` would be read, did it exist."""
+        """Whether `partition` is part of the subscription, also if it does not exist."""
         if self.pattern:
             return re.fullmatch(self.pattern, partition.topic) is not None
         return partition in self.assigned or partition.topic in self.topics
@@ -83,7 +83,7 @@ class Subscription:
     def existing(self, cluster: Cluster) -> dict[TopicPartition, str | None]:
         """The partitions that exist now, with the ids of their topics.
 
-        `UnknownTopic` where something was named that does not exist.
+        Raises `UnknownTopic` for a named topic or partition that does not exist.
         """
         partitions = self.partitions(cluster)
         topics = {partition.topic for partition in partitions}
@@ -92,7 +92,7 @@ class Subscription:
         if missing:
             raise UnknownTopic(
                 f"the cluster has no {', '.join(missing)}: check the name, or create the topic first. "
-                "A topic that comes later is found by subscribePattern."
+                "subscribePattern also finds topics that are created later."
             )
         return partitions
 
@@ -118,17 +118,17 @@ log = logging.getLogger("headrace.spark")
 
 
 def report_data_loss(partition: TopicPartition, start: int, end: int, found: str, *, fail: bool) -> None:
-    """Say that the offsets from `start` up to `end` are lost, in an error or in a warning."""
+    """Report that the offsets from `start` up to `end` are lost, by an error or a warning."""
     _fail_or_warn(f"{partition} lost the offsets {start} to {end - 1}: {found}", end - start, fail=fail)
 
 
 def report_missing_partition(partition: TopicPartition, position: int, *, fail: bool) -> None:
-    """Say that a partition is gone that was read up to `position`: nobody knows what it held beyond."""
+    """Report that a partition was deleted that was read up to `position`: later records may be lost."""
     _fail_or_warn(f"{partition} was read up to {position} and no longer exists", 0, fail=fail)
 
 
 def report_recreated_topic(topic: str, *, fail: bool) -> None:
-    """Say that a topic was deleted and re-created: what the old one held beyond the positions is lost."""
+    """Report that a topic was deleted and re-created: records of the old one after the positions are lost."""
     _fail_or_warn(f"the topic {topic!r} was deleted and re-created since it was last read", 0, fail=fail)
 
 
@@ -143,7 +143,7 @@ def _fail_or_warn(lost: str, count: int, *, fail: bool) -> None:
 
 
 def available_ranges(ranges: Iterable[Range], first: Positions, end: Positions, *, fail: bool) -> list[Range]:
-    """The parts of `ranges` that the log still has, from `first` up to `end`; what is lost is reported."""
+    """The parts of `ranges` that the log still has, from `first` up to `end`; lost ones are reported."""
     return [left for wanted in ranges if (left := _available(wanted, first, end, fail=fail)).size > 0]
 
 
@@ -163,11 +163,11 @@ def _available(wanted: Range, first: Positions, end: Positions, *, fail: bool) -
 
 
 DISCOVERY_S: Final = 1.0
-"""How old the list of partitions may be: new ones are read from this long after they are there."""
+"""The maximum age of the list of partitions: a new one is found after at most this time."""
 
 
 class OffsetReader:
-    """Asks the brokers about what is subscribed to, and notices what is gone."""
+    """Looks up the partitions and offsets of a subscription, and detects deleted partitions."""
 
     def __init__(
         self,
@@ -192,21 +192,21 @@ class OffsetReader:
         return {partition.topic: found for partition, found in self._found.items() if found is not None}
 
     def existing(self) -> Collection[TopicPartition]:
-        """The partitions that exist now; an error where something was named that does not exist."""
+        """The partitions that exist now; raises `UnknownTopic` for a named one that does not."""
         # The first batch follows immediately, and needs no second lookup.
         self._found = self._subscription.existing(self._link.cluster())
         self._found_at = time.monotonic()
         return self._found.keys()
 
     def covers(self, partition: TopicPartition) -> bool:
-        """Whether `partition` would be read, did it exist."""
+        """Whether `partition` is part of the subscription, also if it does not exist."""
         return self._subscription.covers(partition)
 
     def latest(self, known: Positions) -> Positions:
-        """The end of every partition that exists; `topic_ids` are those of the same moment.
+        """The end of every partition that exists; `topic_ids` are those of the same lookup.
 
-        Where there is something to read, or something is missing, the partitions are looked up again: the
-        ends may be those of a topic that was re-created since the last lookup.
+        If there is something to read, or a partition is missing, the partitions are looked up again: the
+        topic may have been re-created since the last lookup.
         """
         latest = self._ends(self._partitions())
         if latest == {partition: known.get(partition) for partition in latest} and not self._gone(
@@ -218,13 +218,13 @@ class OffsetReader:
         if is_shorter or self._gone(known, latest):
             # A broker that has just started may not know everything yet.
             self._link.cluster().refresh()
-        partitions = self._partitions(anew=True)
+        partitions = self._partitions(refresh=True)
         if is_shorter or partitions != latest.keys() or self.topic_ids != ids:
             latest = self._ends(partitions)
         return latest
 
     def recreated(self, ids: TopicIds) -> set[str]:
-        """The topics that have another id than `ids` says; each is reported as a loss of data."""
+        """The topics whose id differs from that in `ids`; each is reported as data loss."""
         topics = {topic for topic, found in self.topic_ids.items() if ids.get(topic, found) != found}
         for topic in sorted(topics):
             report_recreated_topic(topic, fail=self._fail)
@@ -235,11 +235,11 @@ class OffsetReader:
         return self._list(dict.fromkeys(new, EARLIEST))
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> Positions:
-        """The first offset at or after a time in each partition, −1 where there is none."""
+        """The first offset at or after a time in each partition, or −1."""
         return self._list(times_ms)
 
     def check_for_loss(self, begun: Positions, latest: Positions) -> None:
-        """Report partitions that went away or became shorter, once each."""
+        """Report partitions that were deleted or truncated, once each."""
         for partition, start in begun.items():
             if not self.covers(partition) or start <= latest.get(partition, -1):
                 self._missed.discard(partition)
@@ -248,15 +248,15 @@ class OffsetReader:
                 self._report_loss(partition, start, latest.get(partition))
 
     def available_ranges(self, ranges: list[Range], ids: TopicIds) -> list[Range]:
-        """The ranges in the topics of these ids, checked against the log where a part of them may be gone.
+        """The ranges in the topics of these ids, checked against the log where a part of them may be lost.
 
-        A query that is started again may find its checkpoint older than the log; later on, tasks notice a
-        loss themselves, and only a query that tolerates losses checks before each batch.
+        After a restart the checkpoint may be older than the log. Later, tasks detect a loss themselves, and
+        only a query that tolerates data loss checks before each batch.
         """
         if self._checked and self._fail:
             return ranges
         self._checked = True
-        partitions = self._partitions(anew=True)
+        partitions = self._partitions(refresh=True)
         recreated = self.recreated(ids)
         wanted = [given for given in ranges if given.size > 0 and given.partition.topic not in recreated]
         existing = partitions & {given.partition for given in wanted}
@@ -267,8 +267,8 @@ class OffsetReader:
         missing = {partition for partition in known.keys() - latest.keys() if self.covers(partition)}
         return bool(missing - self._missed)
 
-    def _partitions(self, *, anew: bool = False) -> KeysView[TopicPartition]:
-        if anew or time.monotonic() - self._found_at > DISCOVERY_S:
+    def _partitions(self, *, refresh: bool = False) -> KeysView[TopicPartition]:
+        if refresh or time.monotonic() - self._found_at > DISCOVERY_S:
             self._found = self._subscription.partitions(self._link.cluster())
             self._found_at = time.monotonic()
         return self._found.keys()
@@ -277,7 +277,7 @@ class OffsetReader:
         try:
             return self._list(dict.fromkeys(partitions, LATEST))
         except UnknownPartition:
-            return self._list(dict.fromkeys(self._partitions(anew=True), LATEST))
+            return self._list(dict.fromkeys(self._partitions(refresh=True), LATEST))
 
     def _list(self, asked: Mapping[TopicPartition, int]) -> Positions:
         if not asked:
@@ -293,10 +293,14 @@ class OffsetReader:
 
 
 class Following:
-    """The followed topics of one source; one that is absent does not make its query fail."""
+    """Topics whose positions are journaled with each batch, although Spark reads no row of them.
+
+    An operator that keeps a copy of such a topic reads it up to the journaled position, so a repeated batch
+    sees the same copy. A topic that does not exist does not make the query fail.
+    """
 
     def __init__(self, settings: SourceSettings) -> None:
-        # What is read is followed already.
+        # Positions of topics that are read are journaled already.
         self.topics = tuple(topic for topic in settings.follow if topic not in settings.subscription.topics)
         self._offset_reader = OffsetReader(
             settings.link,
@@ -312,19 +316,19 @@ class Following:
         return self._offset_reader.topic_ids
 
     def recreated(self, ids: TopicIds) -> set[str]:
-        """The followed topics that have another id than `ids` says: a copy of the old one is not theirs."""
+        """The followed topics whose id differs from that in `ids`: a copy of the old topic is not valid."""
         return self._offset_reader.recreated(ids)
 
     def beginnings(self) -> Positions:
-        """Where a new query begins: a copy needs all that is there."""
+        """Where a new query begins: a copy needs all records."""
         return self._offset_reader.beginnings(self._latest({}).keys()) if self.topics else {}
 
     def freeze(self) -> None:
-        """Let the end of all that is there be the end for good."""
+        """Fix the ends of the topics: the query ends when it has reached them."""
         self._target = self._latest({}) if self.topics else {}
 
     def ends(self, begun: Positions) -> Positions:
-        """Where the next batch ends; a partition that is gone keeps its place."""
+        """Where the next batch ends; a deleted partition keeps its position."""
         if not self.topics:
             return {}
         followed = part_of(begun, self.topics)

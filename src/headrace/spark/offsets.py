@@ -47,25 +47,25 @@ if TYPE_CHECKING:
 
 
 Positions: TypeAlias = dict[TopicPartition, int]
-"""For each partition the offset of the next record to be read."""
+"""The offset of the next record to read, for each partition."""
 
 Journal: TypeAlias = dict[str, dict[str, Any]]
-"""Positions as Spark journals them, and signs."""
+"""Positions as Spark journals them, and markers."""
 
 TopicIds: TypeAlias = dict[str, str]
-"""For each topic the id that tells it from a topic of the same name that was deleted before."""
+"""The id of each topic, which differs from that of a deleted topic with the same name."""
 
 INITIAL: Final = "headrace.initial"
 """The start of a stream that has not read anything."""
 FIRST: Final = "headrace.first"
-"""Where partitions begin that a batch is the first to read."""
+"""Where the partitions begin that a batch is the first to read."""
 TOPIC_IDS: Final = "headrace.topic-ids"
-"""Which topics the positions are in."""
+"""The ids of the topics of the positions."""
 
 HEARTBEAT: Final = "headrace.heartbeat"
-"""The time, in milliseconds since 1970, that the stream has reached without a record."""
+"""The time of the last heartbeat, in milliseconds since 1970."""
 TICK: Final = "headrace.tick"
-"""What had been read when a batch without rows was last given: see `ticks`."""
+"""What had been read at the last tick: see `headrace.spark.event_time`."""
 SIGNS: Final = (INITIAL, FIRST, TOPIC_IDS, HEARTBEAT, TICK)
 
 
@@ -82,7 +82,7 @@ def write_journal(positions: Mapping[TopicPartition, int]) -> Journal:
 
 
 def read_journal(journal: Mapping[str, Mapping[str, Any]]) -> Positions:
-    """The positions that Spark journalled, without the signs."""
+    """The positions in a journal, without the markers."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, offsets in journal.items()
@@ -112,12 +112,12 @@ def read_topic_ids(journal: Mapping[str, Mapping[str, Any]]) -> TopicIds:
 
 
 def read_offset_marker(journal: Mapping[str, Mapping[str, Any]], sign: str) -> int:
-    """A sign of the journal; 0 where there is none yet."""
+    """A marker of the journal, or 0."""
     return int(journal.get(sign, {}).get("0", 0))
 
 
 def write_offset_marker(sign: str, value: int) -> Journal:
-    """The journal's entry of a sign."""
+    """The journal's entry of a marker."""
     return {sign: {"0": value}}
 
 
@@ -154,7 +154,7 @@ WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One side of what is read."""
+    """The start or the end of what is read."""
 
     option: str
     everywhere: int | None = None
@@ -163,7 +163,7 @@ class Bound:
     time_ms: int | None = None
     times_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
     latest_when_too_late: bool = False
-    """What becomes of a time after the last record: the end of the partition, or an error."""
+    """Whether a time after the last record means the end of the partition; otherwise it is an error."""
 
     @classmethod
     def starting(cls, options: Options, *, default: str) -> Self:
@@ -196,7 +196,7 @@ class Bound:
         return cls(option=by_offsets, offsets=read_positions(by_offsets, text))
 
     def is_latest(self) -> bool:
-        """Whether it is the end of some partition, which is no place to begin a batch read at."""
+        """Whether it is the end of a partition, where a batch read cannot begin."""
         return self.everywhere == LATEST or LATEST in self.offsets.values()
 
     def resolve(
@@ -229,7 +229,7 @@ class Bound:
         too_late = [partition for partition, offset in found.items() if offset < 0]
         if too_late and not self.latest_when_too_late:
             raise BadOption(
-                f"{self.option}: no record of {_list(too_late)} is as late as the time asked for. "
+                f"{self.option}: no record of {_list(too_late)} is as late as that time. "
                 "Choose an earlier time, or set startingOffsetsByTimestampStrategy to latest"
             )
         ends = dict.fromkeys(too_late, LATEST)
@@ -241,11 +241,11 @@ def _list(partitions: Collection[TopicPartition]) -> str:
 
 
 SMALL: Final = 40_000
-"""So few records are not worth a second task."""
+"""Fewer records than this are not worth a second task."""
 LARGE: Final = 4_000_000
-"""So many records are more than one task should hold: what fails is read again as a whole."""
+"""More records than this are too many for one task: a task that fails is repeated as a whole."""
 SLIVER: Final = 0.05
-"""A cut this close to a partition's border, as a part of a share, is made at the border."""
+"""A split this close to the end of a partition, as a fraction of a task, is made at the end."""
 
 
 class Range(NamedTuple):
@@ -257,16 +257,16 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets lie in it; compaction may have left fewer records."""
+        """The number of offsets; compaction may have left fewer records."""
         return self.end - self.start
 
 
 def limit_offsets(start: Positions, latest: Positions, limit: int) -> Positions:
     """An end for each partition, so that together about `limit` offsets are read.
 
-    Each partition gets its part of the limit in proportion to what it has to give, so none starves and
-    all of them reach the end together. A partition that has something gets at least one, so that a limit
-    below the number of partitions still moves every one of them.
+    Each partition gets a part of the limit in proportion to its backlog, so none starves and all of them
+    reach the end together. A partition with a backlog gets at least one, so that a limit below the number
+    of partitions still advances every one of them.
     """
     waiting = {partition: end - start[partition] for partition, end in latest.items()}
     total = sum(size for size in waiting.values() if size > 0)
@@ -281,7 +281,7 @@ def limit_offsets(start: Positions, latest: Positions, limit: int) -> Positions:
 def tasks(
     ranges: Iterable[Range], *, parallelism: int, at_least: int = 1, most_records: int | None = None
 ) -> list[tuple[Range, ...]]:
-    """The ranges, cut and gathered into tasks of about the same size; empty ranges are left out.
+    """The ranges, split and grouped into tasks of about the same size; empty ranges are left out.
 
     There are at least `at_least` tasks where there are that many records; none has more than `most_records`.
     """
@@ -293,7 +293,7 @@ def tasks(
     if most_records is not None:
         count = max(count, ceil(total / most_records))
     share = ceil(total / count)
-    # Only a hard limit forbids to move a cut: a moved one makes a task a little larger.
+    # Moving a split makes a task a little larger, which only a hard limit forbids.
     sliver = 0 if most_records is not None else int(share * SLIVER)
     return _gather(full, share, sliver)
 
@@ -323,8 +323,8 @@ def _gather(ranges: Sequence[Range], share: int, sliver: int) -> list[tuple[Rang
 
 
 def ranges_between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Range]:
-    """What lies between two positions.
+    """The ranges between two positions.
 
-    A log that lost its newest records ends before the start: nothing of it is read.
+    A log that lost its newest records may end before the start: then nothing of it is read.
     """
     return [Range(partition, min(start[partition], until), until) for partition, until in end.items()]

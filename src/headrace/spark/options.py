@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SPARK: Final = ("path", "checkpointLocation", "queryName", "outputMode")
-"""What Spark itself puts among a source's or a sink's options."""
+"""Options that Spark itself adds to those of a source or sink."""
 
 REFUSED_CLIENT_OPTIONS: Final = {
     "kafka.auto.offset.reset": "say where to begin with startingOffsets",
@@ -38,11 +38,11 @@ REFUSED_CLIENT_OPTIONS: Final = {
     "kafka.interceptor.classes": "interceptors could change records unseen",
     "kafka.transactional.id": "the plain sink writes at least once; jobs of headrace.App write exactly once",
 }
-"""Client options that contradict how Spark reads and writes, each with what to do instead."""
+"""Client options that conflict with how Spark reads and writes, each with what to do instead."""
 
 
 class Options:
-    """The options of one source or sink, checked against the names that it knows."""
+    """The options of one source or sink, checked against the known names."""
 
     def __init__(self, given: Mapping[str, str], *, known: Iterable[str]) -> None:
         self._values = {name.lower(): value for name, value in given.items()}
@@ -51,11 +51,11 @@ class Options:
             self._check(name)
 
     def text(self, name: str) -> str | None:
-        """The option as it was written; nothing where it was not given."""
+        """The option as text, or None."""
         return self._values.get(name.lower())
 
     def required(self, name: str, hint: str) -> str:
-        """The option as it was written; an error where it was not given, or is empty."""
+        """The option as text; an error if it is missing or empty."""
         value = (self.text(name) or "").strip()
         if not value:
             raise BadOption(f"the option {name} is missing: {hint}")
@@ -67,7 +67,7 @@ class Options:
         return self.choice(name, words, default="true" if default else "false")
 
     def number(self, name: str, *, at_least: int = 1) -> int | None:
-        """The option as a whole number; nothing where it was not given."""
+        """The option as a whole number, or None."""
         value = self.text(name)
         if value is None:
             return None
@@ -80,14 +80,14 @@ class Options:
         return number
 
     def choice(self, name: str, choices: Mapping[str, T], *, default: str) -> T:
-        """What the option's word stands for."""
+        """The value of the option's word in `choices`."""
         word = (self.text(name) or default).strip().lower()
         if word not in choices:
             raise BadOption(f"{name} is {word!r}: write {' or '.join(choices)}")
         return choices[word]
 
     def client_options(self) -> dict[str, str]:
-        """The options that begin with `kafka.`, without that beginning."""
+        """The options that begin with `kafka.`, without that prefix."""
         return {
             name.removeprefix("kafka."): value
             for name, value in self._values.items()
@@ -123,19 +123,19 @@ def read_duration_s(option: str, text: str) -> float:
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 SECURITY_PROFILE: Final = "securityProfile"
-"""The option that names a security profile. Spark prints options in plans and keeps them in event logs, so
-that no option may hold a secret: each process resolves the name itself."""
+"""The option that names a security profile. Spark shows options in plans and event logs, so no option may
+hold a secret: each process resolves the name itself."""
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
 _clusters: dict[tuple[int, int, ClusterConnection], Cluster] = {}
-"""The open clusters of each thread. Python workers serve task after task, and a connection outlives each of
-them. A forked worker shares nothing with its parent, so the process id is part of the key. A number that a
-thread has inherited from one that ended comes with that one's clusters, which are free."""
+"""The open clusters of each thread. A Python worker runs many tasks, and connections are kept between them. A
+forked worker must not share connections with its parent, so the process id is part of the key. A thread that
+reuses the id of one that ended also reuses its clusters, which are free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConnection:
-    """The way to a cluster, as plain data: it travels to the tasks, which open their own connections."""
+    """How to connect to a cluster. Plain data that is sent to the tasks, which open their own connections."""
 
     bootstrap: str
     """The addresses, and before them the name of the security profile."""
@@ -144,7 +144,7 @@ class ClusterConnection:
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """The link that the options describe."""
+        """The connection that the options describe."""
         bootstrap = options.required(BOOTSTRAP, 'name the brokers, for example "127.0.0.1:9092"')
         _refuse_security(options.client_options())
         bootstrap = _with_option(bootstrap, options.text(SECURITY_PROFILE))
@@ -153,7 +153,7 @@ class ClusterConnection:
         return cls(bootstrap=bootstrap, client_id=client_id, timeout_s=timeout_ms / 1000)
 
     def cluster(self) -> Cluster:
-        """The cluster of this thread at the other end, opened once and kept."""
+        """The cluster of this thread, opened once and kept."""
         from headrace.client.cluster import Cluster
 
         key = self._key
@@ -162,7 +162,7 @@ class ClusterConnection:
         return _clusters[key]
 
     def hang_up(self) -> None:
-        """Close what this thread has open at the other end."""
+        """Close this thread's connections to the cluster."""
         cluster = _clusters.pop(self._key, None)
         if cluster is not None:
             cluster.close()

@@ -1,6 +1,6 @@
 """The data source `format("headrace")`: its settings, its tasks, and what Spark calls.
 
-Spark starts planner processes again and again, so this module does not load Arrow or compiled code before it
+Spark starts planner processes often, so this module does not load Arrow or compiled code before it
 is needed.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Task(InputPartition):
-    """The ranges that one task reads, one after the other; or the one heartbeat or number that it gives."""
+    """The ranges that one task reads, one after the other; or the heartbeat or number that it emits."""
 
     def __init__(
         self, ranges: tuple[Range, ...], heartbeat_ms: int | None = None, number: int | None = None
@@ -50,7 +50,7 @@ class Task(InputPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """All that a task must know to turn ranges into rows. Plain data: it travels to the tasks."""
+    """What a task needs to read ranges as rows. Plain data that is sent to the tasks."""
 
     link: ClusterConnection
     layout: Layout
@@ -58,7 +58,7 @@ class Reading:
     read_committed: bool
     fail_on_data_loss: bool
     sums: AggregatePushdown | None = None
-    """What rows are summed up to, if not they are wanted but what they come to."""
+    """The aggregation of the rows, if partial aggregates are read instead of rows."""
 
     def rows(self, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
         """The rows of `ranges` as Arrow batches of exactly the schema."""
@@ -71,13 +71,13 @@ class Reading:
         return read_rows(self, ranges)
 
     def heartbeat(self, time_ms: int) -> Iterator[pa.RecordBatch]:
-        """A row that carries a time and nothing else."""
+        """A row that has only a time."""
         from headrace.spark.rows import heartbeat_row
 
         yield heartbeat_row(self.schema, time_ms)
 
     def number(self, number: int) -> Iterator[pa.RecordBatch]:
-        """A row that carries the number of its task and nothing else."""
+        """A row that has only the number of its task."""
         from headrace.spark.rows import number_row
 
         yield number_row(self.schema, number)
@@ -123,7 +123,7 @@ NEEDLESS: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""Options of Spark's Kafka source that tune nothing here; a program that sets them goes on working."""
+"""Options of Spark's Kafka source that have no effect here and are accepted."""
 KNOWN: Final = (*WAYS, *STARTING, *ENDING, *STREAMING, *OF_EITHER, *NEEDLESS, *PARSER_OPTIONS)
 
 ISOLATION: Final = {"read_committed": True, "read_uncommitted": False}
@@ -131,7 +131,7 @@ ISOLATION: Final = {"read_committed": True, "read_uncommitted": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """A source as its options describe it. Plain data: it travels to planners and tasks."""
+    """The settings of a source, from its options. Plain data that is sent to planners and tasks."""
 
     options: Options
     link: ClusterConnection
@@ -166,13 +166,13 @@ class SourceSettings:
         )
 
     def refuse(self, names: Iterable[str], why: str) -> None:
-        """Refuse options that mean nothing for this way of reading."""
+        """Refuse options that have no meaning for this way of reading."""
         for name in names:
             if self.options.text(name) is not None:
-                raise BadOption(f"the option {name} means nothing here: {why}")
+                raise BadOption(f"the option {name} has no effect here: {why}")
 
     def reading(self, schema: StructType) -> Reading:
-        """What a task must know to make rows of `schema`."""
+        """What a task needs to read rows of `schema`."""
         if self.sums is None:
             self.layout.check(schema)
         return Reading(
@@ -196,7 +196,7 @@ class SourceSettings:
 
 
 class HeadraceSource(DataSource):
-    """Topics as tables and streams. Spark makes an instance in every process that plans or runs a part."""
+    """Topics as tables and streams. Spark creates an instance in every process that plans or runs a part."""
 
     parallelism: ClassVar[int] = os.cpu_count() or 1
     """How many tasks the session can run at once; registration sets it."""
@@ -211,19 +211,19 @@ class HeadraceSource(DataSource):
         return self._source().layout.schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What reads once."""
+        """The reader of a batch query."""
         from headrace.spark.batch_reader import BatchReader
 
         return BatchReader(self._source(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """What reads on and on."""
+        """The reader of a streaming query."""
         from headrace.spark.stream_reader import StreamReader
 
         return StreamReader(self._source(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """What writes once."""
+        """The writer of a batch query."""
         from headrace.spark.sink import TopicSink, TopicSinkWriter
 
         if overwrite:
@@ -233,7 +233,7 @@ class HeadraceSource(DataSource):
         return TopicSinkWriter(sink)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
-        """What writes batch after batch; in the output mode `complete` each batch is added whole."""
+        """The writer of a streaming query; in output mode `complete` it appends all rows of each batch."""
         from headrace.spark.sink import TopicSink, TopicStreamSinkWriter
 
         sink = TopicSink.of(self.options)

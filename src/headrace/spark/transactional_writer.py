@@ -60,7 +60,7 @@ TRAILER: Final = struct.Struct(">q")
 
 
 class Spooled(NamedTuple):
-    """A record batch and where it belongs."""
+    """A record batch and its partition."""
 
     partition: TopicPartition
     records: int
@@ -75,7 +75,7 @@ class Spool:
         self._jobs = itertools.count()
 
     def __enter__(self) -> Self:
-        self._remove()  # what a driver left that was killed
+        self._remove()  # left by a driver that was killed
         return self
 
     def __exit__(
@@ -101,7 +101,7 @@ def read_spool(folder: Path) -> list[Spooled]:
 
 
 def write_spool(folder: Path, task: int, attempt: int, encoded: Iterable[Iterable[Encoded]]) -> None:
-    """What a task does with its batches."""
+    """Write the record batches of a task into its file."""
     path = folder / f"{task}.{attempt}.part"
     index: list[tuple[str, int, int, int]] = []
     with path.open("wb") as file:
@@ -115,7 +115,7 @@ def write_spool(folder: Path, task: int, attempt: int, encoded: Iterable[Iterabl
 
 def _read(path: Path) -> Iterator[Spooled]:
     with path.open("rb") as file:
-        # Not closed: the memory goes when the last batch that lies in it does.
+        # Not closed: the memory map is freed with the last batch that refers to it.
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     end = len(content) - TRAILER.size
     (size,) = TRAILER.unpack_from(content, end)
@@ -129,7 +129,7 @@ PROPERTY: Final = "headrace.orders"
 SCHEMA: Final = "topic string, partition int, slot int, position long, records int, batch binary"
 """`slot` numbers the partitions of all topics; `position` orders the batches of one partition."""
 OVERFLOW: Final = -1
-"""The number of records in the row that a task hands over instead of more than the driver wants."""
+"""The number of records in the row that a task emits instead of more bytes than the driver's limit."""
 
 _ENCODED = pa.schema(
     [
@@ -146,30 +146,30 @@ _BATCHES_OF_A_TASK = 1 << 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInstructions:
-    """What the encoding tasks of one job are to do."""
+    """Instructions for the encoding tasks of one job."""
 
     partition_counts: Mapping[str, int]
     inline_bytes: int | None = None
-    """A task that has more than this gives up; None when it is to go on however much it has."""
+    """A task with more bytes than this stops; None for no limit."""
     spool: str | None = None
-    """The folder for the batches, where they are not to be rows of the stage."""
+    """The folder of the spool; None if the record batches are rows of the stage."""
     discard: bool = False
-    """Take all rows, for what they do to state and watermark, and give nothing."""
+    """Whether to discard all output: the batch runs only for its state and watermark."""
 
     def publish(self, context: SparkContext) -> None:
-        """Let the jobs that this thread starts from now on see these orders."""
+        """Publish the instructions to the jobs that this thread starts afterwards."""
         context.setLocalProperty(PROPERTY, json.dumps(asdict(self)))
 
     @classmethod
     def of_task(cls) -> Self | None:
-        """The orders of the task that asks; None when its job was given none."""
+        """The instructions of the current task, or None."""
         context = TaskContext.get()
         text = None if context is None else context.getLocalProperty(PROPERTY)
         return None if text is None else cls(**json.loads(text))
 
 
 class Row(NamedTuple):
-    """A record batch as it leaves the stage."""
+    """A record batch, as a row that the stage emits."""
 
     topic: str | None
     partition: int | None
@@ -189,8 +189,8 @@ def encode_stage(
 ) -> DataFrame:
     """The rows as record batches for their partitions, with the columns of `SCHEMA`.
 
-    `through` are functions by which the tasks make records of the rows first. `partition_counts` serves where
-    a job has no orders.
+    `through` are functions that convert the rows to records first. `partition_counts` is used if a job has no
+    instructions.
     """
     defaults = TaskInstructions(partition_counts=dict(partition_counts))
 
@@ -222,7 +222,7 @@ def encode_rows(
     for encoded in encodings:
         size += sum(len(each.batch) for each in encoded)
         if orders.inline_bytes is not None and size > orders.inline_bytes:
-            # What was handed over already is thrown away: the batch runs again with other orders.
+            # What was emitted already is discarded: the batch runs again with other instructions.
             yield to_arrow([Row(None, None, 0, 0, OVERFLOW, None)])
             return
         yield to_arrow(rows.number(encoded))
@@ -244,7 +244,7 @@ def _encode(batches: Iterable[pa.RecordBatch], encoder: Encoder) -> Iterator[lis
 
 
 class _Rows:
-    """Numbers the batches of one task: those of a later task follow those of an earlier one."""
+    """Numbers the batches of one task, after those of all tasks with lower numbers."""
 
     def __init__(self, partition_counts: Mapping[str, int]) -> None:
         context = TaskContext.get()
@@ -268,9 +268,9 @@ class _Rows:
 
 
 REPORT: Final = "topic string, partition int, records long, bytes long, stage int"
-"""What the writing tasks tell the driver: one row for each partition that they wrote to."""
+"""The report of a writing task to the driver: one row for each partition that it wrote to."""
 LISTENERS_MS: Final = 60_000
-"""How long the driver waits to hear of everything that happened to a job; it takes milliseconds."""
+"""How long the driver waits for Spark's listener events of a job; that usually takes milliseconds."""
 
 _REPORT = pa.schema(
     [
@@ -288,12 +288,12 @@ class WrittenTwice(HeadraceError):
 
 
 class Membership(NamedTuple):
-    """What a writer must know to be one of those who write a transaction."""
+    """What a writer needs to take part in a transaction."""
 
     transactional_id: str
     identity: ProducerIdentity
     sequences: Mapping[TopicPartition, int]
-    """How many records of this transaction each partition has already."""
+    """The number of records of this transaction that each partition already has."""
 
 
 class TransactionWriter:
@@ -307,7 +307,7 @@ class TransactionWriter:
         self.sizes: Counter[TopicPartition] = Counter()
 
     def write(self, partition: TopicPartition, records: int, batch: Bytes) -> None:
-        """Take one batch of `records` records."""
+        """Add one batch of `records` records."""
         sequence = self._before.get(partition, 0) + self.records[partition]
         stamped = stamp(
             batch,
@@ -320,7 +320,7 @@ class TransactionWriter:
         self.sizes[partition] += len(batch)
 
     def flush(self) -> None:
-        """Return when everything that was taken is stored."""
+        """Return when all added batches are stored."""
         self._producer.flush()
 
 
@@ -334,7 +334,7 @@ def as_spooled(rows: pa.RecordBatch | pa.Table) -> Iterator[Spooled]:
 def write_stage(
     encoded: DataFrame, *, link: ClusterConnection, membership: Membership, tasks: int
 ) -> DataFrame:
-    """A job that writes the encoded batches in so many tasks; its rows, for each partition, are `REPORT`."""
+    """A job that writes the encoded batches with `tasks` tasks; its rows, one per partition, are `REPORT`."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return write_batches(batches, link, membership)
@@ -357,8 +357,8 @@ def write_batches(
     if context.attemptNumber() > 0:
         raise WrittenTwice(
             f"task {context.partitionId()} of stage {context.stageId()} failed while it wrote, and Spark "
-            "started it again. What it had written cannot be told from what it would write now: the batch is "
-            "aborted and runs again as a whole. The first failure of this task says why."
+            "started it again. What it wrote cannot be distinguished from what it would write now: the batch "
+            "is aborted and runs again as a whole. The first failure of this task says why."
         )
     writer = TransactionWriter(link.cluster(), membership)
     for rows in batches:
@@ -369,10 +369,10 @@ def write_batches(
 
 
 def check_ran_once(context: SparkContext, stage: int) -> None:
-    """Pass when no task of the stage can have written twice.
+    """Raise `WrittenTwice` if a task of the stage may have written twice.
 
-    A task whose input vanished makes Spark run its stage again, and the tasks of the new run count as first
-    attempts: they do not know of the others. The driver does, once its listeners have heard of everything.
+    If the input of a task is lost, Spark runs its stage again, and the tasks of the new run count as first
+    attempts: they cannot detect the others. The driver can, once its listeners have received all events.
     """
     scheduler: Any = context._jsc
     scheduler.sc().listenerBus().waitUntilEmpty(LISTENERS_MS)

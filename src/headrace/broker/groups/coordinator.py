@@ -240,7 +240,7 @@ class GroupCoordinator:
     # Groups
 
     def _group_to_join(self, group_id: str, member_id: str) -> Group | None:
-        # Only a client without an id creates a group: one with an id was a member of a group that is gone.
+        # Only a client without an id creates a group: one with an id was a member of a deleted group.
         if member_id == UNKNOWN_MEMBER:
             return self._get_or_create(group_id)
         return self._groups.get(group_id)

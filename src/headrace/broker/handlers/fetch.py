@@ -206,7 +206,7 @@ class Fetch:
         return results
 
     def _may_read(self, access: Access, key: Key) -> bool:
-        """Whether the client may read a partition; an id that nothing has is unknown to everybody."""
+        """Whether the client may read a partition; an unknown id is unknown to every client."""
         topic = self._broker.topics.find(key[0])
         name = topic.name if topic is not None else key[0]
         return not isinstance(name, str) or allowed(access, FETCH, ResourceType.TOPIC, name)

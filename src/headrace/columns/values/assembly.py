@@ -35,7 +35,7 @@ _PLAIN: Final = (
 
 
 def assemble(scan: Scan, rules: TimeRules) -> pa.Array:
-    """The values of a scan; where a value is doubtful after this, what stands in its place has no meaning."""
+    """The values of a scan; those that are doubtful afterwards have no meaning."""
     return _node(scan, 0, rules)
 
 
@@ -66,7 +66,7 @@ def _node(scan: Scan, node: int, rules: TimeRules) -> pa.Array:
 
 
 def _list_offsets(tokens: Tokens) -> np.typing.NDArray[np.int32]:
-    """Where the items of each list start; a list that is not there has none."""
+    """Where the items of each list start; a null list has none."""
     sizes = np.where(tokens.present, tokens.stops - tokens.starts, 0)
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
@@ -77,49 +77,49 @@ class Reference(Protocol):
     """Reads one value at a time."""
 
     def read(self, value: bytes) -> Any:
-        """The value as Python objects that Arrow takes, or `BadValue`."""
+        """The value as Python objects for Arrow; raises `BadValue`."""
         ...
 
 
 class ReferenceValue(NamedTuple):
-    """What a value turned out to be: a value, or the reason why it is none."""
+    """The result of the reference parser: a value, or the reason why it cannot be read."""
 
     value: Any
     error: str | None
 
 
 def finish(scan: Scan, values: pa.BinaryArray, rules: TimeRules, reference: Reference) -> Parsed:
-    """The column of a scan of `values`, with what is doubtful in it read by `reference`."""
+    """The column of a scan of `values`; `reference` reads the doubtful ones."""
     parsed = assemble(scan, rules)
     doubtful = np.flatnonzero(scan.doubtful)
     if not len(doubtful):
         return Parsed(parsed, None)
     again = values.take(pa.array(doubtful)).to_pylist()
-    return with_answers(parsed, doubtful, [answer(reference, value) for value in again])
+    return with_results(parsed, doubtful, [read_by_reference(reference, value) for value in again])
 
 
-def answer(reference: Reference, value: bytes) -> ReferenceValue:
-    """What `reference` says about `value`."""
+def read_by_reference(reference: Reference, value: bytes) -> ReferenceValue:
+    """The result of `reference` for `value`."""
     try:
         return ReferenceValue(reference.read(value), None)
     except BadValue as error:
         return ReferenceValue(None, str(error))
 
 
-def with_answers(values: pa.Array, rows: NDArray[np.int64], answers: Sequence[ReferenceValue]) -> Parsed:
-    """`values` with the answers in their `rows`."""
-    good = [number for number, answer in enumerate(answers) if answer.error is None]
-    second = pa.array([answers[number].value for number in good] + [None], values.type)
-    # The null at the end of the second reading stands for all that are none.
+def with_results(values: pa.Array, rows: NDArray[np.int64], results: Sequence[ReferenceValue]) -> Parsed:
+    """`values` with the results of the reference parser in their `rows`."""
+    good = [number for number, result in enumerate(results) if result.error is None]
+    second = pa.array([results[number].value for number in good] + [None], values.type)
+    # The null at the end stands for all values that cannot be read.
     places = np.arange(len(values))
     places[rows] = len(values) + len(good)
     places[rows[good]] = len(values) + np.arange(len(good))
     merged = pc.take(pa.concat_arrays([values, second]), pa.array(places))
-    return Parsed(merged, _errors(len(values), rows, answers) if len(good) < len(answers) else None)
+    return Parsed(merged, _errors(len(values), rows, results) if len(good) < len(results) else None)
 
 
 def with_reasons(parsed: Parsed, reasons: Mapping[int, str]) -> Parsed:
-    """What was parsed, without the values in the rows of `reasons`, which are errors instead."""
+    """The parsed values, with errors instead of the values in the rows of `reasons`."""
     count = len(parsed.values)
     rows = np.fromiter(sorted(reasons), np.int64, len(reasons))
     bad = np.zeros(count, np.bool_)
@@ -131,11 +131,11 @@ def with_reasons(parsed: Parsed, reasons: Mapping[int, str]) -> Parsed:
     return Parsed(values, pa.array(errors, pa.string()))
 
 
-def _errors(count: int, rows: NDArray[np.int64], answers: Sequence[ReferenceValue]) -> pa.StringArray:
-    """The errors of the answers in their rows, and null in all others."""
+def _errors(count: int, rows: NDArray[np.int64], results: Sequence[ReferenceValue]) -> pa.StringArray:
+    """The errors of the results in their rows, and null in all others."""
     places = np.zeros(count, np.int64)
-    places[rows] = np.arange(len(answers))
+    places[rows] = np.arange(len(results))
     elsewhere = np.ones(count, np.bool_)
     elsewhere[rows] = False
-    errors = pa.array([answer.error for answer in answers], pa.string())
+    errors = pa.array([result.error for result in results], pa.string())
     return pc.take(errors, pa.array(places, mask=elsewhere))

@@ -66,7 +66,7 @@ class CsvReference:
         )
 
     def read(self, value: bytes) -> dict[str, Any]:
-        """The record as Python objects that Arrow takes; `BadValue` says what is wrong with it and where."""
+        """The record as Python objects for Arrow; raises `BadValue` with the reason and the position."""
         text = decoded(value).removesuffix("\n").removesuffix("\r")
         if not text:
             raise BadValue("not a CSV record: the value is empty")
@@ -106,7 +106,7 @@ class CsvReference:
         return value
 
     def _token(self, text: str, type_: pa.DataType) -> tuple[int, str]:
-        """Kind and text of a field, by what its column is for."""
+        """Kind and text of a field, by the type of its column."""
         if pt.is_boolean(type_):
             return {"true": TRUE, "false": FALSE}.get(text.lower(), STRING), text
         is_time = pt.is_timestamp(type_) and len(text) >= self._min_time_digits
@@ -207,7 +207,7 @@ def _field(data: Octets, position: int, end: int, delimiter: int, quote: int) ->
             return start, start, -1
     if not quoted:
         return start, position, position
-    # Behind the closing quote there is the delimiter or nothing.
+    # After the closing quote there is the delimiter or the end.
     if position >= end or (position + 1 < end and data[position + 1] != delimiter):
         return start, start, -1
     return start, position, position + 1
@@ -215,9 +215,9 @@ def _field(data: Octets, position: int, end: int, delimiter: int, quote: int) ->
 
 @borrowing
 def _kind(data: Octets, start: int, stop: int, after: int, use: int, min_time_digits: int) -> int:
-    """The kind of a field's token, by what its column is for."""
+    """The kind of a field's token, by the type of its column."""
     if start == stop:
-        # Nothing is null, and nothing in quotes is an empty text.
+        # An empty field is null, and an empty field in quotes is an empty text.
         return NULL if after == stop else STRING
     kind, last = BROKEN, -1
     if use == NUMBER or (use == TIME and stop - start >= min_time_digits):
@@ -237,13 +237,13 @@ class CsvParser:
                 raise UnsupportedType(f"the {name} of CSV is one ASCII character, not {mark!r}")
         self._type = type_
         self._rules = rules
-        # CSV has no other form of bytes than the text itself.
+        # Bytes in CSV are the text itself.
         texts = pa.struct([_as_text(field) for field in type_])
         self._scanner = CsvScanner(shape_of(texts), delimiter, quote, rules.min_csv_digits)
         self._reference = CsvReference(texts, rules, delimiter, quote)
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
-        """The records, or for each value that is none the reason."""
+        """The records, with the reason of each value that is not one."""
         scan = self._scanner.scan(*raw_values(values))
         parsed = finish(scan, values, self._rules, self._reference)
         return parsed._replace(values=parsed.values.cast(self._type))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.columns.values.assembly import answer, with_answers
+from headrace.columns.values.assembly import read_by_reference, with_results
 from headrace.columns.values.csv_parser import CsvParser
 from headrace.columns.values.json_parser import JsonParser
 from headrace.columns.values.parser import Parsed, UnsupportedType, decoded
@@ -79,16 +79,16 @@ class TextParser:
     """Parses values as UTF-8 text."""
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
-        """The texts; what is not UTF-8 is an error."""
+        """The texts; invalid UTF-8 is an error."""
         try:
             return Parsed(values.cast(pa.string()), None)
         except pa.ArrowInvalid:
             present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-            answers = [answer(self, value.as_py()) for value in values if value.is_valid]
-            return with_answers(pa.nulls(len(values), pa.string()), present, answers)
+            results = [read_by_reference(self, value.as_py()) for value in values if value.is_valid]
+            return with_results(pa.nulls(len(values), pa.string()), present, results)
 
     def read(self, value: bytes) -> str:
-        """One text, or `BadValue`."""
+        """One text; raises `BadValue`."""
         return decoded(value)
 
 

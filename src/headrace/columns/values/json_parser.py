@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _SPACE: Final = frozenset(" \t\n\r")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-# Python's json and Spark both read the last three where a number may stand.
+# Python's json and Spark both read the last three as numbers.
 _WORDS: Final = {
     "true": TRUE,
     "false": FALSE,
@@ -53,12 +53,12 @@ _WORDS: Final = {
     "-Infinity": FRACTION,
 }
 _WORD: Final = re.compile("|".join(_WORDS))
-# Checks and skips; numbers of any length are not worth their conversion.
+# Checks and skips values; converting long numbers would be wasted.
 _ANYTHING: Final = json.JSONDecoder(parse_int=len, parse_float=len)
 
 
-class Token(NamedTuple):
-    """A JSON value that is not taken apart: its kind, its meaning as text, and how it was written."""
+class JsonToken(NamedTuple):
+    """A JSON value as a whole: its kind, its value as text, and its source text."""
 
     kind: int
     text: str
@@ -66,7 +66,7 @@ class Token(NamedTuple):
 
 
 class Cursor:
-    """A place in `text`, at first before its first token."""
+    """A position in `text`, at first before its first token."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -75,7 +75,7 @@ class Cursor:
 
     @property
     def here(self) -> str:
-        """The next character, or nothing at the end."""
+        """The next character, or an empty string at the end."""
         return self.text[self.position : self.position + 1]
 
     def skip_space(self) -> None:
@@ -113,15 +113,15 @@ class Cursor:
         self.skip_space()
         return name
 
-    def token(self) -> Token:
+    def token(self) -> JsonToken:
         """Move over the value that starts here, and return all of it."""
         start = self.position
         kind, text = self._value()
         written = self.text[start : self.position]
-        return Token(kind, written if text is None else text, written)
+        return JsonToken(kind, written if text is None else text, written)
 
     def fault(self, what: str) -> BadValue:
-        """The error that JSON ends here."""
+        """The error that the text is not JSON at this position."""
         return BadValue(f"not JSON: {what} at character {self.position + 1}")
 
     def _value(self) -> tuple[int, str | None]:
@@ -167,7 +167,7 @@ class JsonReference:
         self._read = _reader(type_, rules)
 
     def read(self, value: bytes) -> Any:
-        """The value as Python objects that Arrow takes; `BadValue` says what is wrong with it and where."""
+        """The value as Python objects for Arrow; raises `BadValue` with the reason and the position."""
         try:
             return self._read_whole(Cursor(decoded(value)))
         except RecursionError:
@@ -263,7 +263,7 @@ def _expect_null(cursor: Cursor, path: str, name: str) -> None:
 
 
 def _check_encodable(text: str, path: str) -> None:
-    """A text that can be stored; JSON's escapes can name half of a surrogate pair, which is no character."""
+    """A text that can be stored: JSON's escapes can be half of a surrogate pair, which is not a character."""
     if not text.isascii():
         try:
             text.encode()
@@ -280,6 +280,6 @@ class JsonParser:
         self._reference = JsonReference(type_, rules)
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
-        """The objects, or for each value that is none the reason."""
+        """The objects, with the reason of each value that is not one."""
         scan = self._scanner.scan(*raw_values(values))
         return finish(scan, values, self._rules, self._reference)

@@ -89,7 +89,7 @@ def after_sequence(data: Octets, position: int, end: int) -> int:
         size = 2
     elif 0xE0 <= first <= 0xEF:
         size = 3
-        # Neither a longer form than needed nor a surrogate.
+        # No overlong form, and no surrogate.
         low = 0xA0 if first == 0xE0 else 0x80
         high = 0x9F if first == 0xED else 0xBF
     elif 0xF0 <= first <= 0xF4:
@@ -117,7 +117,7 @@ def hex_digit(byte: int) -> int:
 
 @borrowing
 def after_escape(data: Octets, position: int, end: int) -> int:
-    """The position after the escape whose backslash is at `position`, or −1 when it is none."""
+    """The position after the escape whose backslash is at `position`, or −1 if it is not valid."""
     if position + 1 >= end:
         return -1
     byte = data[position + 1]
@@ -156,7 +156,7 @@ def string_stop(data: Octets, position: int, end: int) -> tuple[int, bool]:
 
 @borrowing
 def after_digits(data: Octets, position: int, end: int) -> int:
-    """The position of the next byte that is no decimal digit."""
+    """The position of the next byte that is not a decimal digit."""
     while position < end and 48 <= data[position] <= 57:
         position += 1
     return position
@@ -224,9 +224,9 @@ def scalar(data: Octets, position: int, end: int) -> tuple[int, int, int, int]:
 
 @borrowing
 def next_member(data: Octets, position: int, end: int, closing: int, fresh: bool) -> tuple[int, int]:
-    """What comes next in a container that ends with `closing`: CLOSED, MEMBER or FAULT, and its position.
+    """The next element of a container that ends with `closing`: CLOSED, MEMBER or FAULT, and its position.
 
-    `fresh` says that the container was just opened, so that no comma comes before its first member.
+    `fresh` means that the container was just opened, so that no comma precedes its first member.
     """
     position = after_space(data, position, end)
     if position >= end:
@@ -304,7 +304,7 @@ _SPARE: Final = 16
 
 
 class JsonScanner:
-    """Scans values of one shape; remembers how many items lists and maps had, so as to make room at once."""
+    """Scans values of one shape; keeps the number of items of lists and maps to allocate enough at once."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -322,7 +322,7 @@ class JsonScanner:
             self._items_per_row[full] *= 2
 
     def _capacities(self, data_bytes: int, rows: int) -> Numbers:
-        """How many entries each space gets; an item and its comma are two bytes, so that this has a bound."""
+        """The capacity of each space; an item and its comma are two bytes, so it is bounded."""
         capacities: Numbers = (
             np.minimum(self._items_per_row * rows, data_bytes // 2).astype(np.int64) + _SPARE
         )
@@ -332,7 +332,7 @@ class JsonScanner:
 
 @borrowing
 def _scan_values(arrays: ScanArrays, offsets: Places, present: Flags, frames: Numbers, saved: Numbers) -> int:
-    """Scan all values; −1, or the space of items for which there is too little room."""
+    """Scan all values. Returns −1, or the space of items whose capacity was too small."""
     counts = arrays.counts
     for row in range(len(present)):
         arrays.rows[row] = row
@@ -360,7 +360,7 @@ def _copy(source: Numbers, target: Numbers) -> None:
 
 @borrowing
 def _forget(table: Numbers, bases: Numbers, saved: Numbers, counts: Numbers, kinds: Flags) -> None:
-    """Take back the tokens of a value that turned out to be doubtful."""
+    """Remove the tokens of a value that is doubtful."""
     for node in range(table.shape[1]):
         space = table[SPACE, node]
         for entry in range(saved[space], counts[space]):
@@ -413,7 +413,7 @@ def _scan_value(  # noqa: C901, PLR0911, PLR0912, PLR0915 (one loop: parts would
                 child = _field(data, start, stop, table, names, node, frames[_HINT, depth])
                 if child >= 0:
                     frames[_HINT, depth] = child - table[FIRST_CHILD, node] + 1
-                # A name with escapes may be that of a field; a field that is already there comes twice.
+                # A name with escapes may be that of a field; a field that has a token already comes twice.
                 if escaped or (child >= 0 and kinds[bases[child] + entry] != MISSING):
                     return _DOUBTFUL, 0
             else:

@@ -19,29 +19,29 @@ class UnsupportedType(HeadraceError):
 
 
 class BadValue(HeadraceError):
-    """A value is not what its format and type say; the message is the reason that users see."""
+    """A value does not match its format and type; the message is the reason that users see."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason if len(reason) <= _LONGEST else reason[: _LONGEST - 1] + "…")
 
 
 def mismatch(path: str, written: str, type_name: str) -> BadValue:
-    """The error that what is written at `path` is not of the type that it should be."""
+    """The error that the text at `path` is not of the expected type."""
     article = "an" if type_name[0] in "aoi" else "a"
     place = f"{shortened(path)}: " if path else ""
     return BadValue(f"{place}{shortened(written)} is not {article} {type_name}")
 
 
 def shortened(text: str) -> str:
-    """As much of `text` as a message can show."""
+    """`text`, shortened for a message."""
     return text if len(text) <= _LONGEST_PART else text[: _LONGEST_PART - 1] + "…"
 
 
 class Parsed(NamedTuple):
-    """Values and errors, each as long as what was parsed.
+    """Values and errors, one of each for each parsed value.
 
     Where there is an error the value is null. A null without an error was null before: a tombstone.
-    `errors` is None when there are none at all.
+    `errors` is None if there are no errors.
     """
 
     values: pa.Array
@@ -52,12 +52,12 @@ class ValueParser(Protocol):
     """Turns the bytes of values into a column of one type."""
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
-        """The values, in their order; never raises for what is in them."""
+        """The values, in their order; never raises for their content."""
         ...
 
 
 def decoded(value: bytes) -> str:
-    """The text that `value` is in UTF-8, or `BadValue`."""
+    """`value` as UTF-8 text; raises `BadValue`."""
     try:
         return value.decode()
     except UnicodeDecodeError as error:

@@ -85,7 +85,7 @@ def _integers(type_: pa.DataType) -> Convert:
     width = np.iinfo(type_.to_pandas_dtype())
 
     def read(kind: int, text: str) -> int | None:
-        # Longer than any of them, and quicker refused than read.
+        # Longer than any valid number, and faster to refuse than to read.
         if kind != INTEGER or len(text) > 20:
             return None
         number = int(text)
@@ -108,7 +108,7 @@ def _float(kind: int, text: str) -> float | None:
     if number is None or text in _INFINITE or text == "-0":
         return number
     try:
-        # By way of a double it could be rounded twice.
+        # Converting through a double could round twice.
         return float(pc.cast(pa.scalar(text), pa.float32()).as_py())
     except pa.ArrowInvalid:
         return (
@@ -185,7 +185,7 @@ def integers(tokens: Tokens, type_: pa.DataType) -> pa.Array:
 
 
 def doubles(tokens: Tokens, type_: pa.DataType) -> pa.Array:
-    """Floating point numbers, each the one next to what was written."""
+    """Floating-point numbers, each the nearest to its text."""
     numbers = np.zeros(len(tokens.kinds), np.float64)
     hard = np.zeros(len(tokens.kinds), np.bool_)
     single = type_ == pa.float32()
@@ -219,7 +219,7 @@ def _hard_doubles(tokens: Tokens, hard: NDArray[np.bool_], type_: pa.DataType) -
     try:
         numbers: NDArray[np.float64] = pc.cast(text, type_).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
-        # One of them is out of range, which Arrow refuses, and Spark reads as infinite.
+        # One of them is out of range: Arrow refuses it, and Spark reads it as infinite.
         convert, _ = leaf_reader(type_, _ANY_RULES)
         numbers = np.array([convert(FRACTION, number) for number in text.to_pylist()])
     return numbers.astype(np.float64)
@@ -332,7 +332,7 @@ def _read_decimals(
         start, stop = starts[index], stops[index]
         negative = stop > start and data[start] == 45
         first = start + 1 if negative else start
-        # In a string there may be anything.
+        # A string may have any content.
         good = kinds[index] in (INTEGER, FRACTION) or (
             kinds[index] == STRING and first < stop and 48 <= data[first] <= 57 and 48 <= data[stop - 1] <= 57
         )

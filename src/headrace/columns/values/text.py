@@ -22,7 +22,7 @@ def strings(tokens: Tokens) -> pa.StringArray:
     """The text of each token."""
     present = tokens.present
     sizes = (tokens.stops - tokens.starts)[present]
-    # Escapes only shrink, so that this is room enough.
+    # Resolving escapes only shortens a text, so this is enough.
     text = np.empty(int(sizes.sum(dtype=np.int64)), np.uint8)
     offsets = np.empty(len(tokens.kinds) + 1, np.int32)
     _copy_text(tokens, text, offsets)
@@ -36,7 +36,7 @@ def _copy_text(
     text: Flags,
     offsets: Places,
 ) -> None:
-    """Write the text of all tokens behind each other."""
+    """Write the text of all tokens one after the other."""
     data, kinds, starts, stops, rows, doubtful = tokens
     position = 0
     for index in range(len(kinds)):
@@ -88,7 +88,7 @@ def _unescape(data: Octets, source: int, stop: int, text: Flags, position: int) 
 
 @borrowing
 def _meaning(letter: int) -> int:
-    """What a backslash and this letter stand for."""
+    """The character of a backslash and this letter."""
     if letter == 110:
         return 10
     if letter == 116:

@@ -63,12 +63,12 @@ def days_from_civil(year: int, month: int, day: int) -> int:
 def microseconds_of_local(local: int, zone: ZoneInfo) -> int:
     """The instant when the clocks of `zone` show `local`, both in microseconds since 1970.
 
-    Of an hour that comes twice it is the first; an hour that is skipped is counted on from before.
+    Of an hour that occurs twice it is the first; a skipped hour is counted with the offset before it.
     """
     try:
         clock = (_EPOCH + timedelta(microseconds=local)).replace(tzinfo=zone)
     except OverflowError:
-        # Python has no year 0; clocks went by the sun then as they did in year 1.
+        # Python has no year 0; its offset is that of year 1.
         clock = datetime.min.replace(tzinfo=zone)
     offset = clock.utcoffset() or timedelta()
     return local - (offset // timedelta(microseconds=1))
@@ -92,7 +92,7 @@ MILLISECONDS_END: Final = 10**14
 MICROSECONDS_END: Final = 10**17
 
 FIRST_US: Final = -62_167_219_200_000_000
-"""The beginning of the year 0: texts have years of four digits, and numbers reach no further."""
+"""The beginning of the year 0: texts have years of four digits, and numbers the same range."""
 LAST_US: Final = 253_402_300_799_999_999
 """The last microsecond of the year 9999."""
 MAX_DIGITS: Final = 19
@@ -101,14 +101,14 @@ MIN_CSV_DIGITS: Final = 9
 
 
 class TimeRules(NamedTuple):
-    """What a parser of timestamps has to know."""
+    """The settings of a parser of timestamps."""
 
     zone: ZoneInfo = ZoneInfo("UTC")
     unit: int = AUTO
 
     @classmethod
     def of(cls, time_zone: str, time_unit: str) -> TimeRules:
-        """The rules that names describe; `UnsupportedType` where there is no such zone or unit."""
+        """The rules of these names; raises `UnsupportedType` for an unknown zone or unit."""
         try:
             zone = ZoneInfo(time_zone)
         except (KeyError, ValueError, OSError):
@@ -121,7 +121,7 @@ class TimeRules(NamedTuple):
 
     @property
     def min_csv_digits(self) -> int:
-        """From how many digits on a whole number in a CSV field is a time."""
+        """The least number of digits of a whole number in a CSV field that is a time."""
         return MIN_CSV_DIGITS if self.unit == AUTO else 1
 
 
@@ -161,18 +161,18 @@ _OFFSET: Final = re.compile(
     r"(?::(?P<minutes>[0-9]{1,2})|:(?P<minutes2>[0-9]{2}):(?P<seconds>[0-9]{2})|(?P<minutes3>[0-9]{2}))?"
 )
 _MAX_OFFSET_SECONDS: Final = 18 * 3600
-# What Java's trim takes away: the space and everything below it.
+# The characters that Java's trim removes: the space and everything below it.
 _BLANK: Final = "".join(map(chr, range(33)))
 
 
 def read_date(text: str) -> int | None:
-    """The days since 1970, or None when it is no date."""
+    """The days since 1970, or None if it is not a date."""
     found = _DATE.fullmatch(text.strip(_BLANK))
     return None if found is None else _day(found)
 
 
 def read_timestamp(text: str, zone: ZoneInfo | None) -> int | None:
-    """The microseconds since 1970, or None when it is no timestamp.
+    """The microseconds since 1970, or None if it is not a timestamp.
 
     A time without an offset is one of `zone`; when that is None, times are local and must have no offset.
     """
@@ -222,7 +222,7 @@ _TENTH_OF_LARGEST: Final = ((1 << 63) - 1) // 10
 
 
 def dates(tokens: Tokens) -> pa.Array:
-    """Days, of `2026-01-02` and of anything that goes on with a time."""
+    """Days, from `2026-01-02` with or without a time after it."""
     days = np.zeros(len(tokens.kinds), np.int32)
     _read_dates(tokens, days)
     return column(pa.date32(), days, tokens.present)
@@ -240,9 +240,9 @@ def timestamps(tokens: Tokens, type_: pa.DataType, rules: TimeRules) -> pa.Array
 
 
 def _instants(local: NDArray[np.int64], zone: ZoneInfo) -> NDArray[np.int64]:
-    """The instants of times on the clocks of `zone`: the zone is asked once for each quarter of an hour.
+    """The instants of local times in `zone`, which is looked up once for each quarter of an hour.
 
-    Arrow's own conversion knows no summer time after 2037.
+    Arrow's own conversion has no daylight saving time after 2037.
     """
     quarters, places = np.unique(local // _QUARTER, return_inverse=True)
     starts = [microseconds_of_local(int(quarter) * _QUARTER, zone) for quarter in quarters]
@@ -256,7 +256,7 @@ def _instants(local: NDArray[np.int64], zone: ZoneInfo) -> NDArray[np.int64]:
 
 @borrowing
 def _two(data: Octets, position: int) -> int:
-    """The number that two digits stand for; a large one when they are none."""
+    """The number of two digits; a large number if they are not digits."""
     tens, ones = data[position] - 48, data[position + 1] - 48
     return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else 1_000_000
 
@@ -324,7 +324,7 @@ def _read_timestamps(
 
 @borrowing
 def _epoch(data: Octets, start: int, stop: int, unit: int) -> tuple[int, int]:
-    """A whole number as a time since 1970 in a unit, or in the one that its size says."""
+    """A whole number as a time since 1970 in a unit, or in the unit that its size implies."""
     negative = data[start] == 45
     first = start + 1 if negative else start
     if stop - first > MAX_DIGITS:
@@ -405,7 +405,7 @@ def _read_offset(data: Octets, position: int, stop: int) -> tuple[bool, int]:
         return False, 0
     hours = _two(data, position + 1)
     minutes = _two(data, stop - 2) if size > 3 else 0
-    # No clock is further than 18 hours from that of Greenwich.
+    # Offsets from UTC are at most 18 hours.
     if minutes > 59 or hours * 60 + minutes > 1080:
         return False, 0
     offset = hours * 60 + minutes

@@ -43,14 +43,14 @@ TRUE: Final = 6
 FALSE: Final = 7
 OBJECT: Final = 8
 ARRAY: Final = 9
-BROKEN: Final = 10  # never stored: what stands there is no value at all
+BROKEN: Final = 10  # never stored: not a value
 
 
 class Tokens(NamedTuple):
-    """The tokens of one field, one for each of its rows or for each item of the list that it lies in.
+    """The tokens of one field, one for each of its rows or for each item of its list.
 
-    `rows` says which value each token belongs to. A converter that cannot be sure of a token sets the value's
-    mark in `doubtful`: the reference parser then decides about the whole value.
+    `rows` has the value of each token. A converter that cannot decide about a token sets the value's flag in
+    `doubtful`: the reference parser then reads the whole value.
     """
 
     data: Octets
@@ -62,12 +62,12 @@ class Tokens(NamedTuple):
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """For each token whether it is something other than null."""
+        """Whether each token is something other than null."""
         return self.kinds > NULL
 
 
 def column(type_: pa.DataType, values: NDArray[np.generic], present: NDArray[np.bool_]) -> pa.Array:
-    """A column of numbers that have the same form in numpy and in Arrow."""
+    """A column of numbers that have the same layout in numpy and in Arrow."""
     return pa.Array.from_buffers(type_, len(present), [valid_bits(present), pa.py_buffer(values)])
 
 
@@ -106,7 +106,7 @@ NAME_START: Final = 3
 NAME_SIZE: Final = 4
 SPACE: Final = 5  # where the entries of this node live
 ITEMS: Final = 6  # the space of the items, of lists and maps
-TEXT: Final = 7  # 1 where every token is welcome, as its text
+TEXT: Final = 7  # 1 if every token is accepted, as its text
 _ROWS: Final = 8
 
 
