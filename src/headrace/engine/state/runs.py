@@ -154,7 +154,7 @@ class Run:
     def __init__(self, files: StateFiles, info: RunInfo, layout: Layout) -> None:
         self.info = info
         self._files = files
-        self._layout = layout
+        self.layout = layout
         self._chunks: dict[int, Chunk] = {}
 
     def chunk(self, number: int) -> Chunk:
@@ -164,7 +164,7 @@ class Run:
                 batch = self._reader.get_batch(number)
             except (pa.ArrowInvalid, OSError) as fault:
                 raise BadState.torn(self._path, fault) from fault
-            self._chunks[number] = Chunk(batch, self._layout)
+            self._chunks[number] = Chunk(batch, self.layout)
         return self._chunks[number]
 
     def chunks(self) -> Iterator[Chunk]:
