@@ -15,6 +15,7 @@ from headrace.engine.state.files import BadState, LocalStateFiles
 from headrace.engine.state.groups import Groups, GroupStore, group_rows
 from headrace.engine.state.runs import NEVER
 from headrace.engine.state.versions import BatchFigures, Versions
+from tests.engine.state.memory_files import MemoryStateFiles
 
 FIGURES = BatchFigures(deadline_rule="", late=0, started_s=0.0)
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.string())])
@@ -91,17 +92,15 @@ def rows_of(found: Groups) -> dict[int, list[str]]:
     return made
 
 
-def opened(folder: Path, version: int) -> GroupStore:
-    files = Versions(LocalStateFiles(folder))
-    return GroupStore(files, files.read(version - 1), lambda part: part)
+def opened(place: Path | MemoryStateFiles, version: int) -> GroupStore:
+    read = Versions(LocalStateFiles(place) if isinstance(place, Path) else place)
+    return GroupStore(read, read.read(version - 1), lambda part: part)
 
 
 @given(steps=STEPS)
-@settings(max_examples=120, deadline=None)
-def test_a_store_finds_what_a_dictionary_finds(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Step]
-) -> None:
-    folder, model, late = tmp_path_factory.mktemp("state"), Model(), 0
+@settings(max_examples=80, deadline=None)
+def test_a_store_finds_what_a_dictionary_finds(steps: list[Step]) -> None:
+    files, model, late = MemoryStateFiles(), Model(), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(versions, "FAN", 2)
         patch.setattr(versions, "SMALLEST", 2)
@@ -109,7 +108,7 @@ def test_a_store_finds_what_a_dictionary_finds(
         for version, step in enumerate(steps):
             now = late + step.moves
             for _ in range(1 + step.runs_twice):
-                store = opened(folder, version)
+                store = opened(files, version)
                 touched = np.array(sorted(step.groups), np.int64)
                 found = store.look_up(touched, until_us=now, expired_us=late)
                 expected = model.found(set(step.groups), now, late)
@@ -130,7 +129,7 @@ def test_a_store_finds_what_a_dictionary_finds(
             late = now
             alive = {key: group for key, group in model.groups.items() if group[2] > now}
             everything = [
-                row for rows in opened(folder, version + 1).all_rows(now) for row in rows.to_pylist()
+                row for rows in opened(files, version + 1).all_rows(now) for row in rows.to_pylist()
             ]
             assert sorted((row["key"], row["value"]) for row in everything) == sorted(
                 (key, value) for key, (values, _, _) in alive.items() for value in values
@@ -140,7 +139,7 @@ def test_a_store_finds_what_a_dictionary_finds(
 
 
 @given(steps=STEPS, where=st.integers(0, 10**6), cut=st.floats(0, 0.999))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_missing_or_torn_file_is_an_error_that_names_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Step], where: int, cut: float
 ) -> None:

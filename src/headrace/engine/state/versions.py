@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MANIFEST: Final = ".json"
 FAN: Final = 8
 """This many runs of similar size are merged into one."""
+MOST_RUNS: Final = 64
+"""More runs than this are merged into one; levels keep their number far below it."""
 SMALLEST: Final = 1024
 """Runs of up to about this many rows are of similar size."""
 
@@ -152,20 +154,22 @@ def merge_start(sizes: Sequence[int]) -> int:
     """The position of the oldest run to merge, given the rows of all runs; the number of runs if none are.
 
     The newest run comes last. Only neighbors are merged, up to the newest, so that runs stay in order of age.
+    A large run is merged with as many of its size, so that each row is written once for each level.
 
     >>> merge_start([5000, 2000]), merge_start([100_000] + [1000] * 7), merge_start([100_000] + [1000] * 8)
     (2, 8, 1)
-    >>> merge_start([1500, 400, 1000])  # as much as the newest run or little more: all become one
+    >>> merge_start([1500, 400, 1000])  # all together are not much larger than the newest
     0
     """
     count = len(sizes)
-    if count > 1 and sum(sizes[:-1]) <= 2 * sizes[-1]:
+    if count > 1 and (sum(sizes[:-1]) <= 2 * sizes[-1] or count > MOST_RUNS):
         return 0
-    for level in range(max((_level(size) for size in sizes), default=-1) + 1):
+    levels = [_level(size) for size in sizes]
+    for level in sorted(set(levels)):
         start = count
-        while start and _level(sizes[start - 1]) <= level:
+        while start and levels[start - 1] <= level:
             start -= 1
-        if count - start >= FAN:
+        if levels[start:].count(level) >= FAN:
             return start
     return count
 
