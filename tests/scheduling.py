@@ -25,6 +25,7 @@ SPARK: Final = (
     "tests/docs/test_documentation.py::test_an_example_of_a_job_runs",
     "tests/events/test_dataframes.py",
     "tests/spark/",
+    "tests/engine/",
     "tests/streams/",
     "tests/testing/test_jobs.py",
 )

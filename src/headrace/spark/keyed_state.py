@@ -177,7 +177,7 @@ def late_rows(state: str, batch: int) -> int:
 
     It is known when the batch is computed. A row counts when it missed any of its windows.
     """
-    files = local_folder(state).glob(f"stage-*/{LATE}/{batch}-*")
+    files = local_folder(state).glob(f"*/{LATE}/{batch}-*")
     return sum(int(file.read_text()) for file in files)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource
 
 from headrace.spark.errors import BadOption
+from headrace.spark.internals import PLACEHOLDER
 from headrace.spark.source_settings import SourceSettings
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class HeadraceSource(DataSource):
         """What reads on and on."""
         from headrace.spark.stream_reader import StreamReader
 
+        if PLACEHOLDER in self.options:
+            raise BadOption(
+                "the rows of a job's stream were read outside of the query of the job: return them from its "
+                "function."
+            )
         return StreamReader(self._source(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.streams.query_builder import DEAD
+from headrace.streams.source import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
