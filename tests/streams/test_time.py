@@ -24,7 +24,7 @@ from headrace.client.topics import NewTopic
 from headrace.durations import interval_of, milliseconds_of, seconds_of
 from headrace.engine.logical import current_plan
 from headrace.errors import Misuse
-from headrace.spark.time_hints import TimeHints
+from headrace.spark.event_time import TimeHints
 from headrace.spark.transactional_sink import Batch
 from headrace.streams.job import Job
 from headrace.streams.job_run import JobRun

@@ -10,7 +10,8 @@ from headrace.broker.groups.settings import GroupSettings
 from headrace.broker.listeners import Endpoint, InvalidSetting, Listener
 from headrace.broker.security.settings import SecuritySettings
 from headrace.broker.shares.settings import ShareSettings
-from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.transaction import TransactionSettings
+from headrace.metrics.address import MetricsAddress  # noqa: TC001  a field of a dataclass
 
 __all__ = ["BrokerConfig", "Flush", "InvalidSetting"]
 
@@ -71,6 +72,10 @@ class BrokerConfig:
     """What all topics in memory may hold together."""
     compaction_bytes_per_second: int = 0
     """The most that compaction reads and writes a second; 0 for no limit."""
+    slow_request_ms: int | None = None
+    """Requests that take longer are logged; None for none."""
+    metrics: MetricsAddress | None = None
+    """Where metrics and health are served; None for nowhere. Clients may push their metrics if they are."""
 
     def __post_init__(self) -> None:
         for listener in self.all_listeners:

@@ -13,6 +13,7 @@ from headrace.durations import interval_of
 from headrace.engine.description import Description
 from headrace.engine.planner import Planner
 from headrace.errors import HeadraceError, Misuse
+from headrace.spark.folders import check_shared
 from headrace.spark.internals import (
     await_termination,
     dropped_rows,
@@ -23,7 +24,6 @@ from headrace.spark.internals import (
     stateful_operators,
 )
 from headrace.spark.progress import create_progress_topic, read_marker
-from headrace.spark.shared_folder import check_shared
 from headrace.streams.dead_letters import Counts, DeadLetters
 from headrace.streams.explanation import is_permanent, sentence_of
 from headrace.streams.failed_rows import FailedRows
@@ -227,7 +227,9 @@ class JobRun:
             deliver=self._deliver(failed),
             recover=failed.recover,
             reset_metrics=self._reset_metrics,
+            around=self._folder.barrier.batch,
             steps=self._step,
+            written=self.metrics.rows_out,
         )
         # A query takes the settings of the session when it starts.
         self._run_context.spark.conf.set(WATERMARK_POLICY, self.job.watermark_policy)

@@ -31,9 +31,8 @@ from headrace.spark.aggregate_pushdown import (
     UNTIMED_RECORDS,
 )
 from headrace.spark.alignment import HORIZON
-from headrace.spark.idle_source import note_seen
+from headrace.spark.event_time import TimeHints, note_seen
 from headrace.spark.internals import NOWHERE, observed_metric, placeholder
-from headrace.spark.time_hints import TimeHints
 from headrace.streams.rows import Rows
 from headrace.streams.schemas import read_schema
 
@@ -211,7 +210,7 @@ def is_local_folder(place: str) -> bool:
 
 def _no_records(spark: SparkSession, stream: Stream) -> DataFrame:
     """The records of a stream, without a single one: their columns are those of the source."""
-    from headrace.spark.source_settings import SourceSettings
+    from headrace.spark.source import SourceSettings
 
     options = {"kafka.bootstrap.servers": "none:1", "subscribe": stream.topic, **value_options(stream)}
     options["columns"] = ",".join(columns_of(stream))

@@ -170,6 +170,8 @@ CASES = [
     Case(37, 3, (TOPIC,), {"validate_only": True, "assignments": None, "count": 2}),
     Case(42, 2, (GROUP,)),
     Case(47, 0, (GROUP, TOPIC)),
+    Case(48, 1, (CLUSTER,), {"components": ()}),
+    Case(49, 1, (CLUSTER,), {"entity_type": "user", "key": "request_percentage", "remove": True}),
     Case(50, 0, (CLUSTER,)),
     Case(ALTER_USERS, 0, (CLUSTER,), {"upsertions": ()}),
     Case(61, 0, (TOPIC,)),

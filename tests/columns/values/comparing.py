@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.columns.values import value_parser
-from headrace.columns.values.json_reference import JsonReference
-from headrace.columns.values.reference_reading import ReferenceValue, answer
-from headrace.columns.values.time_rules import TimeRules
+from headrace.columns.values.assembly import ReferenceValue, answer
+from headrace.columns.values.json_parser import JsonReference
+from headrace.columns.values.times import TimeRules
 
 
 def fast(

@@ -88,6 +88,8 @@ REQUIRED: Final[Mapping[int, Mapping[ResourceType, Operation]]] = {
         _CLUSTER: Operation.ALTER_CONFIGS,
     },
     47: {_GROUP: Operation.DELETE, _TOPIC: Operation.READ},  # OffsetDelete
+    48: {_CLUSTER: Operation.DESCRIBE_CONFIGS},  # DescribeClientQuotas
+    49: {_CLUSTER: Operation.ALTER_CONFIGS},  # AlterClientQuotas
     50: {_CLUSTER: Operation.DESCRIBE},  # DescribeUserScramCredentials
     51: {_CLUSTER: Operation.ALTER},  # AlterUserScramCredentials
     60: {},  # DescribeCluster: only the operations that it lists need Describe of the cluster
