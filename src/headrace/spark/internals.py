@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
@@ -153,7 +154,7 @@ def substitute(frame: DataFrame, planned: Callable[[int], DataFrame]) -> DataFra
     if made is plan:
         return frame
     session: Any = frame.sparkSession
-    dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, made)
+    dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, made)
     return ClassicDataFrame(dataset, frame.sparkSession)
 
 
@@ -172,8 +173,7 @@ def _substituted(spark: SparkSession, plan: Any, planned: Callable[[int], DataFr
 
 def _renamed(spark: SparkSession, old: Any, new: Any) -> Any:
     """The plan `new` with the columns of `old`: their names, numbers and metadata."""
-    catalyst: Any = spark.sparkContext._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
-    option: Any = spark.sparkContext._jvm.scala.Option  # type: ignore[union-attr]
+    catalyst, option = jvm_of(spark).org.apache.spark.sql.catalyst, jvm_of(spark).scala.Option
     nothing = _sequence(spark, [])
     columns = [
         catalyst.expressions.Alias(
@@ -190,11 +190,7 @@ def _as_batch(spark: SparkSession, plan: Any) -> Any:
         arguments = [plan.productElement(position) for position in range(plan.productArity())]
         names = [plan.productElementName(position) for position in range(plan.productArity())]
         arguments[names.index("isStreaming")] = False
-        gateway: Any = spark.sparkContext._gateway
-        array = gateway.new_array(gateway.jvm.java.lang.Object, len(arguments))
-        for position, argument in enumerate(arguments):
-            array[position] = argument
-        return plan.makeCopy(array)
+        return plan.makeCopy(array_of(jvm_of(spark).java.lang.Object, arguments))
     children = inputs_of(plan)
     if not children:
         return plan
@@ -210,15 +206,13 @@ def column_of(spark: SparkSession, expression: Any) -> Column:
     """An expression as a column of PySpark's."""
     from pyspark.sql.classic.column import Column as ClassicColumn
 
-    java: Any = spark.sparkContext._jvm
-    return ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+    return ClassicColumn(jvm_of(spark).org.apache.spark.sql.classic.ExpressionUtils.column(expression))
 
 
 def expression_of(spark: SparkSession, column: Column) -> Any:
     """The expression of a column of PySpark's."""
-    java: Any = spark.sparkContext._jvm
     of: Any = column
-    return java.org.apache.spark.sql.classic.ExpressionUtils.expression(of._jc)
+    return jvm_of(spark).org.apache.spark.sql.classic.ExpressionUtils.expression(of._jc)
 
 
 def has_method(target: Any, method: str) -> bool:
@@ -229,11 +223,10 @@ def has_method(target: Any, method: str) -> bool:
 
 
 def _sequence(spark: SparkSession, items: list[Any]) -> Any:
-    java: Any = spark.sparkContext._jvm
-    made = java.java.util.ArrayList()
+    made = jvm_of(spark).java.util.ArrayList()
     for item in items:
         made.add(item)
-    return java.org.apache.spark.api.python.PythonUtils.toSeq(made)
+    return jvm_of(spark).org.apache.spark.api.python.PythonUtils.toSeq(made)
 
 
 def input_topics(rows: DataFrame) -> tuple[str, ...]:
@@ -265,8 +258,7 @@ def gives_python_fixed_sizes(rows: DataFrame) -> bool:
     """
     if not _has_fixed_size(analyzed_plan(rows)):
         return False
-    java: Any = rows.sparkSession.sparkContext._jvm
-    function = java.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    function = jvm_of(rows.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
     for node in nodes_of(analyzed_plan(rows)):
         if PYTHON_STEP.search(node.nodeName()):
             if not all(_has_fixed_size(child) for child in items_of(node.children())):
@@ -433,3 +425,53 @@ def progress_after(query: StreamingQuery, batch: int) -> list[dict[str, Any]]:
             break
         fresh.append(json.loads(recent[position].json()))
     return fresh[::-1]
+
+
+def run_job(rows: DataFrame) -> None:
+    """Run the plan of `rows` for its side effects, without collecting its rows."""
+    java: Any = rows
+    execution = java._jdf.queryExecution()
+    plan = execution.logical()
+    # Spark passes a planned query to `foreachBatch`: planning it again takes 20 ms.
+    (plan.rdd() if plan.nodeName() == "LogicalRDD" else execution.toRdd()).count()
+
+
+def set_active_session(session: SparkSession) -> None:
+    """Make a session the active one of this thread in the JVM."""
+    getattr(jvm_of(session), "org.apache.spark.sql.classic.SparkSession").setActiveSession(
+        session._jsparkSession
+    )
+
+
+def jvm_of(session: SparkSession) -> Any:
+    """The JVM of a session, as Py4J shows it."""
+    return session.sparkContext._jvm
+
+
+def java_context_of(context: SparkContext) -> Any:
+    """The context of Spark in the JVM."""
+    return context._jsc
+
+
+def hadoop() -> tuple[Any, Any]:
+    """The JVM of this process, started if necessary, and Hadoop's settings in it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    session: Any = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if session is not None:
+        return session.sparkContext._jvm, session._jsparkSession.sessionState().newHadoopConf()
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    return jvm, jvm.org.apache.hadoop.conf.Configuration()
+
+
+def array_of(kind: Any, items: list[Any]) -> Any:
+    """An array of Java's."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    array = gateway.new_array(kind, len(items))
+    for position, item in enumerate(items):
+        array[position] = item
+    return array

@@ -38,9 +38,9 @@ from headrace.client.offsets import EARLIEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.engine.replay import ResultReplay, last_operator
 from headrace.errors import HeadraceError
+from headrace.spark.internals import run_job
 from headrace.spark.offsets import Range
 from headrace.spark.row_checks import FailedRecords
-from headrace.spark.transactional_batch import run_job
 from headrace.streams.explanation import root_cause
 from headrace.streams.late import replay_of
 from headrace.streams.source import sources_of
