@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App, hopping, tumbling
 from headrace.streams.rows import Rows
-from headrace.streams.windowing import Emit
+from headrace.streams.window_operator import Emit
 from tests.streams.workshop import Workshop
 
 pytestmark = pytest.mark.timeout(300)

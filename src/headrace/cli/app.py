@@ -15,6 +15,7 @@ from headrace.cli import (
     demo,
     doctor,
     events,
+    explain,
     group,
     init,
     job,
@@ -58,6 +59,7 @@ app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
 app.command("run")(run.run)
+app.command("explain")(explain.explain)
 app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

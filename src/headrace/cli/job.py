@@ -86,6 +86,8 @@ def describe(*, job: Name, state: State = None, as_json: options.Json = False) -
     print_line(f"reads       {', '.join(description.inputs)}")
     print_line(f"writes      {description.output} ({description.mode})")
     print_line(f"columns     {description.schema}")
+    for name, kept in description.state.items():
+        print_line(f"keeps       {name}: {kept}")
     for operator in description.operators:
         by = f" by {', '.join(operator.keys)}" if operator.keys else ""
         print_line(f"keeps       {operator.kind}{by}")

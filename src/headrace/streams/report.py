@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.metrics.families import Histogram
-from headrace.streams.query_builder import DEAD
+from headrace.streams.source import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

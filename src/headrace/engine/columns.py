@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace.streams.rows import On
+On: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
+"""What a join compares: columns with one name on both sides, or names of the left to those of the right."""
 
 
 def quoted(name: str) -> str:

@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import DecimalType, LongType, StructField, _parse_datatype_json_string
 
 from headrace.columns.aggregates import AggregateSpec
+from headrace.engine.columns import quoted
 from headrace.errors import Misuse
 from headrace.spark.aggregate_pushdown import TIME, Value
-from headrace.streams.columns import quoted
+from headrace.spark.internals import (
+    analyzed_plan,
+    column_of,
+    expression_of,
+    has_method,
+    items_of,
+    with_children,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,11 +95,11 @@ def read_aggregates(
     for key in made.schema.fields[: len(by)]:
         if not _is_simple(key.dataType.typeName(), key.dataType.simpleString()):
             raise UnsupportedAggregate(f"by={key.name!r}, which is of type {key.dataType.simpleString()}")
-    node = made._jdf.queryExecution().analyzed()  # Spark offers no other way to an expression
+    node = analyzed_plan(made)
     if node.nodeName() != "Aggregate":
         raise UnsupportedAggregate("aggregates of more than one step")
     reader = _Reader(frame, time)
-    results = [reader.result(expression) for expression in _items(node.aggregateExpressions())[len(by) :]]
+    results = [reader.result(expression) for expression in items_of(node.aggregateExpressions())[len(by) :]]
     keys, outputs = made.schema.fields[: len(by)], made.schema.fields[len(by) :]
     specs = tuple(reader.specs)
     if reader.is_direct:
@@ -114,9 +122,7 @@ class _Reader:
     """Collects the aggregate functions of some expressions, and the columns that they are over."""
 
     def __init__(self, frame: DataFrame, time: str) -> None:
-        context: Any = frame.sparkSession.sparkContext
-        self._jvm = context._jvm
-        self._expressions = self._jvm.org.apache.spark.sql.classic.ExpressionUtils
+        self._spark = frame.sparkSession
         self._time = time
         self.specs: list[AggregateSpec] = []
         self.types: list[DataType] = []
@@ -141,18 +147,15 @@ class _Reader:
             return self._expression(self._aggregate(expression))
         if kind == "AttributeReference":  # a key
             return self._expression(F.col(quoted(str(expression.name()))))
-        children = _items(expression.children())
+        children = items_of(expression.children())
         if not children:
             return expression
-        rewritten = self._jvm.java.util.ArrayList()
-        for child in children:
-            rewritten.add(self._rewritten(child))
-        return expression.withNewChildren(self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(rewritten))
+        return with_children(self._spark, expression, [self._rewritten(child) for child in children])
 
     def _aggregate(self, expression: Any) -> Column:
         """The column of the result of an aggregate function."""
         function = expression.aggregateFunction()
-        while hasattr_java(function, "replacement"):
+        while has_method(function, "replacement"):
             function = function.replacement()
         call = _Call(expression, function)
         for read in (self._count, self._number, self._variance, self._choice, self._list):
@@ -268,7 +271,7 @@ class _Reader:
         if not is_plain or not call.inputs[1].foldable():
             raise call.unsupported
         given = call.inputs[1].eval(None)
-        shares = tuple(given.toDoubleArray()) if hasattr_java(given, "toDoubleArray") else (float(given),)
+        shares = tuple(given.toDoubleArray()) if has_method(given, "toDoubleArray") else (float(given),)
         value = self._value(call, call.simple_input(0), target)
         return self._add(call, kind, value, arguments=shares)
 
@@ -307,12 +310,10 @@ class _Reader:
         return name
 
     def _column(self, expression: Any) -> Column:
-        from pyspark.sql.classic.column import Column
+        return column_of(self._spark, expression)
 
-        return Column(self._expressions.column(expression))
-
-    def _expression(self, column: Any) -> Any:
-        return self._expressions.expression(column._jc)
+    def _expression(self, column: Column) -> Any:
+        return expression_of(self._spark, column)
 
 
 class _Call:
@@ -321,7 +322,7 @@ class _Call:
     def __init__(self, expression: Any, function: Any) -> None:
         self.function = function
         self.name = str(function.getClass().getSimpleName())
-        self.inputs = _items(function.children())
+        self.inputs = items_of(function.children())
         self.is_distinct = bool(expression.isDistinct())
         self.condition = expression.filter().get() if expression.filter().isDefined() else None
         self.sql = str(expression.sql())
@@ -350,16 +351,5 @@ class _Call:
         return found
 
 
-def hasattr_java(target: Any, method: str) -> bool:
-    """Whether a Java object has a method of this name; Py4J itself answers yes to every name."""
-    if not hasattr(target, "getClass"):
-        return False
-    return any(str(one.getName()) == method for one in target.getClass().getMethods())
-
-
 def _is_simple(name: str, text: str) -> bool:
     return name.partition("(")[0] in SIMPLE or text in SIMPLE
-
-
-def _items(sequence: Any) -> list[Any]:
-    return [sequence.apply(position) for position in range(sequence.size())]

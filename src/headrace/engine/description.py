@@ -7,28 +7,18 @@ So the outline of the plan is written down beside the checkpoint, and compared b
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 from headrace.errors import Misuse
+from headrace.spark.internals import SparkOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class IncompatibleChange(Misuse):
     """A job was changed in a way that its checkpoint does not allow."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """A step of a plan that keeps state."""
-
-    kind: str
-    """In words: aggregation, join, deduplication, limit, or Spark's own name."""
-    keys: tuple[str, ...] = ()
-    """What the state is kept by, with types: "product string"."""
-    holds: tuple[str, ...] = ()
-    """What is kept for each key."""
-    details: str = ""
-    """Definitions behind the keys: compared, but too long to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +31,10 @@ class Description:
     """The topics that it reads, in the order of the plan."""
     output: str
     mode: str
-    operators: tuple[Operator, ...] = ()
+    operators: tuple[SparkOperator, ...] = ()
     """The steps for which Spark keeps state."""
-    stages: tuple[str, ...] = ()
-    """The steps for which Headrace keeps state, each with all that its state depends on."""
+    state: Mapping[str, str] = field(default_factory=dict)
+    """By the names of the operators for which Headrace keeps state: all that the state depends on."""
     schema: str = ""
     """The columns of its rows: told to people, not compared."""
 
@@ -56,7 +46,7 @@ class Description:
     def from_json(cls, value: dict[str, Any]) -> Self:
         """The description that was written as `value`."""
         operators = tuple(
-            Operator(
+            SparkOperator(
                 kind=operator["kind"],
                 keys=tuple(operator["keys"]),
                 holds=tuple(operator["holds"]),
@@ -64,8 +54,7 @@ class Description:
             )
             for operator in value["operators"]
         )
-        lists = {name: tuple(value.get(name, ())) for name in ("inputs", "stages")}
-        return cls(**{**value, **lists, "operators": operators})
+        return cls(**{**value, "inputs": tuple(value["inputs"]), "operators": operators})
 
 
 def check_change(job: str, before: Description, after: Description) -> None:
@@ -83,7 +72,7 @@ def check_change(job: str, before: Description, after: Description) -> None:
 
 def incompatibilities(before: Description, after: Description) -> list[str]:
     """What stands against going on, each as a sentence; an empty list if nothing does."""
-    reasons = _inputs(before, after) + (_engines(before, after) or _operators(before, after))
+    reasons = _inputs(before, after) + _state(before, after) + _operators(before, after)
     if before.mode != after.mode and before.operators:
         reasons.append(f"its mode was {before.mode} and is now {after.mode}, with state that depends on it.")
     return reasons
@@ -100,18 +89,17 @@ def _inputs(before: Description, after: Description) -> list[str]:
     return [f"it read {_listed(before.inputs)}, and now it reads {_listed(after.inputs)}."]
 
 
-def _engines(before: Description, after: Description) -> list[str]:
+def _state(before: Description, after: Description) -> list[str]:
     """What changed in the operators for which Headrace keeps state."""
-    if before.stages != after.stages:
-        return [f"it kept {_state(before)}, and now it would keep {_state(after)}."]
-    return []
-
-
-def _state(of: Description) -> str:
-    kept = [f"state of Headrace's own for {stage}" for stage in of.stages]
-    if of.operators:
-        kept.append(f"Spark's state for {_listed(operator.kind for operator in of.operators)}")
-    return " and ".join(kept) or "no state"
+    reasons = []
+    for name, kept in before.state.items():
+        if name not in after.state:
+            reasons.append(f"it kept state for {name} ({kept}), and has no such operator any more.")
+        elif after.state[name] != kept:
+            reasons.append(f"{name} kept state for {kept}, and now it would be for {after.state[name]}.")
+    added = [name for name in after.state if name not in before.state]
+    reasons += [f"{name} ({after.state[name]}) is new, and has no state for what was read." for name in added]
+    return reasons
 
 
 def _operators(before: Description, after: Description) -> list[str]:
@@ -123,7 +111,7 @@ def _operators(before: Description, after: Description) -> list[str]:
     return [reason for old, new in pairs for reason in _operator(old, new)]
 
 
-def _operator(old: Operator, new: Operator) -> list[str]:
+def _operator(old: SparkOperator, new: SparkOperator) -> list[str]:
     if old.keys != new.keys:
         return [f"the keys of its {old.kind} were {_listed(old.keys)}, and now they are {_listed(new.keys)}."]
     if old.holds != new.holds:

@@ -20,6 +20,8 @@ LIBRARIES: Final = (
     f"{Path(__file__).parents[1]}{os.sep}",
 )
 """Parts of the paths of code that is not the user's."""
+PLACE: Final = "headrace_place"
+"""The attribute of an exception that names the line of the user's code, where its traceback does not."""
 
 
 def is_own(file: str) -> bool:

@@ -1,9 +1,9 @@
-"""What the operators of a job want done around each micro-batch, beside its query."""
+"""What the operators of a job have done around each micro-batch, next to its query."""
 
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,48 +13,30 @@ if TYPE_CHECKING:
 
     from headrace.client.topics import NewTopic
     from headrace.spark.transactional_batch import Batch
-    from headrace.streams.late import WindowInput
-
-Made = TypeVar("Made")
 
 
 class BatchHooks:
-    """Collected while a job's function runs, and carried out by the sink of the job."""
+    """Collected while a job is planned, and carried out by the sink of the job."""
 
     def __init__(self) -> None:
         self.outputs: dict[str, NewTopic] = {}
         self.followed: dict[str, None] = {}
         """The topics of tables, in the order of the job's function."""
-        self.notes_windows = False
-        """Whether the job wants something done with rows that are late for a window."""
-        self.allowed_lateness_ms = 0
-        """For how long after its result late rows correct a window."""
-        self.windows: list[WindowInput] = []
-        """The windows, if they are noted, in the order of the job's function."""
         self.tables: dict[str, Callable[[Batch], pa.Table]] = {}
-        """By the topics of the tables that are kept beside the batches: their records that named no row."""
-        self.stages: list[str] = []
-        """The steps of the job that keep state of Headrace's own, with all that the state depends on."""
-        self.transforms_views = False
-        """Whether functions of the user are part of a join of tables."""
+        """By the topics of the tables whose copies the job keeps: their records that named no row."""
+        self.state: dict[str, str] = {}
+        """By the names of operators that keep state of Headrace's own: all that the state depends on."""
         self._table_counts: list[Callable[[], int]] = []
         self._checks: list[Callable[[], None]] = []
         self._before: list[Callable[[Batch], None]] = []
         self._extra: list[Callable[[Batch], DataFrame | None]] = []
-        self._made: dict[str, Any] = {}
-
-    def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made the first time that something of this name is asked for."""
-        if name not in self._made:
-            self._made[name] = make()
-        return cast("Made", self._made[name])
 
     def write_to(self, topic: NewTopic) -> None:
         """Add a topic to those that the job writes; it is made when it is not there."""
         self.outputs[topic.name] = topic
 
     def follow(self, topic: str) -> None:
-        """Have the offsets of each batch say how far it goes in a topic that no stream of the job reads."""
+        """Journal the offsets of a topic that no stream of the job reads with each batch."""
         self.followed[topic] = None
 
     def count_tables(self, records: Callable[[], int]) -> None:
@@ -66,18 +48,18 @@ class BatchHooks:
         return sum(records() for records in self._table_counts)
 
     def check(self, question: Callable[[], None]) -> None:
-        """Have something looked at before the job starts; it raises what stands in the way."""
+        """Add a check that is made before the job starts; it raises what prevents the start."""
         self._checks.append(question)
 
     def check_all(self) -> None:
-        """Look at what was asked to be looked at."""
+        """Make all checks."""
         for question in self._checks:
             question()
 
     def before(self, action: Callable[[Batch], None]) -> None:
-        """Have something done before each batch is computed, on the thread that computes it.
+        """Add an action before each batch is computed, on the thread that computes it.
 
-        It is done again when a batch is repeated, and has to come to the same.
+        It is repeated with a batch that is repeated, and has to be idempotent.
         """
         self._before.append(action)
 
