@@ -21,6 +21,7 @@ from headrace.cli import (
     query,
     queue,
     run,
+    state,
     topic,
     txn,
     user,
@@ -54,6 +55,7 @@ app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
 app.command("run")(run.run)
+app.command("state")(state.state)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("init")(init.init)

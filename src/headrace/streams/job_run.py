@@ -19,7 +19,7 @@ from headrace.streams.description import Description
 from headrace.streams.explanation import is_permanent, sentence_of
 from headrace.streams.failed_rows import FailedRows
 from headrace.streams.job_folder import JobTakenOver
-from headrace.streams.late import LateRows, dropped_rows, left_out
+from headrace.streams.late import LateRows, batch_figures, dropped_rows
 from headrace.streams.outputs import Outputs
 from headrace.streams.plan import input_topics, stateful_operators
 from headrace.streams.query_builder import QueryBuilder, RowsWanted
@@ -213,7 +213,7 @@ class JobRun:
             self.job, builder.streams, builder.plan.tables, self._run_context, self._observed
         )
         builder.plan.add_rows(letters.of_batch)
-        builder.plan.add_rows(lambda batch: self._count_left_out(builder.state, batch))
+        builder.plan.add_rows(lambda batch: self._note_state(builder.state, batch))
         if self.job.late_topic is not None:
             late = LateRows(self.job, builder, lambda: dropped_rows(self._last_execution()))
             builder.plan.add_rows(late.of_batch)
@@ -281,8 +281,11 @@ class JobRun:
     def _observed(self) -> Counts:
         return observed_counts(self._last_execution())
 
-    def _count_left_out(self, state: str, batch: Batch) -> None:
-        self.metrics.left_out += left_out(state, batch)
+    def _note_state(self, state: str, batch: Batch) -> None:
+        figures = batch_figures(state, batch)
+        if figures is not None:
+            self.metrics.operators = figures
+            self.metrics.left_out += figures.late
 
     def _last_execution(self) -> Any:
         """The batch that was computed just now, a Java object of Spark's."""

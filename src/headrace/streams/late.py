@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.engine.state.operators import state_figures
+from headrace.engine.state.operators import operator_locations, state_figures
 from headrace.errors import Misuse
 from headrace.streams.columns import quoted
 from headrace.streams.plan import stateful_operators
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from headrace.engine.state.operators import StateFigures
     from headrace.spark.transactional_batch import Batch
     from headrace.streams.job import Job
     from headrace.streams.query_builder import QueryBuilder
@@ -80,7 +81,7 @@ class LateRows:
 
     def of_batch(self, batch: Batch) -> DataFrame | None:
         """The records to write for a batch that was computed just now; None if all of it was in time."""
-        if not self._dropped() and not left_out(self._builder.state, batch):
+        if not self._dropped() and not self._left_out(batch):
             return None
         replay = InputReplay(self._builder, batch.start, batch.end)
         with replay.active():
@@ -88,6 +89,10 @@ class LateRows:
         met = zip(self._builder.plan.windows, replay.plan.windows, strict=True)
         parts = [self._records(again, batch.late_ms) for first, again in met if first.can_be_late]
         return reduce(lambda one, other: one.unionByName(other), parts) if parts else None
+
+    def _left_out(self, batch: Batch) -> int:
+        figures = batch_figures(self._builder.state, batch)
+        return 0 if figures is None else figures.late
 
     def _records(self, met: WindowInput, late_ms: int) -> DataFrame:
         """The rows that missed a window, once for each one missed, with its window_start and window_end."""
@@ -102,12 +107,12 @@ class LateRows:
         )
 
 
-def left_out(state: str, batch: Batch) -> int:
-    """How many rows the stages of a job left out of a batch as late."""
+def batch_figures(state: str, batch: Batch) -> StateFigures | None:
+    """What the operators of a job kept and left out in a batch; None if there are none."""
     try:
-        return state_figures(state, batch.id).late
+        return state_figures(state, batch.id) if operator_locations(state) else None
     except Misuse:
-        return 0  # the state is not in a folder: there are no stages
+        return None  # the state is not in a folder: there are no operators
 
 
 def dropped_rows(execution: Any) -> int:

@@ -12,6 +12,8 @@ from headrace.streams.query_builder import DEAD
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.engine.state.operators import StateFigures
+
 RATE_WINDOW_S: Final = 5.0
 HELD_UP: Final = "held up"
 """The state of a job that runs, but waits for one of its targets."""
@@ -33,6 +35,10 @@ class Report:
     watermark: str | None = None
     batch_ms: int | None = None
     state_rows: int | None = None
+    state_bytes: int | None = None
+    """The size of the state of Headrace's operators."""
+    state_ms: float | None = None
+    """How long they read and wrote state in the last batch."""
     late: int = 0
     dead: int = 0
     untimed: int = 0
@@ -61,6 +67,9 @@ class JobMetrics:
     watermark: str | None = None
     batch_ms: int | None = None
     state_rows: int | None = None
+    """The rows in Spark's state stores."""
+    operators: StateFigures | None = None
+    """The state of Headrace's operators. Another thread sets it."""
     busy_s: float = 0.0
     """How long batches took, all together."""
     _recent: deque[_Batch] = field(default_factory=deque)
@@ -106,6 +115,13 @@ class JobMetrics:
         is_over = state in ("finished", "failed")
         return self.average_rows_per_second if is_over else self.rows_per_second(now_s=now_s)
 
+    @property
+    def _all_state_rows(self) -> int | None:
+        known = [
+            rows for rows in (self.state_rows, self.operators and self.operators.rows) if rows is not None
+        ]
+        return sum(known) if known else None
+
     def report(self, *, job: str, into: str, state: str, reason: str, now_s: float) -> Report:
         """The line of the table."""
         return Report(
@@ -119,7 +135,9 @@ class JobMetrics:
             lag=self.lag,
             watermark=self.watermark,
             batch_ms=self.batch_ms,
-            state_rows=self.state_rows,
+            state_rows=self._all_state_rows,
+            state_bytes=None if self.operators is None else self.operators.byte_size,
+            state_ms=None if self.operators is None else self.operators.state_ms,
             late=self.late + self.left_out,
             dead=self.dead + self.refused + self.failed,
             untimed=self.untimed,
