@@ -124,6 +124,19 @@ class GroupStore:
         """All rows that count, in order of hash, with the columns of `LAYOUT`; some at a time."""
         return merged_groups(self._runs, expired_us=expired_us, is_complete=True, upgrade=self._upgrade)
 
+    def rows_of(self, hashes: Numbers, expired_us: int) -> Iterator[pa.Table]:
+        """The rows of some hashes that count, with the columns of `LAYOUT`."""
+        for rows in self._newest(hashes):
+            yield rows.filter(pa.array(numbers(rows[EXPIRES]) > expired_us))
+
+    def _newest(self, hashes: Numbers) -> Iterator[pa.Table]:
+        for each in hashes.tolist():
+            for run in reversed(self._runs):
+                parts = [batch for batch in run.between(each, each) if batch.num_rows]
+                if parts:
+                    yield _joined([pa.Table.from_batches(parts).drop_columns([ORDER])], self._upgrade)
+                    break
+
     def keep(self, version: int, watermark_us: int, figures: BatchFigures) -> Manifest:
         """Make the state that of a batch without a change."""
         return self._write(version, watermark_us, self._runs, self.before.rows, figures)

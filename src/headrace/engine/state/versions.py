@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -100,7 +100,9 @@ class Manifest:
 
     def to_json(self) -> str:
         """Its file's content."""
-        return json.dumps(asdict(self))
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        data["runs"] = {name: [run.to_json() for run in runs] for name, runs in self.runs.items()}
+        return json.dumps(data)
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
