@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from headrace.engine.columns import quoted
 from headrace.engine.replay import InputReplay
-from headrace.engine.state.operators import operator_locations, state_figures
 from headrace.errors import Misuse
+from headrace.state.operators import operator_locations, state_figures
 from headrace.streams.sliding import SlidingAggregation
 from headrace.streams.source import Source
 from headrace.streams.topic import Topic
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from headrace.engine.logical import LogicalNode
     from headrace.engine.planner import Planner
-    from headrace.engine.state.operators import StateFigures
     from headrace.spark.checkpoint import Offsets
     from headrace.spark.transactional_batch import Batch
+    from headrace.state.operators import StateFigures
     from headrace.streams.job import Job
 
 

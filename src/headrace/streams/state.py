@@ -31,9 +31,9 @@ def read_state(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from headrace.engine.state.inspection import checked_batch, find_operator, read_rows
-    from headrace.engine.state.operators import partition_files
     from headrace.settings import Settings
+    from headrace.state.inspection import checked_batch, find_operator, read_rows
+    from headrace.state.operators import partition_files
     from headrace.streams.job_folder import find_job
 
     folder = Settings.read().state(None) if state is None else Path(state)

@@ -11,13 +11,13 @@ from headrace.cli.app import app
 from headrace.columns.first_rows import FirstRowsKernel
 from headrace.columns.joining import From, JoinKernel
 from headrace.columns.keyed import Times
-from headrace.engine.state.files import LocalStateFiles
-from headrace.engine.state.inspection import list_operators, read_rows
-from headrace.engine.state.joins import JoinOperatorState
-from headrace.engine.state.keyed import KeyedState
-from headrace.engine.state.operators import OperatorManifest, write_operator
+from headrace.engine.description import Description
 from headrace.errors import Misuse
-from headrace.streams.description import Description
+from headrace.state.files import LocalStateFiles
+from headrace.state.inspection import list_operators, read_rows
+from headrace.state.joins import JoinOperatorState
+from headrace.state.keyed import KeyedState
+from headrace.state.operators import OperatorManifest, write_operator
 from headrace.streams.job_folder import JobFolder
 
 TIME = pa.timestamp("us", "UTC")
@@ -27,8 +27,17 @@ TIME = pa.timestamp("us", "UTC")
 def folder(tmp_path: Path) -> JobFolder:
     """A job that has deduplicated events of two partitions in three batches."""
     folder = JobFolder.of(tmp_path, "shop", "once")
-    folder.accept(Description(generation=1, inputs=("events",), output="firsts", mode="append", schema="x"))
-    location = f"{folder.checkpoint}/operators/stage-0"
+    folder.accept(
+        Description(
+            generation=1,
+            inputs=("events",),
+            output="firsts",
+            mode="append",
+            schema="x",
+            state={"deduplicate-1": "rows that passed"},
+        )
+    )
+    location = f"{folder.checkpoint}/operators/deduplicate-1"
     write_operator(
         location, OperatorManifest(partitions=2, outline="rows that passed", keys=("city", "id")), batch=0
     )
@@ -53,7 +62,7 @@ def headrace(folder: JobFolder, *arguments: str) -> Result:
 
 def test_operators_are_listed_with_rows_sizes_and_batches(folder: JobFolder) -> None:
     (operator,) = list_operators(location(folder))
-    assert (operator.operator, operator.partitions, operator.rows) == ("stage-0", 2, 9)
+    assert (operator.operator, operator.partitions, operator.rows) == ("deduplicate-1", 2, 9)
     assert (operator.batch, operator.batches) == (2, (1, 2))
     assert operator.byte_size > 0 < operator.state_ms
     (before,) = list_operators(location(folder), batch=1)
@@ -63,22 +72,24 @@ def test_operators_are_listed_with_rows_sizes_and_batches(folder: JobFolder) -> 
 
 
 def test_a_batch_that_only_some_partitions_have_does_not_count(folder: JobFolder) -> None:
-    (Path(location(folder)) / "stage-0" / "0" / "2.json").unlink()
+    (Path(location(folder)) / "deduplicate-1" / "0" / "2.json").unlink()
     (operator,) = list_operators(location(folder))
     assert (operator.batch, operator.rows) == (1, 6)
 
 
 def test_the_command_lists_operators_and_shows_the_rows_of_a_key(folder: JobFolder) -> None:
     lines = headrace(folder, "state", "once").stdout.splitlines()
-    assert lines[1].split()[:4] == ["stage-0", "2", "2", "9"]
+    assert lines[1].split()[:4] == ["deduplicate-1", "2", "2", "9"]
     (listed,) = json.loads(headrace(folder, "state", "once", "--json").stdout)
     assert (listed["rows"], listed["keys"]) == (9, ["city", "id"])
     key = ["--key", "city=Oslo", "--key", "id=1"]
-    (row,) = json.loads(headrace(folder, "state", "once", "stage-0", *key, "--json").stdout)
+    (row,) = json.loads(headrace(folder, "state", "once", "deduplicate-1", *key, "--json").stdout)
     assert (row["state_partition"], row["city"], row["id"]) == (0, "Oslo", 1)
     assert row["state_expires"].startswith("1970-01-01 00:00:00.000102")
     rows = json.loads(
-        headrace(folder, "state", "once", "stage-0", "--key", "city=Rome", "--batch", "1", "--json").stdout
+        headrace(
+            folder, "state", "once", "deduplicate-1", "--key", "city=Rome", "--batch", "1", "--json"
+        ).stdout
     )
     assert sorted(row["id"] for row in rows) == [0, 1]
 
@@ -86,11 +97,11 @@ def test_the_command_lists_operators_and_shows_the_rows_of_a_key(folder: JobFold
 def test_mistakes_are_told(folder: JobFolder) -> None:
     for arguments, message in (
         (["nothing"], "no job named 'nothing'"),
-        (["once", "stage-1"], "Did you mean 'stage-0'?"),
+        (["once", "deduplicate-2"], "Did you mean 'deduplicate-1'?"),
         (["once", "--key", "a"], "--key needs an OPERATOR"),
-        (["once", "stage-0", "--key", "a"], "names no column: use COLUMN=VALUE"),
-        (["once", "stage-0", "--key", "town=a"], "no column 'town'"),
-        (["once", "stage-0", "--key", "id=x"], "'x' is no value of the column 'id'"),
+        (["once", "deduplicate-1", "--key", "a"], "names no column: use COLUMN=VALUE"),
+        (["once", "deduplicate-1", "--key", "town=a"], "no column 'town'"),
+        (["once", "deduplicate-1", "--key", "id=x"], "'x' is no value of the column 'id'"),
         (["once", "--batch", "7"], "after batch 7 is not there"),
     ):
         result = headrace(folder, "state", *arguments)
@@ -98,14 +109,14 @@ def test_mistakes_are_told(folder: JobFolder) -> None:
 
 
 def test_more_rows_than_the_limit_are_announced(folder: JobFolder) -> None:
-    result = headrace(folder, "state", "once", "stage-0", "--limit", "4")
+    result = headrace(folder, "state", "once", "deduplicate-1", "--limit", "4")
     assert len(result.stdout.splitlines()) == 5
     assert "more rows than 4" in result.stderr
 
 
 def test_a_job_is_described_with_its_state(folder: JobFolder) -> None:
     assert (
-        "keeps       stage-0: rows that passed (9 rows, "
+        "keeps       deduplicate-1: rows that passed (9 rows, "
         in headrace(folder, "job", "describe", "once").stdout
     )
     document = json.loads(headrace(folder, "job", "describe", "once", "--json").stdout)

@@ -23,14 +23,14 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.state.files import BadState
+from headrace.state.files import BadState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from headrace.engine.state.files import StateFiles
+    from headrace.state.files import StateFiles
 
     Numbers: TypeAlias = NDArray[np.int64]
     Flags: TypeAlias = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.state.runs import (
+from headrace.state.runs import (
     ALWAYS,
     NEVER,
     ORDER,
@@ -30,15 +30,15 @@ from headrace.engine.state.runs import (
     sealed,
     write_run,
 )
-from headrace.engine.state.versions import BatchFigures, merge_start
+from headrace.state.versions import BatchFigures, merge_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from headrace.engine.state.runs import Chunk
-    from headrace.engine.state.versions import Manifest, Versions
+    from headrace.state.runs import Chunk
+    from headrace.state.versions import Manifest, Versions
 
     Numbers: TypeAlias = NDArray[np.int64]
 

@@ -11,21 +11,21 @@ import pyarrow.compute as pc
 
 from headrace.columns.joining import ID, MATCHED
 from headrace.columns.key_hash import row_hashes
-from headrace.engine.state.files import BadState
-from headrace.engine.state.groups import DUE, EXPIRES, HASH, RUNS, GroupStore
-from headrace.engine.state.joins import INNER, ROWS
-from headrace.engine.state.operators import manifests, operator_locations, partition_files, read_operator
-from headrace.engine.state.runs import NEVER, ORDER, Run, numbers
-from headrace.engine.state.versions import Versions
 from headrace.errors import Misuse
+from headrace.state.files import BadState
+from headrace.state.groups import DUE, EXPIRES, HASH, RUNS, GroupStore
+from headrace.state.joins import INNER, ROWS
+from headrace.state.operators import manifests, operator_locations, partition_files, read_operator
+from headrace.state.runs import NEVER, ORDER, Run, numbers
+from headrace.state.versions import Versions
 from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from headrace.engine.state.files import StateFiles
-    from headrace.engine.state.groups import Numbers
-    from headrace.engine.state.versions import Manifest
+    from headrace.state.files import StateFiles
+    from headrace.state.groups import Numbers
+    from headrace.state.versions import Manifest
 
 PARTITION: Final = "state_partition"
 SIDE: Final = "state_side"
