@@ -172,7 +172,7 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
         "--super-user",
         action="append",
         metavar="User:NAME",
-        help="principal that may do everything, in addition to the users of `headrace broker init`; repeatable",
+        help="principal that may do everything, like the users of `headrace broker init`; repeatable",
     )
     parser.add_argument(
         "--tls-certificate",
