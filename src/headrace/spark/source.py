@@ -17,6 +17,7 @@ from headrace.client.partition import TopicPartition
 from headrace.spark.aggregate_pushdown import OPTION as SUMS
 from headrace.spark.aggregate_pushdown import AggregatePushdown
 from headrace.spark.errors import BadOption, UnknownTopic
+from headrace.spark.internals import PLACEHOLDER
 from headrace.spark.layout import HEADER_COLUMNS, PARSER_OPTIONS, WHERE_HEADERS, Layout
 from headrace.spark.offsets import read_partitions, tasks
 from headrace.spark.options import SECURITY_PROFILE, ClusterConnection, Options
@@ -309,6 +310,11 @@ class HeadraceSource(DataSource):
         """The reader of a streaming query."""
         from headrace.spark.stream_reader import StreamReader
 
+        if PLACEHOLDER in self.options:
+            raise BadOption(
+                "the rows of a job's stream were read outside of the query of the job: return them from its "
+                "function."
+            )
         return StreamReader(self._source(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
