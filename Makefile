@@ -69,7 +69,7 @@ test-page: $(VENV)/.dev  ## the demo's page in Chromium (apt-get install chromiu
 	$(BIN)/python -m pytest -m browser $(ARGS)
 
 soak: $(VENV)/.dev  ## long storms of kill -9
-	$(BIN)/python -m pytest -n 2 -m soak --timeout=3600 --hypothesis-profile=random --randomly-seed=default $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m soak --hypothesis-profile=random --randomly-seed=default $(ARGS)
 
 bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|queue|events|spark|streams|capture|outputs
 	bench/.venv/bin/python -m bench.$(BENCH) $(ARGS)
