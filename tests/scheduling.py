@@ -17,6 +17,7 @@ from xdist.workermanage import WorkerController
 
 SESSIONS: Final = 2
 SPARK: Final = (
+    "tests/backup/test_jobs.py",
     "tests/capture/test_tables.py",
     "tests/cli/test_query.py",
     "tests/cluster/test_peer.py",
@@ -26,6 +27,7 @@ SPARK: Final = (
     "tests/docs/test_documentation.py::test_the_commands_of_a_page_that_run_jobs",
     "tests/events/test_dataframes.py",
     "tests/spark/",
+    "tests/engine/",
     "tests/streams/",
     "tests/testing/test_jobs.py",
 )

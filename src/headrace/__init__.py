@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.streams.table_view import TableView
     from headrace.streams.topic import Topic
     from headrace.streams.view import View
-    from headrace.streams.windowing import Emit, Windowed
+    from headrace.streams.window_operator import Emit, Windowed
     from headrace.streams.windows import Window, hopping, session, sliding, tumbling
 
 __all__ = [
@@ -83,7 +83,7 @@ _PLACES: Final = {
     "ChangeFeed": "feeds.feed",
     "Clock": "streams.clocks",
     "Duration": "durations",
-    "Emit": "streams.windowing",
+    "Emit": "streams.window_operator",
     "HeadraceError": "errors",
     "Job": "streams.job",
     "Misuse": "errors",
@@ -100,7 +100,7 @@ _PLACES: Final = {
     "View": "streams.view",
     "WatermarkPolicy": "streams.job",
     "Window": "streams.windows",
-    "Windowed": "streams.windowing",
+    "Windowed": "streams.window_operator",
     "clock_skew": "streams.clocks",
     "correct_clock": "streams.clocks",
     "email": "sinks.email",

@@ -265,6 +265,7 @@ class Produce:
                 response = self._respond_stored(results)
                 return response if response is None or isinstance(response, bytes) else await response
             await self._broker.flusher.durable()
+            self._count_errors(results)
             return await time_slice.run(
                 produce_response_steps(self._header.version, self._header.correlation_id, results)
             )
@@ -295,7 +296,14 @@ class Produce:
         return self._pack(results)
 
     def _pack(self, results: Results) -> bytes:
+        self._count_errors(results)
         return pack_produce_response(self._header.version, self._header.correlation_id, results)
+
+    def _count_errors(self, results: Results) -> None:
+        for _, partitions in results:
+            for result in partitions:
+                if result.error_code:
+                    self._broker.requests.failed(PRODUCE, result.error_code)
 
     def _append(
         self,
