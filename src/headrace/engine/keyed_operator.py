@@ -14,8 +14,8 @@ from headrace.engine.aggregates import VALUE
 from headrace.engine.columns import quoted
 from headrace.engine.description import IncompatibleChange
 from headrace.engine.logical import LogicalNode
-from headrace.engine.state.operators import read_operator
 from headrace.spark.keyed_stage import KeyedStage, shuffle_partitions
+from headrace.state.operators import read_operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

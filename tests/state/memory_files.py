@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.engine.state.files import BadState
+from headrace.state.files import BadState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,14 +6,14 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.engine.state.files import BadState, local_folder, state_files
-from headrace.engine.state.versions import MANIFEST, Versions
+from headrace.state.files import BadState, local_folder, state_files
+from headrace.state.versions import MANIFEST, Versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.engine.state.files import StateFiles
-    from headrace.engine.state.versions import Manifest
+    from headrace.state.files import StateFiles
+    from headrace.state.versions import Manifest
 
 OPERATOR: Final = "operator.json"
 FORMAT: Final = 1
@@ -110,6 +110,6 @@ def partition_files(location: str) -> list[StateFiles]:
 
 
 def _natural(location: str) -> tuple[str, int]:
-    """Numbers at the end count as numbers: stage-10 comes after stage-9."""
+    """Numbers at the end count as numbers: window-10 comes after window-9."""
     head, _, number = location.rpartition("-")
     return (head, int(number)) if number.isdecimal() else (location, 0)

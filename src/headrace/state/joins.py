@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.columns.joining import ID, LEFT, MATCHED, RIGHT, JoinState
 from headrace.columns.key_hash import row_hashes
 from headrace.columns.segments import AT, CODE, JoinSegment, make_segments
-from headrace.engine.state.runs import (
+from headrace.state.runs import (
     ALWAYS,
     ORDER,
     Layout,
@@ -29,17 +29,17 @@ from headrace.engine.state.runs import (
     sealed,
     write_run,
 )
-from headrace.engine.state.versions import BatchFigures, Versions, merge_start
+from headrace.state.versions import BatchFigures, Versions, merge_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.columns.joining import JoinKernel, JoinResult, Matches
     from headrace.columns.keyed import Times
-    from headrace.engine.state.files import StateFiles
-    from headrace.engine.state.groups import Numbers
-    from headrace.engine.state.runs import Chunk, Flags, RunInfo
-    from headrace.engine.state.versions import Manifest
+    from headrace.state.files import StateFiles
+    from headrace.state.groups import Numbers
+    from headrace.state.runs import Chunk, Flags, RunInfo
+    from headrace.state.versions import Manifest
 
 ROWS: Final = ("left", "right")
 """The names of the runs of rows in manifests."""

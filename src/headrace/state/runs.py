@@ -14,23 +14,23 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.state.files import BadState
+from headrace.state.files import BadState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from headrace.engine.state.files import StateFiles
+    from headrace.state.files import StateFiles
 
     Numbers: TypeAlias = NDArray[np.int64]
     Flags: TypeAlias = NDArray[np.bool_]
@@ -63,8 +63,7 @@ class Layout:
         return (self.hash, self.expires, *([] if self.due is None else [self.due, ORDER]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkInfo:
+class ChunkInfo(NamedTuple):
     """What is known of a chunk without opening it."""
 
     rows: int
@@ -98,12 +97,17 @@ class RunInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self)
+        return {
+            "name": self.name,
+            "byte_size": self.byte_size,
+            "checksum": self.checksum,
+            "chunks": self.chunks,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The run of `to_json`."""
-        chunks = tuple(ChunkInfo(**chunk) for chunk in data["chunks"])
+        chunks = tuple(ChunkInfo(*chunk) for chunk in data["chunks"])
         return cls(name=data["name"], byte_size=data["byte_size"], checksum=data["checksum"], chunks=chunks)
 
 

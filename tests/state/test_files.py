@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.state.files import BadState, LocalStateFiles, StateFiles, local_folder, state_files
-from tests.engine.state.memory_files import MemoryStateFiles
+from headrace.state.files import BadState, LocalStateFiles, StateFiles, local_folder, state_files
+from tests.state.memory_files import MemoryStateFiles
 
 MAKERS: dict[str, Callable[[Path], StateFiles]] = {
     "local": lambda path: LocalStateFiles(path / "new" / "folder"),

@@ -15,11 +15,11 @@ from headrace.columns.key_hash import row_hashes
 from headrace.columns.keyed import Kernel, Times
 from headrace.columns.window_assigners import WindowKernelSettings
 from headrace.columns.zoned_windows import WINDOW_END, WINDOW_START, ZonedAssigner
-from headrace.engine.state.keyed import KeyedState
-from headrace.engine.state.versions import Versions
+from headrace.state.keyed import KeyedState
+from headrace.state.versions import Versions
 from headrace.tables.waiting import HoldRows
 from tests.columns.batched import RESULTS, SPECS, Event, events, run_batches, table
-from tests.engine.state.memory_files import MemoryStateFiles
+from tests.state.memory_files import MemoryStateFiles
 
 VALUES = st.integers(-4, 4).map(float)
 OUTPUT = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("key", pa.string()), *RESULTS])

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.columns.key_hash import row_hashes
-from headrace.engine.state.groups import GroupStore, group_rows
-from headrace.engine.state.versions import BatchFigures, Versions
+from headrace.state.groups import GroupStore, group_rows
+from headrace.state.versions import BatchFigures, Versions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.columns.keyed import Kernel, Times
-    from headrace.engine.state.files import StateFiles
-    from headrace.engine.state.groups import Numbers
-    from headrace.engine.state.versions import Manifest
+    from headrace.state.files import StateFiles
+    from headrace.state.groups import Numbers
+    from headrace.state.versions import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

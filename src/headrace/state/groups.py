@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.state.runs import (
+from headrace.state.runs import (
     ALWAYS,
     NEVER,
     ORDER,
@@ -30,15 +30,15 @@ from headrace.engine.state.runs import (
     sealed,
     write_run,
 )
-from headrace.engine.state.versions import BatchFigures, merge_start
+from headrace.state.versions import BatchFigures, merge_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from headrace.engine.state.runs import Chunk
-    from headrace.engine.state.versions import Manifest, Versions
+    from headrace.state.runs import Chunk
+    from headrace.state.versions import Manifest, Versions
 
     Numbers: TypeAlias = NDArray[np.int64]
 
@@ -123,6 +123,19 @@ class GroupStore:
     def all_rows(self, expired_us: int) -> Iterator[pa.Table]:
         """All rows that count, in order of hash, with the columns of `LAYOUT`; some at a time."""
         return merged_groups(self._runs, expired_us=expired_us, is_complete=True, upgrade=self._upgrade)
+
+    def rows_of(self, hashes: Numbers, expired_us: int) -> Iterator[pa.Table]:
+        """The rows of some hashes that count, with the columns of `LAYOUT`."""
+        for rows in self._newest(hashes):
+            yield rows.filter(pa.array(numbers(rows[EXPIRES]) > expired_us))
+
+    def _newest(self, hashes: Numbers) -> Iterator[pa.Table]:
+        for each in hashes.tolist():
+            for run in reversed(self._runs):
+                parts = [batch for batch in run.between(each, each) if batch.num_rows]
+                if parts:
+                    yield _joined([pa.Table.from_batches(parts).drop_columns([ORDER])], self._upgrade)
+                    break
 
     def keep(self, version: int, watermark_us: int, figures: BatchFigures) -> Manifest:
         """Make the state that of a batch without a change."""

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.state import runs, versions
-from headrace.engine.state.files import BadState, LocalStateFiles
-from headrace.engine.state.groups import Groups, GroupStore, group_rows
-from headrace.engine.state.runs import NEVER
-from headrace.engine.state.versions import BatchFigures, Versions
-from tests.engine.state.memory_files import MemoryStateFiles
+from headrace.state import runs, versions
+from headrace.state.files import BadState, LocalStateFiles
+from headrace.state.groups import Groups, GroupStore, group_rows
+from headrace.state.runs import NEVER
+from headrace.state.versions import BatchFigures, Versions
+from tests.state.memory_files import MemoryStateFiles
 
 FIGURES = BatchFigures(deadline_rule="", late=0, started_s=0.0)
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.string())])

@@ -1,7 +1,7 @@
 """Versions of a partition's state: a manifest for each micro-batch, and the runs that it names.
 
 ```text
-<checkpoint>/operators/stage-0/
+<checkpoint>/operators/window-1/
     operator.json     what the operator computes, and its number of partitions
     3/41.json         the manifest of partition 3 after batch 41
     3/38-5f0c….arrow  a run that batch 38 wrote
@@ -17,20 +17,20 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from headrace.engine.state.files import BadState
-from headrace.engine.state.runs import ALWAYS, SUFFIX, RunInfo
+from headrace.state.files import BadState
+from headrace.state.runs import ALWAYS, SUFFIX, RunInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from headrace.engine.state.files import StateFiles
+    from headrace.state.files import StateFiles
 
 MANIFEST: Final = ".json"
 FAN: Final = 8
@@ -100,7 +100,9 @@ class Manifest:
 
     def to_json(self) -> str:
         """Its file's content."""
-        return json.dumps(asdict(self))
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        data["runs"] = {name: [run.to_json() for run in runs] for name, runs in self.runs.items()}
+        return json.dumps(data)
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
