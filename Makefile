@@ -59,7 +59,7 @@ test: $(VENV)/.dev  ## the tests, with real clients against a real broker
 coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not soak" --cov --cov-report=term $(ARGS)
 
-test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven
+test-cluster: $(VENV)/.dev  ## the same behaviors against Apache Kafka, fetched by Maven
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
 test-demo: $(VENV)/.dev  ## the demo to its end, with and without chaos, and a new user's first steps

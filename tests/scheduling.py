@@ -47,7 +47,7 @@ LONG: Final = (
     "tests/spark/test_java.py",
     "tests/broker/test_durability.py",
     "tests/sinks/test_search.py",
-    "tests/behaviour/test_groups.py",
+    "tests/behavior/test_groups.py",
     "tests/columns/test_fuzzing.py",
     "tests/columns/test_encoding.py",
     "tests/demo/test_demo.py",

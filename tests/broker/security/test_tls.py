@@ -25,7 +25,7 @@ from headrace.broker.security.certificates import (
 )
 from headrace.broker.security.settings import ClientAuth, SecuritySettings
 from headrace.testing import EmbeddedBroker
-from tests.behaviour.clients.pykafka import kafka as kafka_python
+from tests.behavior.clients.pykafka import kafka as kafka_python
 from tests.broker.processes import wait_until
 from tests.broker.security.brokers import (
     ADMIN,

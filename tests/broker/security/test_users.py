@@ -26,7 +26,7 @@ from headrace.broker.security.store import SecurityStore
 from headrace.broker.state_log import MemoryStateLog, UnknownRecord
 from headrace.broker.topics import SECURITY
 from headrace.testing import EmbeddedBroker
-from tests.behaviour.clients.pykafka import kafka as kafka_python
+from tests.behavior.clients.pykafka import kafka as kafka_python
 from tests.broker.security.brokers import (
     ADMIN,
     PASSWORD,
