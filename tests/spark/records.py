@@ -38,7 +38,7 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) 
 
 
 def await_partitions(admin: AdminClient, name: str, count: int) -> None:
-    """Return when the broker tells of so many partitions; Apache Kafka's take a moment to hear of them."""
+    """Return when the metadata has this many partitions; brokers of Apache Kafka learn of them later."""
 
     def is_known() -> bool:
         topic = admin.list_topics(timeout=100).topics.get(name)
