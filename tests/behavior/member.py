@@ -1,13 +1,13 @@
 """A group member in a process of its own, for tests that kill it.
 
-`python -m tests.behaviour.member LIBRARY BOOTSTRAP GROUP TOPIC` joins, prints one line when it has
+`python -m tests.behavior.member LIBRARY BOOTSTRAP GROUP TOPIC` joins, prints one line when it has
 partitions, and goes on polling until it is killed.
 """
 
 import sys
 
-from tests.behaviour.clients import connect
-from tests.behaviour.clients.contract import ConsumerOptions
+from tests.behavior.clients import connect
+from tests.behavior.clients.contract import ConsumerOptions
 
 # The least that Apache Kafka accepts by default (group.min.session.timeout.ms).
 SESSION_TIMEOUT_MS = 6_000

@@ -1,12 +1,12 @@
-"""The Kafka clients that the behaviours are shown with, each behind the same small contract."""
+"""The Kafka clients that the behaviors are shown with, each behind the same small contract."""
 
 from collections.abc import Mapping
 
-from tests.behaviour.clients.aio import AioClient
-from tests.behaviour.clients.confluent import ConfluentClient
-from tests.behaviour.clients.contract import Client
-from tests.behaviour.clients.java import Driver, JavaClient
-from tests.behaviour.clients.pykafka import PykafkaClient
+from tests.behavior.clients.aio import AioClient
+from tests.behavior.clients.confluent import ConfluentClient
+from tests.behavior.clients.contract import Client
+from tests.behavior.clients.java import Driver, JavaClient
+from tests.behavior.clients.pykafka import PykafkaClient
 
 ADAPTERS: Mapping[str, type[Client]] = {
     "confluent": ConfluentClient,

@@ -1,6 +1,6 @@
 """The worked examples of fan-out, load balancing, both at once, and a slow consumer."""
 
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     Client,
     Consumer,
     ConsumerOptions,
@@ -8,8 +8,8 @@ from tests.behaviour.clients.contract import (
     Received,
     TopicPartition,
 )
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import ConsumerPool, read, values
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import ConsumerPool, read, values
 
 
 def member(client: Client, group: str, topic: str) -> Consumer:

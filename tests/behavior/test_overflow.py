@@ -3,7 +3,7 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     Client,
     ConsumerOptions,
     Message,
@@ -11,7 +11,7 @@ from tests.behaviour.clients.contract import (
     Refused,
     TopicPartition,
 )
-from tests.behaviour.names import NewName
+from tests.behavior.names import NewName
 
 FULL_AT_TWO = {"headrace.overflow": "drop-newest", "headrace.overflow.records": "2"}
 

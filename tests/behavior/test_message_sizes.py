@@ -5,7 +5,7 @@ import os
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     Client,
     ConsumerOptions,
     Message,
@@ -13,8 +13,8 @@ from tests.behaviour.clients.contract import (
     Refused,
     TopicPartition,
 )
-from tests.behaviour.names import NewTopic
-from tests.behaviour.reading import read, values
+from tests.behavior.names import NewTopic
+from tests.behavior.reading import read, values
 
 
 def test_a_message_of_nearly_a_megabyte_passes(client: Client, new_topic: NewTopic) -> None:

@@ -3,9 +3,9 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import Client, Config, Refused
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import wait_until
+from tests.behavior.clients.contract import Client, Config, Refused
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import wait_until
 
 DEFAULTS = {
     "cleanup.policy": "delete",

@@ -12,7 +12,7 @@ from confluent_kafka import admin as cka
 from kio.schema.errors import ErrorCode
 
 from headrace.client.librdkafka import client_config
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     CONSUMER_DEFAULTS,
     PATIENCE_S,
     PRODUCER_DEFAULTS,

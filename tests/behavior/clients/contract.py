@@ -1,8 +1,8 @@
-"""What a behaviour may ask of a Kafka client, the same for every library.
+"""What a behavior may ask of a Kafka client, the same for every library.
 
 An adapter turns one library into a `Client`. All calls are synchronous: they return when the broker has
 answered, or raise `Refused` with Kafka's error code. What a library cannot do stands in its adapter's
-`CANNOT`, capability by capability, with the reason; behaviours that need it are then not generated for it.
+`CANNOT`, capability by capability, with the reason; behaviors that need it are then not generated for it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     Client,
     Consumer,
     ConsumerOptions,
@@ -12,8 +12,8 @@ from tests.behaviour.clients.contract import (
     Refused,
     TopicPartition,
 )
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import ConsumerPool, wait_until
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import ConsumerPool, wait_until
 
 
 def stable_member(client: Client, group: str, topic: str, **options: str) -> Consumer:

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.behaviour.clients.contract import Client, Message, TopicPartition
-from tests.behaviour.names import NewTopic
+from tests.behavior.clients.contract import Client, Message, TopicPartition
+from tests.behavior.names import NewTopic
 
 HOUR_MS = 3_600_000
 # Yesterday: times that retention would not delete at once.

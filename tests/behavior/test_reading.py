@@ -5,7 +5,7 @@ import time
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     CONSUMER_DEFAULTS,
     Client,
     Consumer,
@@ -14,8 +14,8 @@ from tests.behaviour.clients.contract import (
     Refused,
     TopicPartition,
 )
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import read, read_quietly, values, wait_until
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import read, read_quietly, values, wait_until
 
 
 def messages(count: int) -> list[Message]:

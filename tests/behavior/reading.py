@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
-from tests.behaviour.clients.contract import Consumer, Received, TopicPartition
+from tests.behavior.clients.contract import Consumer, Received, TopicPartition
 
 DEADLINE_S = 100.0
 TURN_S = 0.05

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tests.behaviour.clients.contract import Client, Message, ProducerOptions, TopicPartition
-from tests.behaviour.names import NewTopic
-from tests.behaviour.reading import read, values
+from tests.behavior.clients.contract import Client, Message, ProducerOptions, TopicPartition
+from tests.behavior.names import NewTopic
+from tests.behavior.reading import read, values
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

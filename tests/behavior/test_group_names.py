@@ -8,10 +8,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
 from headrace.client.share_groups import send_share_heartbeat
-from tests.behaviour.clients.contract import Client, ConsumerOptions, ProducerOptions, Refused, TopicPartition
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import read
-from tests.behaviour.workers import Worker
+from tests.behavior.clients.contract import Client, ConsumerOptions, ProducerOptions, Refused, TopicPartition
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import read
+from tests.behavior.workers import Worker
 
 pytestmark = pytest.mark.broker_only("confluent")
 

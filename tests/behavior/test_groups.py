@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.behaviour import member as member_process
-from tests.behaviour.clients.contract import Client, Consumer, ConsumerOptions, Message, TopicPartition
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import ConsumerPool, read, values
+from tests.behavior import member as member_process
+from tests.behavior.clients.contract import Client, Consumer, ConsumerOptions, Message, TopicPartition
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import ConsumerPool, read, values
 
 
 def member(client: Client, group: str, topic: str, **options: str) -> Consumer:

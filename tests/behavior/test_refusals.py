@@ -5,9 +5,9 @@ import time
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import Client, Consumer, ConsumerOptions, Message, Refused
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import ConsumerPool, read
+from tests.behavior.clients.contract import Client, Consumer, ConsumerOptions, Message, Refused
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import ConsumerPool, read
 
 HOUR_MS = 3_600_000
 

@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tests.behaviour.reading import DEADLINE_S, QUIET_S, TURN_S
+from tests.behavior.reading import DEADLINE_S, QUIET_S, TURN_S
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 

@@ -16,7 +16,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     CONSUMER_DEFAULTS,
     PATIENCE_S,
     PRODUCER_DEFAULTS,

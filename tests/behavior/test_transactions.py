@@ -3,7 +3,7 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     Client,
     Consumer,
     ConsumerOptions,
@@ -14,8 +14,8 @@ from tests.behaviour.clients.contract import (
     Refused,
     TopicPartition,
 )
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import read, read_quietly, values, wait_until
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import read, read_quietly, values, wait_until
 
 FENCED = {ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch}
 

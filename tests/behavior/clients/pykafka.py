@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import (
+from tests.behavior.clients.contract import (
     CONSUMER_DEFAULTS,
     PATIENCE_S,
     PRODUCER_DEFAULTS,

@@ -3,9 +3,9 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.behaviour.clients.contract import Client, Message, Refused, TopicPartition
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import read, values, wait_until
+from tests.behavior.clients.contract import Client, Message, Refused, TopicPartition
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import read, values, wait_until
 
 
 def refusal_of_creating(client: Client, topic: str, **arguments: object) -> ErrorCode:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.behaviour.clients.contract import Client, Message, ProducerOptions
-from tests.behaviour.clients.java import SOURCE, class_path
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import wait_until
-from tests.behaviour.workers import REJECT, RELEASE, Worker, set_group
+from tests.behavior.clients.contract import Client, Message, ProducerOptions
+from tests.behavior.clients.java import SOURCE, class_path
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import wait_until
+from tests.behavior.workers import REJECT, RELEASE, Worker, set_group
 
 pytestmark = pytest.mark.broker_only("confluent")
 

@@ -1,4 +1,4 @@
-"""Every behaviour with every client on every broker.
+"""Every behavior with every client on every broker.
 
 A test that takes `client` is generated once for each library that can do what it needs, and for each broker.
 `@needs("max timestamp")` leaves out the libraries that cannot (their adapter's `CANNOT` says why);
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.testing import BrokerProcess
-from tests.behaviour.clients import ADAPTERS, connect
-from tests.behaviour.clients.contract import Client, Refused, TopicPartition
-from tests.behaviour.clients.java import Driver, missing
-from tests.behaviour.names import NewName, NewTopic
-from tests.behaviour.reading import wait_until
+from tests.behavior.clients import ADAPTERS, connect
+from tests.behavior.clients.contract import Client, Refused, TopicPartition
+from tests.behavior.clients.java import Driver, missing
+from tests.behavior.names import NewName, NewTopic
+from tests.behavior.reading import wait_until
 
 SECURED = ("test_groups", "test_reading", "test_round_trip", "test_topics", "test_transactions")
-"""The behaviours that are also shown on an Apache Kafka with TLS and SCRAM, by librdkafka."""
+"""The behaviors that are also shown on an Apache Kafka with TLS and SCRAM, by librdkafka."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
