@@ -174,6 +174,16 @@ LOG_FORMAT: Final = Setting(
 )
 
 
+TRACING_ENDPOINT: Final = Setting(
+    doc="OTLP endpoint for traces of jobs, captures, event stores and queues: the base URL of a collector.",
+    default="no traces",
+    variable="OTEL_EXPORTER_OTLP_ENDPOINT",
+    section="tracing",
+    key="endpoint",
+    example="http://127.0.0.1:4318",
+)
+
+
 def _service(name: str, *, doc: str, default: str = "", option: str = "url=", example: str) -> Setting:
     return Setting(
         doc=doc,
@@ -230,6 +240,7 @@ SETTINGS: Final = (
     METRICS_ALLOW_REMOTE,
     LOG_LEVEL,
     LOG_FORMAT,
+    TRACING_ENDPOINT,
 )
 """Every setting that is read from the environment or from `headrace.toml`."""
 
@@ -349,6 +360,11 @@ class Settings:
             return MetricsAddress.parse(said.text, allow_remote=allowed == "true")
         except Misuse as fault:
             raise Misuse(f"{fault} (it came {said.origin})") from fault
+
+    def tracing(self) -> str | None:
+        """Where traces are exported to; None if they are not."""
+        said = self._find(TRACING_ENDPOINT, None)
+        return None if said is None else said.text
 
     def log(self, level: str | None = None, log_format: str | None = None) -> tuple[str, str]:
         """The level and the format of the log."""
