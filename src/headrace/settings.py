@@ -127,12 +127,12 @@ NEW_PASSWORD: Final = Setting(
 )
 
 
-def _metrics(part: str, *, doc: str) -> Setting:
+def _metrics(part: str, variable: str, *, doc: str) -> Setting:
     return Setting(
         doc=f"Address, or port on 127.0.0.1, of the metrics and health of {doc}.",
         default="not served",
         option="metrics=" if part == "events" else "--metrics",
-        variable=f"HEADRACE_METRICS_{part.upper()}",
+        variable=variable,
         section="metrics",
         key=part,
         example="9404",
@@ -140,9 +140,9 @@ def _metrics(part: str, *, doc: str) -> Setting:
 
 
 METRICS: Final = {
-    "run": _metrics("run", doc="`headrace run` and its captures"),
-    "capture": _metrics("capture", doc="`headrace capture`"),
-    "events": _metrics("events", doc="`EventStore(…)`"),
+    "run": _metrics("run", "HEADRACE_METRICS_RUN", doc="`headrace run` and its captures"),
+    "capture": _metrics("capture", "HEADRACE_METRICS_CAPTURE", doc="`headrace capture`"),
+    "events": _metrics("events", "HEADRACE_METRICS_EVENTS", doc="`EventStore(…)`"),
 }
 """The addresses of metrics, by the part of Headrace: each is a process of its own."""
 METRICS_ALLOW_REMOTE: Final = Setting(
