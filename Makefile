@@ -50,8 +50,9 @@ check: $(VENV)/.dev  ## lint, types, layers
 docs: $(VENV)/.dev  ## the documentation site in build/site, with its links checked
 	$(BIN)/python -m tools.site
 
-reference: $(VENV)/.dev  ## write the configuration reference again from the code
+reference: $(VENV)/.dev  ## write the configuration reference and the table of metrics again from the code
 	$(BIN)/python -m tools.configuration_page
+	$(BIN)/python -m tools.metrics_table
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not soak" $(ARGS)

@@ -63,6 +63,7 @@ def run_app(
         spark=settings.spark(),
         seconds=seconds,
         metrics=settings.metrics("run", metrics, allow_remote=metrics_allow_remote),
+        tracing=settings.tracing(),
     )
     silence_spark()
     with project_folder(folder):
