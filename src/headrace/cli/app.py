@@ -14,6 +14,7 @@ from headrace.cli import (
     demo,
     doctor,
     events,
+    gateway,
     group,
     init,
     job,
@@ -53,6 +54,7 @@ app.command("consume")(consume.consume)
 app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
+app.command("gateway")(gateway.gateway)
 app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

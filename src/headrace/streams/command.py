@@ -30,6 +30,7 @@ def run_app(
     seconds: float | None = None,
     as_json: bool = False,
     project: Path | None = None,
+    http: str | None = None,
 ) -> int:
     """The exit code of a run of the application: 0 if it was stopped or done, 1 if a job failed.
 
@@ -56,6 +57,7 @@ def run_app(
         checkpoints=settings.checkpoints(),
         spark=settings.spark(),
         seconds=seconds,
+        http=http,
     )
     silence_spark()
     with project_folder(folder):

@@ -14,6 +14,7 @@ from headrace.broker.process import BrokerDidNotStart, BrokerProcess
 from headrace.capture.process import CaptureProcess
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
+from headrace.gateway.process import GatewayProcess
 from headrace.spark.machine import usable_cores
 from headrace.streams.dependencies import stages
 from headrace.streams.inputs import InputTopics
@@ -59,6 +60,8 @@ class RunOptions:
     """Settings of Spark's own, by its names."""
     seconds: float | None = None
     """After how long to stop; otherwise the user says when."""
+    http: str | None = None
+    """The address of an HTTP gateway that runs as long as the jobs: `[HOST:]PORT`."""
 
     def chosen(self) -> tuple[Job, ...]:
         """The jobs that were asked for."""
@@ -99,6 +102,9 @@ class Runner:
             bootstrap = self._order.broker or self._embedded_broker(stack)
             cluster = stack.enter_context(Cluster.of(bootstrap))
             cluster.any()  # a broker that is not there is told before Spark takes its time to start
+            if self._order.http is not None:
+                gateway = stack.enter_context(GatewayProcess(self._order.http, bootstrap))
+                self._display.say(f"The HTTP gateway is up on {gateway.url}.")
             spark = stack.enter_context(_session(self._order))
             stack.enter_context(self._signals())
             run_context = RunContext(
