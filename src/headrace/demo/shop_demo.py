@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.demo.chaos import Chaos, kill_captures
-from headrace.demo.page_server import PageThread
+from headrace.demo.page_server import page_gateway
 from headrace.demo.scenarios import print_results
 from headrace.demo.shop import DemoServers, Shop, make_topics
 from headrace.demo.worker import PIPELINE
@@ -181,7 +181,7 @@ class ShopDemo:
             app = load_app(PIPELINE)
             make_topics(servers.broker.bootstrap, app)
             shop = Shop.open(stack, servers)
-            page = stack.enter_context(PageThread(servers.broker.bootstrap, shop.live.document, self._port))
+            page = stack.enter_context(page_gateway(servers.broker.bootstrap, shop.live.document, self._port))
             self._say(f"The page to watch is {page.url}")
             return self._play(servers, shop, app, begin_s)
 

@@ -200,18 +200,14 @@ class Gateway:
         message = await receive()
         body = message.get("body", b"")
         if message.get("more_body"):
-            parts = [body]
-            size = len(body)
-            while message.get("more_body"):
+            body = bytearray(body)
+            while message.get("more_body") and len(body) <= limit:
                 message = await receive()
-                part = message.get("body", b"")
-                size += len(part)
-                if size > limit:
-                    raise HttpError(
-                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {limit} bytes", (CLOSE,)
-                    )
-                parts.append(part)
-            body = b"".join(parts)
+                body += message.get("body", b"")
+        if len(body) > limit:
+            raise HttpError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {limit} bytes", (CLOSE,)
+            )
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
         encoding = headers.get(b"content-encoding")

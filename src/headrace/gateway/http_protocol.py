@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES: Final = 64 << 10
 MAX_URL_BYTES: Final = 8_000
 MAX_HEADERS: Final = 100
+LINGER_S: Final = 1.0
 ABORT: Final = "headrace.abort"
 
 
@@ -60,21 +61,24 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self._has_ended():
             return
         if self._is_reading_head:
             self._head_bytes += len(data)
         was_reading_head = self._is_reading_head
         super().data_received(data)
-        if self.transport.is_closing():
-            self._stop_timer()
-        elif self._is_reading_head and self._head_bytes > MAX_HEAD_BYTES:
+        if self._has_ended():
+            return
+        if self._is_reading_head and self._head_bytes > MAX_HEAD_BYTES:
             self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request head is too large")
         elif self._is_complete:
             self._stop_timer()
         elif self._timer is None or was_reading_head != self._is_reading_head:
             # Only a request that did not arrive as a whole needs a timer.
             self._start_timer(self.head_timeout_s if self._is_reading_head else self.body_timeout_s)
+
+    def _has_ended(self) -> bool:
+        return self._is_refused or self.transport.is_closing()
 
     def on_message_begin(self) -> None:
         self._is_complete = False
@@ -126,7 +130,18 @@ class _LimitedProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
-        self.transport.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close when the client has closed, or after a second.
+
+        A socket that is closed while data arrives is reset, and the client may lose the response.
+        """
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
+        else:
+            self.transport.close()
 
     def _refuse_and_stop(self, status: HTTPStatus, message: str) -> None:
         if not self._is_refused:

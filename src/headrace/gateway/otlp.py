@@ -177,7 +177,10 @@ def _decode(kind: Any, media_type: str, body: bytes) -> Any:
         if media_type == PROTOBUF:
             return kind.FromString(body)
         if media_type == JSON:
-            return ParseDict(_with_base64(parse_json(body.decode())), kind(), ignore_unknown_fields=True)
+            document = parse_json(body.decode())
+            if not isinstance(document, dict):
+                raise ValueError("it is not a JSON object")
+            return ParseDict(_with_base64(document), kind(), ignore_unknown_fields=True)
     except (DecodeError, ParseError, ValueError, RecursionError) as fault:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"the body is not an OTLP request: {fault}") from None
     raise HttpError(

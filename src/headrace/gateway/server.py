@@ -45,8 +45,12 @@ class GatewayServer:
         listener = _listen(self.options)
         host, port = listener.getsockname()[:2]
         options = replace(self.options, port=port, name=self.options.name or f"{host}-{port}")
-        self._gateway = Gateway(options, self._more_routes)
-        self._server = _Server(_config(self._gateway, options))
+        try:
+            self._gateway = Gateway(options, self._more_routes)
+            self._server = _Server(_config(self._gateway, options))
+        except BaseException:
+            listener.close()
+            raise
         self._task = asyncio.ensure_future(self._server.serve(sockets=[listener]))
         while not self._server.started:
             if self._task.done():

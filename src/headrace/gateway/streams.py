@@ -19,13 +19,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace.feeds.feed import ChangeFeed
+from headrace.feeds.feed import Change, ChangeFeed
 from headrace.gateway.errors import HttpError, http_error
 from headrace.gateway.http_protocol import ABORT
-from headrace.gateway.topic_reader import TopicReader, parse_start
+from headrace.gateway.topic_reader import TopicReader, TopicRecord, parse_start
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
     from headrace.gateway.options import GatewayOptions
 
@@ -41,6 +41,7 @@ STREAM_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"connection", b"close"),
 )
+TURN_EVENTS: Final = 100
 TRY_AGAIN_LATER: Final = 1013
 """The close code of a WebSocket whose stream ended with an error."""
 
@@ -61,6 +62,17 @@ class StreamEvent(NamedTuple):
         """The event as a JSON text."""
         token = f'"id":"{self.id}",' if self.id else ""
         return f'{{"event":"{self.name}",{token}"data":{self.data}}}'
+
+
+EventSource = Change | TopicRecord | StreamEvent
+
+
+def to_event(item: EventSource) -> StreamEvent:
+    """The event of a change or of a record."""
+    if isinstance(item, StreamEvent):
+        return item
+    name = item.kind if isinstance(item, Change) else "record"
+    return StreamEvent(name, item.token, item.to_json())
 
 
 def skipped_event(count: int) -> StreamEvent:
@@ -176,12 +188,13 @@ class _SseClient:
             await self._write({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEADERS)})
             await self._write_body(b"retry: 2000\n\n")
 
-    async def send(self, batch: Iterable[StreamEvent] | None) -> None:
+    async def send(self, batch: Sequence[EventSource] | None) -> None:
         if batch is None:
             await self._write_body(HEARTBEAT)
             return
-        for chunk in _chunks(event.to_sse() for event in batch):
+        for chunk in _chunks(to_event(item).to_sse() for item in batch):
             await self._write_body(chunk)
+            await asyncio.sleep(0)  # a view has many rows: other requests have their turn
 
     async def close(self) -> None:
         await self._write({"type": "http.response.body", "body": b"", "more_body": False})
@@ -211,10 +224,12 @@ class _SocketClient:
             self._listener = asyncio.ensure_future(_until_disconnected(self._socket.receive))
             self._listener.add_done_callback(self._on_gone)
 
-    async def send(self, batch: Iterable[StreamEvent] | None) -> None:
-        for event in batch or ():
-            message = {"type": "websocket.send", "text": event.to_json()}
+    async def send(self, batch: Sequence[EventSource] | None) -> None:
+        for number, item in enumerate(batch or (), 1):
+            message = {"type": "websocket.send", "text": to_event(item).to_json()}
             await _within(self._socket.send(message), self._timeout_s, self._abort)
+            if number % TURN_EVENTS == 0:
+                await asyncio.sleep(0)
 
     def _on_gone(self, _: Any) -> None:
         if not self.gone.done():
@@ -258,27 +273,23 @@ async def _with_heartbeats(batches: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
             sent_at = loop.time() if batch or is_due else sent_at
 
 
-async def _change_events(bootstrap: str, view: str, since: str | None) -> AsyncGenerator[list[StreamEvent]]:
+async def _change_events(
+    bootstrap: str, view: str, since: str | None
+) -> AsyncGenerator[Sequence[EventSource]]:
     feed = ChangeFeed(view, bootstrap, since=since)
     skipped = 0
     async with contextlib.aclosing(feed.async_batches()) as batches:
         async for batch in batches:
-            events = [StreamEvent(change.kind, change.token, change.to_json()) for change in batch]
-            if feed.skipped > skipped:
-                skipped = feed.skipped
-                events.append(skipped_event(skipped))
-            yield events
+            yield [*batch, skipped_event(feed.skipped)] if feed.skipped > skipped else batch
+            skipped = feed.skipped
 
 
-async def _record_events(reader: TopicReader) -> AsyncGenerator[list[StreamEvent]]:
+async def _record_events(reader: TopicReader) -> AsyncGenerator[Sequence[EventSource]]:
     skipped = 0
     async with contextlib.aclosing(reader.async_batches()) as batches:
         async for batch in batches:
-            events = [StreamEvent("record", record.token, record.to_json()) for record in batch]
-            if reader.skipped > skipped:
-                skipped = reader.skipped
-                events.append(skipped_event(skipped))
-            yield events
+            yield [*batch, skipped_event(reader.skipped)] if reader.skipped > skipped else batch
+            skipped = reader.skipped
 
 
 def _chunks(events: Iterable[bytes]) -> Any:
