@@ -11,6 +11,7 @@ with the loop, and costs more CPU time than the timer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -34,6 +35,7 @@ TIMED_OUT: Final = (KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, Kaf
 UNKNOWN: Final = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, *UNKNOWN_CODES)
 TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 INVALID: Final = (KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError._INVALID_ARG)
+FATAL: Final = (KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 THROTTLED: Final = 89  # THROTTLING_QUOTA_EXCEEDED
 
 
@@ -83,6 +85,7 @@ class RecordProducer:
         self._in_flight = 0
         self._is_down = False
         self._is_broken = False
+        self._fatal_error: KafkaError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._producer = self._connect()
         self._schedule()
@@ -90,7 +93,7 @@ class RecordProducer:
     def send(self, topic: str, records: Sequence[OutgoingRecord]) -> asyncio.Future[list[Result]]:
         """Store the records; the results are in their order."""
         if self._is_broken:
-            self._producer, self._is_broken = self._connect(), False
+            self._producer, self._is_broken, self._fatal_error = self._connect(), False, None
         pending = _PendingRequest(self, topic, len(records))
         was_idle = not self._in_flight
         self._in_flight += len(records)
@@ -127,6 +130,8 @@ class RecordProducer:
     def rejection(self, topic: str, error: KafkaError) -> RejectedRecord:
         """The HTTP status and the reason of librdkafka's error."""
         self._is_broken = self._is_broken or error.fatal()
+        if error.code() in FATAL and self._fatal_error is not None:
+            error = self._fatal_error
         code = error.code()
         if code == THROTTLED or (code in TIMED_OUT and not self._is_down):
             return RejectedRecord(
@@ -168,8 +173,18 @@ class RecordProducer:
 
     def _poll(self) -> None:
         self._timer = None
-        self._producer.poll(0)
+        try:
+            self._producer.poll(0)
+        except KafkaException as fault:  # an idempotent producer may be unable to go on
+            self._fail_all(fault.args[0])
         self._schedule()
+
+    def _fail_all(self, error: KafkaError) -> None:
+        """Fail the records in flight with a fatal error; the next request gets a new producer."""
+        self._fatal_error, self._is_broken = error, True
+        self._producer.purge()
+        with contextlib.suppress(KafkaException):
+            self._producer.flush(0)
 
 
 class _PendingRequest:
