@@ -109,6 +109,8 @@ class RecordProducer:
             except BufferError:
                 pending.finish(index, RejectedRecord(HTTPStatus.TOO_MANY_REQUESTS, "the send queue is full"))
             except KafkaException as fault:
+                if fault.args[0].code() == KafkaError._FATAL:
+                    self._find_fatal_error()
                 pending.finish(index, self.rejection(topic, fault.args[0]))
             except (TypeError, ValueError, OverflowError) as fault:
                 pending.finish(index, RejectedRecord(HTTPStatus.BAD_REQUEST, f"not a record: {fault}"))
@@ -121,7 +123,8 @@ class RecordProducer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        await self._loop.run_in_executor(None, self._producer.flush, self._timeout_s)
+        with contextlib.suppress(KafkaException):
+            await self._loop.run_in_executor(None, self._producer.flush, self._timeout_s)
 
     def record_done(self) -> None:
         """Count a record that is no longer in flight."""
@@ -178,6 +181,14 @@ class RecordProducer:
         except KafkaException as fault:  # an idempotent producer may be unable to go on
             self._fail_all(fault.args[0])
         self._schedule()
+
+    def _find_fatal_error(self) -> None:
+        """Learn why the producer cannot go on: it says so when it is polled."""
+        try:
+            self._producer.poll(0)
+        except KafkaException as fault:
+            self._fail_all(fault.args[0])
+        self._is_broken = True
 
     def _fail_all(self, error: KafkaError) -> None:
         """Fail the records in flight with a fatal error; the next request gets a new producer."""
