@@ -42,3 +42,7 @@ class DataFolderLocked(StorageError):
 
 class InvalidConfig(StorageError):
     """An unknown topic setting, or one with an invalid value."""
+
+
+class UnknownFormat(StorageError):
+    """A data folder that a newer version of Headrace has written."""

@@ -29,6 +29,8 @@ def run_app(
     state: str | None = None,
     seconds: float | None = None,
     as_json: bool = False,
+    metrics: str | None = None,
+    metrics_allow_remote: bool = False,
     project: Path | None = None,
     http: str | None = None,
 ) -> int:
@@ -58,6 +60,7 @@ def run_app(
         spark=settings.spark(),
         seconds=seconds,
         http=http,
+        metrics=settings.metrics("run", metrics, allow_remote=metrics_allow_remote),
     )
     silence_spark()
     with project_folder(folder):
