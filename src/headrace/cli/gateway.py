@@ -49,15 +49,19 @@ def gateway(
     ] = None,
     name: Annotated[
         str,
-        typer.Option("--name", help="Name of this gateway in transactional ids (default: its address)."),
+        typer.Option("--name", metavar="NAME", help="Name in transactional ids (default: the address)."),
     ] = "",
     max_body_bytes: Annotated[
-        int, typer.Option("--max-body-bytes", min=1, help="Largest body of a request (bytes).")
+        int,
+        typer.Option("--max-body-bytes", metavar="BYTES", min=1, help="Largest body of a request."),
     ] = 8 << 20,
     max_in_flight_bytes: Annotated[
         int,
         typer.Option(
-            "--max-in-flight-bytes", min=1, help="Bodies that are read or stored at a time (bytes)."
+            "--max-in-flight-bytes",
+            metavar="BYTES",
+            min=1,
+            help="Bodies that are read or stored at a time.",
         ),
     ] = 256 << 20,
     broker: options.Broker = None,
