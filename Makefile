@@ -75,7 +75,7 @@ test-metrics: $(VENV)/.dev  ## metrics, dashboard and alerts in a Prometheus (ap
 soak: $(VENV)/.dev  ## long storms of kill -9
 	$(BIN)/python -m pytest -n 2 -m soak --hypothesis-profile=random --randomly-seed=default $(ARGS)
 
-bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|queue|events|spark|streams|capture|outputs
+bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|queue|events|gateway|spark|streams|capture|outputs
 	bench/.venv/bin/python -m bench.$(BENCH) $(ARGS)
 
 format: $(VENV)/.dev

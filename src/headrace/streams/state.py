@@ -26,8 +26,9 @@ def read_state(
     """The rows that an operator of a job keeps, after its last batch or after `batch`.
 
     `operator` is a name that `headrace state JOB` lists; a job with one operator needs none. `key` are values
-    of columns; `state` is the state folder if it is not the configured one. Each partition is read by a task. The columns `state_partition`,
-    `state_due` and `state_expires` (or `state_side` for a join) precede those of the operator.
+    of columns; `state` is the state folder if it is not the configured one. Each partition is read by a task.
+    The columns `state_partition`, `state_due` and `state_expires` (or `state_side` for a join) precede those
+    of the operator.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
