@@ -102,9 +102,33 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="memory for requests being read and responses waiting to be sent, of all connections",
     )
+    _add_archive_options(parser)
     _add_security_options(parser)
     parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
     return parser
+
+
+def _add_archive_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--archive",
+        metavar="URL",
+        help="object store for topics with remote.storage.enable=true: s3://BUCKET/PREFIX or file:///FOLDER; "
+        "credentials and endpoint by the AWS_... variables",
+    )
+    parser.add_argument(
+        "--archive-cache-bytes",
+        default=2**30,
+        type=int,
+        metavar="BYTES",
+        help="disk space for archived records that are being read",
+    )
+    parser.add_argument(
+        "--archive-interval-ms",
+        default=5000,
+        type=int,
+        metavar="MS",
+        help="how often closed segments are copied to the archive",
+    )
 
 
 def _add_security_options(parser: argparse.ArgumentParser) -> None:
@@ -216,6 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_connections=options.max_connections,
             max_connections_per_ip=options.max_connections_per_ip,
             connection_memory_bytes=options.connection_memory_bytes,
+            archive=options.archive,
+            archive_cache_bytes=options.archive_cache_bytes,
+            archive_interval_ms=options.archive_interval_ms,
         )
         _raise_file_limit()
         return _run(config)

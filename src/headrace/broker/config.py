@@ -11,6 +11,7 @@ from headrace.broker.listeners import Endpoint, InvalidSetting, Listener
 from headrace.broker.security.settings import SecuritySettings
 from headrace.broker.shares.settings import ShareSettings
 from headrace.broker.transactions.settings import TransactionSettings
+from headrace.storage.archive_store import check_archive_url
 
 __all__ = ["BrokerConfig", "Flush", "InvalidSetting"]
 
@@ -71,6 +72,12 @@ class BrokerConfig:
     """What all topics in memory may hold together."""
     compaction_bytes_per_second: int = 0
     """The most that compaction reads and writes a second; 0 for no limit."""
+    archive: str | None = None
+    """The URL of the archive for tiered topics, such as `s3://bucket/prefix`; None for no tiered storage."""
+    archive_cache_bytes: int = 2**30
+    """Disk space for archived records that are being read."""
+    archive_interval_ms: int = 5_000
+    """How often closed segments are copied to the archive."""
 
     def __post_init__(self) -> None:
         for listener in self.all_listeners:
@@ -79,6 +86,8 @@ class BrokerConfig:
             raise InvalidSetting(f"node id {self.node_id} is not possible: choose one from 0 to 2147483647")
         if self.default_partitions < 1:
             raise InvalidSetting("a topic has at least one partition")
+        if self.archive is not None:
+            check_archive_url(self.archive)
 
     @property
     def all_listeners(self) -> tuple[Listener, ...]:

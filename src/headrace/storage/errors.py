@@ -42,3 +42,7 @@ class DataFolderLocked(StorageError):
 
 class InvalidConfig(StorageError):
     """An unknown topic setting, or one with an invalid value."""
+
+
+class ArchiveError(StorageError):
+    """The archive could not be read or written. Nothing is lost; the operation can be retried."""

@@ -7,6 +7,8 @@ DATA/recovery-point-offset-checkpoint  batches below these offsets are synced
 DATA/log-start-offset-checkpoint       log start offsets
 DATA/cleaner-offset-checkpoint         first offsets that were not compacted
 DATA/memory-offset-checkpoint          next offsets of in-memory partitions
+DATA/remote-log-cache/                 archived records that were read; emptied at each start
+DATA/remote-log-deletions/             partitions of deleted topics, whose archived records have to be deleted
 DATA/<topic>-<partition>/              segments
 """
 
@@ -36,10 +38,12 @@ if TYPE_CHECKING:
 
     from headrace.storage.config import TopicConfig
     from headrace.storage.log import Log
+    from headrace.storage.remote_cache import RemoteLogCache
 
 logger = logging.getLogger(__name__)
 
 DELETED_SUFFIX: Final = ".deleted"
+DELETIONS: Final = "remote-log-deletions"
 OPEN_FILES: Final = 256
 """The most files that are open for reading, and as many for writing."""
 MEMORY_BYTES: Final = 2**30
@@ -57,10 +61,12 @@ class DataFolder:
         waits_for_sync: bool = False,
         memory_bytes: int = MEMORY_BYTES,
         open_files: int = OPEN_FILES,
+        remote_cache: RemoteLogCache | None = None,
     ) -> None:
         self.path = path
         self.background = background
         self.waits_for_sync = waits_for_sync
+        self.remote_cache = remote_cache
         self.pool = FilePool(open_files)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
         """The partitions on disk; others are in `memory`."""
@@ -130,6 +136,7 @@ class DataFolder:
             pool=self.pool,
             background=self.background,
             waits_for_sync=self.waits_for_sync,
+            remote_cache=self.remote_cache,
         )
         opened.is_new_folder = is_new
         return opened
@@ -148,6 +155,12 @@ class DataFolder:
         return any(
             each.holds(key) for each in (self._recovery_points, self._start_offsets, self._first_dirty)
         )
+
+    def forget_archived(self, topic_id: object, partition: int) -> None:
+        """Note that the archived records of a partition have to be deleted, before the partition is."""
+        folder = self.path / DELETIONS
+        folder.mkdir(exist_ok=True)
+        (folder / f"{topic_id}.{partition}").touch()
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition; its files are removed in the background."""

@@ -28,6 +28,7 @@ from headrace.storage.segment import (
     fitting_range,
     segment_name,
 )
+from headrace.storage.tiering import apply_local_retention, archived_end
 from headrace.storage.time_search import Search, search_latest_time, search_time
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from headrace.storage.config import TopicConfig
     from headrace.storage.producers import AbortedTransaction
+    from headrace.storage.remote_cache import RemoteLogCache
 
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class PartitionLog(Log):
         pool: FilePool | None = None,
         background: Callable[[Callable[[], None]], object] = run_inline,
         waits_for_sync: bool = False,
+        remote_cache: RemoteLogCache | None = None,
     ) -> None:
         super().__init__(config)
         self.needs_sync = True
@@ -81,6 +84,8 @@ class PartitionLog(Log):
         self.pool = pool or FilePool()
         self.background = background
         self.waits_for_sync = waits_for_sync
+        self.remote_cache = remote_cache
+        """Reads segments that are only in the archive; None for a broker without one."""
         self.segments: list[LogSegment] = []
         self.recovery_point = 0
         """Batches below this offset are synced, and not scanned after a crash."""
@@ -246,6 +251,9 @@ class PartitionLog(Log):
         """Delete the snapshots that a recovery from this point does not need."""
         bases = [segment.base_offset for segment in tuple(self.segments)]
         needed_from = max((base for base in bases if base <= recovery_point), default=0)
+        if self.config.is_tiered:
+            # A segment is archived with the snapshot after its last batch.
+            needed_from = min(needed_from, archived_end(self))
         for path in self.directory.glob("*.snapshot"):
             if int(path.stem) < needed_from:
                 path.unlink(missing_ok=True)
@@ -288,7 +296,10 @@ class PartitionLog(Log):
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete segments beyond the retention; returns the deleted bytes."""
-        return apply_retention(self, now_ms)
+        freed = apply_retention(self, now_ms)
+        if self.config.is_tiered:
+            apply_local_retention(self, now_ms)
+        return freed
 
     # ---------------------------------------------------------------- read
 
@@ -304,7 +315,9 @@ class PartitionLog(Log):
 
     def _limit(self, segment: LogSegment, end_offset: int) -> int:
         """The position in the segment after the batches below `end_offset`."""
-        if end_offset >= self.end_offset:
+        if end_offset >= self.end_offset or (
+            segment.manifest is not None and end_offset >= segment.manifest.end_offset
+        ):
             return segment.size
         step = segment.locate(end_offset)
         return segment.size if step is None else step.position
