@@ -32,7 +32,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="headrace broker",
         description="Start a broker that speaks the Apache Kafka protocol, and run it until Ctrl-C.",
         epilog="example: headrace broker --listen 127.0.0.1:9092 --data ./data --flush always; "
-        "`headrace broker init --data DIR --user NAME` creates the first user",
+        "`headrace broker init --data DIR --user NAME` creates the first user; "
+        "`headrace broker restore --archive URL --data DIR` makes a data folder from an archive",
     )
     parser.add_argument(
         "--listen",
@@ -221,6 +222,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["init"]:
         return init(given[1:])
+    if given[:1] == ["restore"]:
+        from headrace.broker.archive_restore import main as restore
+
+        return restore(given[1:])
     options = _parser().parse_args(given)
     options.listen = options.listen or [DEFAULT_LISTENER]
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")

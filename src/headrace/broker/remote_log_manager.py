@@ -92,6 +92,8 @@ class RemoteLogManager:
         self._described: dict[object, bytes] = {}
         """The description of each topic that is in the archive."""
         self._starts: dict[str, int] = {}
+        self._untiered: set[str] = set()
+        """Partitions that have no objects."""
         self._internal_ends: dict[str, tuple[int, int]] = {}
 
     def _call_soon(self, call: Callable[[], None]) -> None:
@@ -148,15 +150,25 @@ class RemoteLogManager:
         found = partition.log
         if not isinstance(found, PartitionLog) or found.is_deleted:
             return
-        if not topic.config.is_tiered:
-            if not has_archived(found):
-                return
-            stop_tiering(found)  # again, if a crash interrupted it
         folder = object_prefix(topic.id, partition.index)
-        await self._in_thread(partial(delete_archived, self._store, found.directory, folder))
-        if topic.config.is_tiered and not topic.config.remote_log_copy_disable:
-            await self._upload(topic, found, folder)
-        await self._save_start(found, folder)
+        if topic.config.is_tiered:
+            self._untiered.discard(folder)
+            await self._in_thread(partial(delete_archived, self._store, found.directory, folder))
+            if not topic.config.remote_log_copy_disable:
+                await self._upload(topic, found, folder)
+            await self._save_start(found, folder)
+        elif folder not in self._untiered or has_archived(found):
+            await self._stop_tiering(topic, found, folder)
+
+    async def _stop_tiering(self, topic: Topic, found: PartitionLog, folder: str) -> None:
+        """Delete the objects of a topic that is no longer tiered; again, if a crash interrupted it."""
+        stop_tiering(found)
+        if await self._in_thread(partial(delete_archived, self._store, found.directory, folder)):
+            names = [f"topics/{topic.id}.json", folder + START_OFFSET]
+            await self._in_thread(partial(self._store.delete, names))
+            self._described.pop(topic.id, None)
+            self._starts.pop(folder, None)
+        self._untiered.add(folder)
 
     async def _upload(self, topic: Topic, found: PartitionLog, folder: str) -> None:
         recovery_point = found.recovery_point

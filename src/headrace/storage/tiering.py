@@ -104,15 +104,14 @@ def _drop_local(log: PartitionLog, position: int, segment: LogSegment, manifest:
 
 def stop_tiering(log: PartitionLog) -> None:
     """Begin to delete the archived copies; what is only in the archive is deleted from the log."""
-    if not has_archived(log):
-        return
-    log.move_start(max(log.start_offset, min(local_start(log), log.high_watermark)))
-    log.trim()
+    start = local_start(log)
     for segment in log.segments:
         if segment.manifest is not None:
-            segment.manifest = None
-            marker = segment.path.with_suffix(REMOTE)
-            marker.rename(marker.with_suffix(REMOTE_DELETED))
+            segment.path.with_suffix(REMOTE).rename(segment.path.with_suffix(REMOTE_DELETED))
+            if not isinstance(segment, RemoteSegment):
+                segment.manifest = None
+    if start > log.start_offset:
+        log.move_start(min(start, log.high_watermark))
 
 
 def delete_archived(store: ArchiveStore, directory: Path, folder: str) -> int:
