@@ -198,7 +198,7 @@ def test_a_deleted_topic_leaves_the_archive(bootstrap: str, archive: str) -> Non
 
 def test_disabling_without_deleting_is_refused(bootstrap: str, archive: str) -> None:
     values = fill(bootstrap, "old")
-    with pytest.raises(KafkaException, match="remote.log.delete.on.disable"):
+    with pytest.raises(KafkaException, match=r"remote\.log\.delete\.on\.disable"):
         alter(bootstrap, "old", remote_storage_enable="false")
     assert read_all(bootstrap, "old") == values
     alter(bootstrap, "old", remote_storage_enable="false", remote_log_delete_on_disable="true")

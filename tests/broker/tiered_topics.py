@@ -1,4 +1,4 @@
-"""Tiered topics as tests see them: a broker with an archive, records in both tiers, and where the tiers end."""
+"""Tiered topics as tests see them: a broker with an archive, and records in both tiers."""
 
 from pathlib import Path
 from typing import Any

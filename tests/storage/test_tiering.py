@@ -1,4 +1,4 @@
-"""Segments in the archive: uploads, local retention, reads through the cache, deletions, and crashes between."""
+"""Segments in the archive: uploads, local retention, reads through the cache, deletions, and crashes."""
 
 from __future__ import annotations
 

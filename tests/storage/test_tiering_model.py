@@ -1,4 +1,4 @@
-"""A partition with tiered storage behaves like one without, whatever happens to the archive and the process."""
+"""A partition with tiered storage behaves like one without, also with faults and restarts."""
 
 from __future__ import annotations
 

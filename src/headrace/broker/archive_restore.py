@@ -2,7 +2,8 @@
 
 The broker that is started with it continues the same cluster: topics with their ids and settings, committed
 offsets, transactions, share groups and users as they were when they were archived last. Records stay in the
-archive and are read from there, so that only indexes are downloaded, and the time does not grow with the data.
+archive and are read from there, so that only indexes are downloaded, and the time does not grow with the
+data.
 
 Records that were not archived are lost: those of the active segments, and of topics that are not tiered.
 """
@@ -79,8 +80,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"headrace broker restore: {fault}\n")
         return 1
     sys.stdout.write(
-        f"restored {done.topics} tiered topics with {done.partitions} partitions and {done.size} archived bytes "
-        f"to {options.data} in {time.monotonic() - began:.1f} s; start the broker with --archive "
+        f"restored {done.topics} tiered topics with {done.partitions} partitions and {done.size} archived "
+        f"bytes to {options.data} in {time.monotonic() - began:.1f} s; start the broker with --archive "
         f"{options.archive} --data {options.data}\n"
     )
     return 0
@@ -193,7 +194,7 @@ class _Restore:
         }
 
     def _add_topics(self, topics: Sequence[dict[str, Any]]) -> None:
-        """Add tiered topics that were archived later than the internal topic of topics, and close the folder."""
+        """Add tiered topics that were archived later than the list of topics, and close the folder."""
         folder = DataFolder(self._folder)
         log = folder.open(TOPICS, 0, STATE_CONFIG, _now_ms())
         for topic in topics:

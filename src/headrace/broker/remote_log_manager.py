@@ -1,8 +1,8 @@
 """Tiered storage of the broker: copies closed segments to the archive, and deletes them there.
 
-The counterpart of Apache Kafka's RemoteLogManager. One task looks at all partitions in turn; for each it first
-deletes the objects of deleted segments, then uploads closed segments, the oldest first. Everything that it does
-can be repeated, so that a fault of the archive only delays it.
+The counterpart of Apache Kafka's RemoteLogManager. One task looks at all partitions in turn; for each it
+first deletes the objects of deleted segments, then uploads closed segments, the oldest first. Everything
+that it does can be repeated, so that a fault of the archive only delays it.
 
 The archive describes itself, so that a broker can be restored from it alone:
 
@@ -274,6 +274,6 @@ def verify_owner(store: ArchiveStore, cluster_id: str, url: str) -> None:
     owner = store.get(CLUSTER_ID).decode()
     if owner != cluster_id:
         raise ArchiveError(
-            f"archive {url} belongs to the cluster {owner}, and this broker to {cluster_id}: use another prefix, or "
-            "`headrace broker restore` to continue that cluster"
+            f"archive {url} belongs to the cluster {owner}, and this broker to {cluster_id}: use another "
+            "prefix, or `headrace broker restore` to continue that cluster"
         )

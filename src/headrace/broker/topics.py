@@ -280,8 +280,8 @@ class Topics:
         if topic.config.is_tiered and not config.is_tiered and not config.remote_log_delete_on_disable:
             raise InvalidConfig(
                 f"remote.storage.enable=false would lose the archived records of topic {name!r}: set "
-                "remote.log.delete.on.disable=true to delete them, or remote.log.copy.disable=true to keep them "
-                "and archive no more"
+                "remote.log.delete.on.disable=true to delete them, or remote.log.copy.disable=true to keep "
+                "them and archive no more"
             )
         more_bytes = config.retention_bytes - topic.config.retention_bytes
         if config.is_in_memory and more_bytes > 0:
@@ -348,8 +348,8 @@ class Topics:
     def _check_archive(self, config: TopicConfig) -> None:
         if config.is_tiered and not self._has_archive:
             raise InvalidConfig(
-                "remote.storage.enable=true needs an archive: start the broker with --archive s3://BUCKET/PREFIX "
-                "or file:///FOLDER"
+                "remote.storage.enable=true needs an archive: start the broker with "
+                "--archive s3://BUCKET/PREFIX or file:///FOLDER"
             )
 
     def _require(self, name: str) -> Topic:

@@ -6,8 +6,8 @@
 | `gs://bucket/prefix`, `az://container/prefix` | Google Cloud Storage, Azure Blob Storage |
 | `file:///path` | a folder, for example on a network file system |
 
-Credentials come from the standard environment variables of the store (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, …) or
-from the machine's role. All methods block: the broker calls them in threads.
+Credentials come from the standard environment variables of the store (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, …)
+or from the machine's role. All methods block: the broker calls them in threads.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def check_archive_url(url: str) -> str:
     """The URL; raises `ArchiveError` if no archive can have it."""
     if not url.startswith(SCHEMES):
         raise ArchiveError(
-            f"{url!r} is not an archive: use s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or "
-            "file:///FOLDER"
+            f"{url!r} is not an archive: use s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX "
+            "or file:///FOLDER"
         )
     return url
 

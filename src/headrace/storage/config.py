@@ -432,8 +432,8 @@ def _check_tiered(config: TopicConfig) -> None:
         raise InvalidConfig("a topic in memory is not tiered: leave out remote.storage.enable")
     if config.headrace_overflow != "buffer":
         raise InvalidConfig(
-            f"headrace.overflow={config.headrace_overflow} measures records that a tiered topic may have only "
-            "in the archive: leave out headrace.overflow or remote.storage.enable"
+            f"headrace.overflow={config.headrace_overflow} measures records that a tiered topic may have "
+            "only in the archive: leave out headrace.overflow or remote.storage.enable"
         )
     for name, local, whole in (
         ("retention.ms", config.local_retention_ms, config.retention_ms),
@@ -443,12 +443,12 @@ def _check_tiered(config: TopicConfig) -> None:
 
 
 def _check_local_retention(config: TopicConfig, name: str, local: int, whole: int) -> None:
-    if local == SAME_AS_RETENTION or local == whole:
+    if local in (SAME_AS_RETENTION, whole):
         return
     if config.remote_log_copy_disable:
         raise InvalidConfig(
-            f"with remote.log.copy.disable=true local.{name} must be {name}={whole} or -2, because records that "
-            "are not archived exist only on the local disk"
+            f"with remote.log.copy.disable=true local.{name} must be {name}={whole} or -2, because records "
+            "that are not archived exist only on the local disk"
         )
     if whole >= 0 and not 0 <= local <= whole:
         raise InvalidConfig(

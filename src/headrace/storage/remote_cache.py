@@ -1,9 +1,9 @@
 """A bounded local cache of archived batches, in pieces of some megabytes.
 
-A piece is a range of a segment that begins and ends at batch boundaries, and is one file of the cache. A reader
-of a piece that is not in the cache gets `RemoteReadPending`, whose `load` starts the download and calls back, so
-that the event loop never waits for the archive. Pieces are verified by their checksum, and evicted as a whole:
-their readers keep the file open.
+A piece is a range of a segment that begins and ends at batch boundaries, and is one file of the cache. A
+reader of a piece that is not in the cache gets `RemoteReadPending`, whose `load` starts the download and
+calls back, so that the event loop never waits for the archive. Pieces are verified by their checksum, and
+evicted as a whole: their readers keep the file open.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class RemoteReadPending(ArchiveError):
 class RemoteLogCache:
     """The pieces that were read most recently, up to `limit_bytes` and the piece that is being read.
 
-    Only one thread uses its methods: the event loop of the broker. Downloads run in the executor, and complete
-    in `call_soon`, which must call back in that thread.
+    Only one thread uses its methods: the event loop of the broker. Downloads run in the executor, and
+    complete in `call_soon`, which must call back in that thread.
     """
 
     def __init__(

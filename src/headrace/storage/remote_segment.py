@@ -5,8 +5,8 @@ An archived segment has these objects, under the id of its topic:
     segments/TOPIC-ID/PARTITION/BASE.log, .index, .timeindex, .txnindex, .snapshot
     segments/TOPIC-ID/PARTITION/BASE.json      the manifest, written last: the segment is complete
 
-On the local disk each segment with objects in the archive has exactly one of these files, so that a crash at any
-step leaves no object that is not accounted for:
+On the local disk each segment with objects in the archive has exactly one of these files, so that a crash
+at any step leaves no object that is not accounted for:
 
     BASE.uploading        objects may exist; the upload is repeated, under the same names
     BASE.remote           a copy of the manifest: the segment is in the archive, and its `.log` may be deleted
@@ -117,7 +117,8 @@ def upload_segment(
 ) -> SegmentManifest:
     """Copy a closed segment to the archive, verify it, and make it official. It can be repeated.
 
-    Blocks; called in a thread. `check` is called between the pieces, and may raise an error to stop the upload.
+    Blocks; called in a thread. `check` is called between the pieces, and may raise an error to stop the
+    upload.
     """
     path = segment.path
     path.with_suffix(UPLOADING).touch()

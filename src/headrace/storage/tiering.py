@@ -1,7 +1,8 @@
 """Tiered storage of one partition: which segments to archive, and which to keep on the local disk.
 
-The list of segments of a partition always covers all of its offsets. A segment is first only local, then local
-and archived (it has a `manifest`), then only archived (a `RemoteSegment`). Retention counts all of them.
+The list of segments of a partition always covers all of its offsets. A segment is first only local, then
+local and archived (it has a `manifest`), then only archived (a `RemoteSegment`). Retention counts all of
+them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def archivable(log: PartitionLog, recovery_point: int) -> list[ArchivableSegment
 
 
 def archived_end(log: PartitionLog) -> int:
-    """The offset after the last archived batch of the oldest uninterrupted run; the log start if there is none."""
+    """The offset after the oldest uninterrupted run of archived segments; the log start if there is none."""
     end = log.segments[0].base_offset if log.segments else 0
     for segment in tuple(log.segments):
         if segment.manifest is None:

@@ -1,7 +1,8 @@
 """ListOffsets (key 2), versions 1–11: offsets by timestamp, and the start and end of partitions.
 
-Special timestamps: −1 latest, −2 earliest, −3 maximum timestamp, −4 earliest on the local disk, −5 latest in the
-archive, −6 earliest that is not in the archive yet. The last two are −1 for a topic without tiered storage.
+Special timestamps: −1 latest, −2 earliest, −3 maximum timestamp, −4 earliest on the local disk, −5 latest
+in the archive, −6 earliest that is not in the archive yet. The last two are −1 for a topic without tiered
+storage.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
+SPECIAL: Final = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
@@ -58,20 +60,18 @@ async def _look_up(
         return _result(item, ErrorCode.unknown_leader_epoch)
     log = partition.log
     end = log.last_stable_offset if committed else log.high_watermark
-    if item.timestamp == LATEST:
-        return _result(item, 0, end, leader_epoch=0)
-    if item.timestamp == EARLIEST:
-        return _result(item, 0, log.start_offset, leader_epoch=0)
-    if item.timestamp in (EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        offset = _by_tier(log, item.timestamp)
+    if item.timestamp in SPECIAL:
+        offset = end if item.timestamp == LATEST else _boundary(log, item.timestamp)
         return _result(item, 0, offset, leader_epoch=0 if offset >= 0 else -1)
     if item.timestamp != MAX_TIMESTAMP and item.timestamp < 0:
         return _result(item, ErrorCode.unsupported_version)
     return await _by_time(broker, log, item, end, context)
 
 
-def _by_tier(log: Log, timestamp: int) -> int:
-    """The offset at which a tier begins or ends; −1 for none."""
+def _boundary(log: Log, timestamp: int) -> int:
+    """The offset at which the log or a tier of it begins or ends; −1 for none."""
+    if timestamp == EARLIEST:
+        return log.start_offset
     if timestamp == EARLIEST_LOCAL:
         return local_start(log) if isinstance(log, PartitionLog) else log.start_offset
     if not isinstance(log, PartitionLog) or not log.config.is_tiered:

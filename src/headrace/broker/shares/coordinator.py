@@ -232,7 +232,7 @@ class ShareGroupCoordinator:
         try:
             found = await self._run_search(partition.log.search_time(timestamp))
         except (OSError, ArchiveError) as fault:
-            # Retention deleted a file during the search, or the archive failed: the next fetch starts another.
+            # Retention deleted a file during the search, or the archive failed: the next fetch retries.
             log.info("The start offset of %s could not be found yet: %s", key, fault)
             return
         is_obsolete = key.group not in self._groups or partition.log.is_deleted
