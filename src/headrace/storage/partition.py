@@ -28,7 +28,7 @@ from headrace.storage.segment import (
     fitting_range,
     segment_name,
 )
-from headrace.storage.tiering import apply_local_retention, archived_end
+from headrace.storage.tiering import apply_local_retention, archived_end, read_ahead
 from headrace.storage.time_search import Search, search_latest_time, search_time
 
 if TYPE_CHECKING:
@@ -311,7 +311,10 @@ class PartitionLog(Log):
         if found is None or found.step.base_offset >= end_offset:
             return None
         limit = self._limit(found.segment, end_offset)
-        return fitting_range(found, limit, max_bytes, at_least_one=at_least_one)
+        records = fitting_range(found, limit, max_bytes, at_least_one=at_least_one)
+        if found.segment.manifest is not None:
+            read_ahead(self, found.segment, found.step.position)
+        return records
 
     def _limit(self, segment: LogSegment, end_offset: int) -> int:
         """The position in the segment after the batches below `end_offset`."""

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 8 * 2**20
 """The size of the parts in which a segment is read; a larger batch is one part."""
-READ_AHEAD: Final = 3
-"""Pieces that are downloaded before a consumer needs them."""
 
 UPLOADING: Final = ".uploading"
 REMOTE: Final = ".remote"
@@ -239,9 +237,11 @@ class RemoteSegment(LogSegment):
     def range(self, position: int, size: int) -> FileRange:
         """The batches from `position` on, up to `size` bytes and the end of the piece."""
         file, piece = self._open(position)
-        following = bisect_right(self._starts, position)
-        self._opened_cache().read_ahead(self._pieces[following : following + READ_AHEAD])
         return FileRange(file, position - piece.start, min(size, piece.start + piece.size - position))
+
+    def pieces_after(self, position: int) -> list[Piece]:
+        """The pieces after the one that holds `position`; all for −1."""
+        return self._pieces[bisect_right(self._starts, position) :]
 
     def _open(self, position: int) -> tuple[LogFile, Piece]:
         piece = self._pieces[bisect_right(self._starts, position) - 1]

@@ -7,8 +7,10 @@ them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.storage.remote_segment import (
     MANIFEST,
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from headrace.storage.archive_store import ArchiveStore
     from headrace.storage.partition import PartitionLog
     from headrace.storage.segment import LogSegment
+
+
+READ_AHEAD: Final = 3
+"""Pieces that are downloaded before a consumer needs them."""
 
 
 class ArchivableSegment(NamedTuple):
@@ -101,6 +107,19 @@ def _drop_local(log: PartitionLog, position: int, segment: LogSegment, manifest:
     segment.delete()
     # Readers keep the file open.
     log.background(lambda: segment.path.unlink(missing_ok=True))
+
+
+def read_ahead(log: PartitionLog, segment: LogSegment, position: int) -> None:
+    """Download the pieces that a consumer at a position will read next."""
+    if log.remote_cache is None or not isinstance(segment, RemoteSegment):
+        return
+    pieces = segment.pieces_after(position)
+    if len(pieces) < READ_AHEAD:
+        index = bisect_right(log.segments, segment.base_offset, key=attrgetter("base_offset"))
+        follower = log.segments[index]
+        if isinstance(follower, RemoteSegment):
+            pieces += follower.pieces_after(-1)
+    log.remote_cache.read_ahead(pieces[:READ_AHEAD])
 
 
 def stop_tiering(log: PartitionLog) -> None:
