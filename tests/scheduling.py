@@ -17,12 +17,14 @@ from xdist.workermanage import WorkerController
 
 SESSIONS: Final = 2
 SPARK: Final = (
+    "tests/backup/test_jobs.py",
     "tests/capture/test_tables.py",
     "tests/cli/test_query.py",
     "tests/cluster/test_peer.py",
     "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
     "tests/docs/test_documentation.py::test_an_example_of_a_job_runs",
+    "tests/docs/test_documentation.py::test_the_commands_of_a_page_that_run_jobs",
     "tests/events/test_dataframes.py",
     "tests/spark/",
     "tests/streams/",

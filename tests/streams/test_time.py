@@ -23,7 +23,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic
 from headrace.durations import interval_of, milliseconds_of, seconds_of
 from headrace.errors import Misuse
-from headrace.spark.time_hints import TimeHints
+from headrace.spark.event_time import TimeHints
 from headrace.spark.transactional_sink import Batch
 from headrace.streams.event_time_skew import EventTimeSkewMonitor
 from headrace.streams.job import Job

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from headrace.broker.remote_log_manager import CLUSTER_ID, START_OFFSET
+from headrace.broker.remote_log_manager import START_OFFSET
 from headrace.broker.state_log import StateRecord, replay
 from headrace.broker.topics import STATE_CONFIG, TOPICS
 from headrace.errors import HeadraceError, Misuse
@@ -31,7 +31,7 @@ from headrace.protocol.records import NewRecord, encode_records
 from headrace.storage.archive_store import open_archive
 from headrace.storage.checkpoint import Offsets, write_checkpoint
 from headrace.storage.errors import ArchiveError
-from headrace.storage.folder import DataFolder
+from headrace.storage.folder import CLUSTER_ID, DataFolder
 from headrace.storage.remote_segment import INDEXES, MANIFEST, REMOTE, SegmentManifest, object_prefix
 from headrace.storage.segment import segment_name
 from headrace.storage.tiering import contiguous

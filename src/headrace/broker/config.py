@@ -10,7 +10,8 @@ from headrace.broker.groups.settings import GroupSettings
 from headrace.broker.listeners import Endpoint, InvalidSetting, Listener
 from headrace.broker.security.settings import SecuritySettings
 from headrace.broker.shares.settings import ShareSettings
-from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.transaction import TransactionSettings
+from headrace.metrics.address import MetricsAddress  # noqa: TC001  a field of a dataclass
 from headrace.storage.archive_store import check_archive_url
 
 __all__ = ["BrokerConfig", "Flush", "InvalidSetting"]
@@ -78,6 +79,12 @@ class BrokerConfig:
     """Disk space for archived records that are being read."""
     archive_interval_ms: int = 5_000
     """How often closed segments are copied to the archive."""
+    slow_request_ms: int | None = None
+    """Requests that take longer are logged; None for none."""
+    metrics: MetricsAddress | None = None
+    """Where metrics and health are served; None for nowhere. Clients may push their metrics if they are."""
+    client_metrics_interval_ms: int = 60_000
+    """How often clients push their metrics (KIP-714)."""
 
     def __post_init__(self) -> None:
         for listener in self.all_listeners:
@@ -88,6 +95,8 @@ class BrokerConfig:
             raise InvalidSetting("a topic has at least one partition")
         if self.archive is not None:
             check_archive_url(self.archive)
+        if not 100 <= self.client_metrics_interval_ms < 2**31:
+            raise InvalidSetting("clients push their metrics every 100 ms at most: raise the interval")
 
     @property
     def all_listeners(self) -> tuple[Listener, ...]:

@@ -20,9 +20,9 @@ import socket
 import struct
 import types
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from headrace.broker.apis import handle_request
 from headrace.broker.handlers.produce import DelayedResponse
 from headrace.broker.scheduling import TimeSliceFuture
 from headrace.protocol.errors import ProtocolError
@@ -63,9 +63,12 @@ ResponseChunks = list[object]
 class PendingResponse:
     """The place of a response in the order of requests; `chunks` is None until it is there."""
 
-    __slots__ = ("chunks", "future", "held_bytes")
+    __slots__ = ("api_key", "chunks", "future", "held_bytes", "started")
 
-    def __init__(self) -> None:
+    def __init__(self, api_key: int, started: float) -> None:
+        self.api_key = api_key
+        self.started = started
+        """When the request arrived."""
         self.chunks: ResponseChunks | None = None
         self.held_bytes = 0
         """What is kept of the request until it can be answered, and then of the response until it is sent."""
@@ -83,10 +86,12 @@ class Connection:
         "_held_bytes",
         "_is_closing",
         "_is_draining",
+        "_is_muted",
         "_is_paused",
         "_is_working",
         "_is_writing",
         "_limit_bytes",
+        "_muted_until",
         "_out",
         "_pending",
         "_reserved_at",
@@ -132,7 +137,10 @@ class Connection:
         self._is_draining = False
         self._is_closing = False
         self._limit_bytes = server.request_limit_bytes
-        self._respond: Callable[..., Any] = handle_request
+        self._respond: Callable[..., Any] = server.broker.respond
+        self._is_muted = False
+        """Whether the client is throttled: it is not read from."""
+        self._muted_until = 0.0
         self._is_working = False
         """Whether a long request works in slices: those behind it wait."""
         self._reserved_bytes = 0
@@ -169,8 +177,34 @@ class Connection:
         """Serve the client as that principal; `is_limited` if its session has an end."""
         assert self.authentication is not None
         self._limit_bytes = self._server.request_limit_bytes
-        self._respond = self.authentication.respond if is_limited else handle_request
+        self._respond = self.authentication.respond if is_limited else self._server.broker.respond
         self._server.authenticated(self, principal)
+
+    def respond_changed(self) -> None:
+        """Use what the broker responds with now, unless the client is not authenticated yet."""
+        if self.authentication is None or self._respond != self.authentication.respond:
+            self._respond = self._server.broker.respond
+
+    def mute(self, throttle_ms: int) -> None:
+        """Read no more requests for this time; responses are sent (KIP-219)."""
+        loop = self._server.loop
+        until = loop.time() + throttle_ms / 1000
+        if until > self._muted_until and not self.is_closed:
+            self._muted_until = until
+            if not self._is_muted:
+                self._is_muted = True
+                self._pause()
+                loop.call_at(until, self._unmute)
+
+    def _unmute(self) -> None:
+        loop = self._server.loop
+        if self.is_closed:
+            return
+        if loop.time() < self._muted_until:
+            loop.call_at(self._muted_until, self._unmute)
+            return
+        self._is_muted = False
+        self._resume()
 
     def is_late(self, since: float) -> bool:
         """Whether memory was reserved before `since` for a request that has still not arrived as a whole."""
@@ -263,6 +297,7 @@ class Connection:
         return (
             self._is_writing
             or self._is_working
+            or self._is_muted
             or len(self._pending) >= MAX_UNANSWERED
             or self._held_bytes >= MAX_HELD_BYTES
             or (self._server.memory.is_exhausted and bool(self._pending))
@@ -353,29 +388,32 @@ class Connection:
     # ---------------------------------------------------------------- requests
 
     def _handle(self, frame: memoryview) -> None:
+        started = perf_counter()
+        api_key = frame[1]  # all APIs that are served have a number below 256
         try:
             response = self._respond(self._server.broker, frame, self)
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
             return
-        if response is None:
-            return
         if inspect.isawaitable(response):
-            self._respond_later(response)
-        else:
-            self._send_response([response] if isinstance(response, bytes) else response)
+            self._respond_later(response, PendingResponse(api_key, started))
+            self._server.requests.handled(api_key, perf_counter() - started, self.host)
+            return
+        if response is not None:
+            self._send_response([response] if isinstance(response, bytes) else response, api_key, started)
+        self._server.requests.completed(api_key, perf_counter() - started, self.host)
 
-    def _send_response(self, chunks: ResponseChunks) -> None:
+    def _send_response(self, chunks: ResponseChunks, api_key: int, started: float) -> None:
         if self._pending:
-            pending = PendingResponse()
+            pending = PendingResponse(api_key, started)
             self._pending.append(pending)
             self._set(pending, chunks)
         else:
             self._queue(chunks)
 
-    def _respond_later(self, response: Awaitable[Any]) -> None:
+    def _respond_later(self, response: Awaitable[Any], pending: PendingResponse) -> None:
         if isinstance(response, asyncio.Future):
-            self._pending.append(pending := PendingResponse())
+            self._pending.append(pending)
             self._follow(pending, response)
             return
         held_bytes = response.held_bytes if isinstance(response, DelayedResponse) else 0
@@ -383,22 +421,25 @@ class Connection:
         try:
             waits_for = next(steps)
         except StopIteration as end:
-            self._take_result(end.value)
+            self._take_result(end.value, pending)
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
         else:
-            self._pending.append(pending := PendingResponse())
+            self._pending.append(pending)
             pending.held_bytes = held_bytes
             self._hold(held_bytes)
             self._wait(pending, steps, waits_for)
 
-    def _take_result(self, result: Any) -> None:
+    def _take_result(self, result: Any, pending: PendingResponse) -> None:
         """The result of a handler that did not have to wait."""
         if isinstance(result, asyncio.Future):
-            self._pending.append(pending := PendingResponse())
+            self._pending.append(pending)
             self._follow(pending, result)
-        elif result is not None:
-            self._send_response([result] if isinstance(result, bytes) else result)
+            return
+        if result is not None:
+            chunks = [result] if isinstance(result, bytes) else result
+            self._send_response(chunks, pending.api_key, pending.started)
+        self._completed(pending)
 
     def _wait(self, pending: PendingResponse, steps: Generator[Any, Any, Any], waits_for: Any) -> None:
         """Let a handler wait: between two slices of its work, or for something else."""
@@ -465,6 +506,7 @@ class Connection:
     def _fill(self, pending: PendingResponse, chunks: ResponseChunks) -> None:
         if self.is_closed:
             return
+        self._completed(pending)
         self._set(pending, chunks)
         while self._pending and self._pending[0].chunks is not None:
             first = self._pending.popleft()
@@ -474,6 +516,10 @@ class Connection:
             self._write()
         else:
             self._resume()
+
+    def _completed(self, pending: PendingResponse) -> None:
+        seconds = perf_counter() - pending.started
+        self._server.requests.completed(pending.api_key, seconds, self.host)
 
     def _set(self, pending: PendingResponse, chunks: ResponseChunks) -> None:
         """Give a pending its response, which is held until those before it are there."""

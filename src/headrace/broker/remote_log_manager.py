@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from headrace.storage.archive_store import open_archive
 from headrace.storage.errors import ArchiveError, StorageError
-from headrace.storage.folder import DELETIONS
+from headrace.storage.folder import CLUSTER_ID, DELETIONS
 from headrace.storage.partition import PartitionLog
 from headrace.storage.remote_cache import RemoteLogCache
 from headrace.storage.remote_segment import object_prefix, upload_segment
@@ -56,7 +56,6 @@ log = logging.getLogger(__name__)
 
 READERS: Final = 4
 """Downloads at once: one connection to an object store does not use the network."""
-CLUSTER_ID: Final = "cluster-id"
 START_OFFSET: Final = "log-start-offset"
 
 

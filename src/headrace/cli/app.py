@@ -8,6 +8,7 @@ import typer
 
 from headrace.cli import (
     acl,
+    backup,
     capture,
     consume,
     dead,
@@ -20,6 +21,7 @@ from headrace.cli import (
     produce,
     query,
     queue,
+    quota,
     run,
     topic,
     txn,
@@ -43,6 +45,8 @@ app.add_typer(queue.commands, name="queue")
 app.add_typer(txn.commands, name="txn")
 app.add_typer(user.commands, name="user")
 app.add_typer(acl.commands, name="acl")
+app.add_typer(quota.commands, name="quota")
+app.add_typer(backup.commands, name="backup")
 app.add_typer(job.commands, name="job")
 app.add_typer(view.commands, name="view")
 app.add_typer(dead.commands, name="dead")
@@ -54,6 +58,7 @@ app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
 app.command("run")(run.run)
+app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("init")(init.init)

@@ -103,10 +103,10 @@ def reset(
             help="New position in all topics: start, end, an offset, a time (2026-01-31T12:00), or -5m.",
         ),
     ],
-    beside: Annotated[
+    rebuild: Annotated[
         bool,
         typer.Option(
-            "--beside",
+            "--rebuild",
             help="Rebuild the job's view in the background, and switch to it when it has caught up.",
         ),
     ] = False,
@@ -116,7 +116,7 @@ def reset(
     """Restart a job with empty state from a position in its topics.
 
     The old checkpoint is kept. Results that the job has written stay in its topic, so a job that restarts
-    from an earlier position writes some of them again. With --beside, a job with a view rebuilds it in the
+    from an earlier position writes some of them again. With --rebuild, a job with a view rebuilds it in the
     background, while another process may still run the old version; when the new view has caught up, readers
     switch to it at once.
 
@@ -126,15 +126,15 @@ def reset(
 
     position = _position(to)
     folder = find_job(_state_folder(state), job)
-    if beside:
+    if rebuild:
         began = folder.beside.reset(kind=position.kind.value, value=position.value)
         print_line(
-            f"when it is started next, job {folder.name} begins {_beginning_text(began)}, beside its view"
+            f"at its next start, job {folder.name} rebuilds its view: it begins {_beginning_text(began)}"
         )
         return
     confirm(f"Discard the state of {folder.name}, and restart it from {to}?", yes=yes)
     beginning = folder.reset(kind=position.kind.value, value=position.value)
-    print_line(f"job {folder.name} begins {_beginning_text(beginning)}, when it is started next")
+    print_line(f"at its next start, job {folder.name} begins {_beginning_text(beginning)}")
 
 
 def _line(folder: JobFolder) -> JobListing:

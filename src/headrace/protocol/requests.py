@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args, get_type_hin
 from kio.index import load_request_schema
 
 from headrace.protocol.errors import ProtocolError
-from headrace.protocol.wire import BOOLEAN, INT8, INT16, INT32, INT64, FrameCursor, skip_tagged_fields
+from headrace.protocol.wire import (
+    BOOLEAN,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    FrameCursor,
+    skip_tagged_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -257,6 +266,7 @@ _READERS: Final[Mapping[str, Read]] = {
     "int16": _number(INT16),
     "int32": _number(INT32),
     "int64": _number(INT64),
+    "float64": _number(FLOAT64),
     "timedelta_i32": _duration(INT32),
     "timedelta_i64": _duration(INT64),
     "string": FrameCursor.string,

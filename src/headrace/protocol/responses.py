@@ -17,7 +17,16 @@ from kio.index import load_response_schema
 
 from headrace.protocol.errors import ProtocolError
 from headrace.protocol.requests import API_VERSIONS, is_flexible, is_tuple, nested_schema
-from headrace.protocol.wire import BOOLEAN, INT8, INT16, INT32, INT64, pack_unsigned_varint, run_steps
+from headrace.protocol.wire import (
+    BOOLEAN,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    pack_unsigned_varint,
+    run_steps,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping
@@ -31,7 +40,6 @@ MAX_RESPONSE_BYTES: Final = 32 * 2**20
 STEP_ITEMS: Final = 32
 """Items of an array that are encoded in one step."""
 
-_FLOAT64 = struct.Struct(">d")
 _MISSING: Final = object()
 _NO_TOPIC_ID: Final = bytes(16)
 
@@ -346,7 +354,7 @@ _NUMBERS: Final[Mapping[str, struct.Struct]] = {
     "int64": INT64,
     "uint16": struct.Struct(">H"),
     "uint32": struct.Struct(">I"),
-    "float64": _FLOAT64,
+    "float64": FLOAT64,
     "error_code": INT16,
     "timedelta_i32": INT32,
     "timedelta_i64": INT64,

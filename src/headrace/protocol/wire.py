@@ -20,6 +20,7 @@ INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
+FLOAT64: Final = struct.Struct(">d")
 
 MAX_TAGGED_FIELDS: Final = 100
 """Tagged fields that are skipped in one place; Kafka's messages have fewer than ten."""

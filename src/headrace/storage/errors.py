@@ -46,3 +46,7 @@ class InvalidConfig(StorageError):
 
 class ArchiveError(StorageError):
     """The archive could not be read or written. Nothing is lost; the operation can be retried."""
+
+
+class UnknownFormat(StorageError):
+    """A data folder that a newer version of Headrace has written."""

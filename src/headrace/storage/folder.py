@@ -1,7 +1,9 @@
 """The broker's data folder.
 
+DATA/format                            the number of this layout; folders of version 0.1 have none
 DATA/cluster-id                        the cluster id
 DATA/lock                              locked while a broker runs; has its process id
+DATA/control                           the socket by which a running broker makes snapshots of the folder
 DATA/clean-stop                        exists only after a clean stop
 DATA/recovery-point-offset-checkpoint  batches below these offsets are synced
 DATA/log-start-offset-checkpoint       log start offsets
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.files import replace_file, sync_directory
 from headrace.storage.checkpoint import OffsetCheckpoint, Offsets
-from headrace.storage.errors import DataFolderLocked, DiskError
+from headrace.storage.errors import DataFolderLocked, DiskError, StorageError, UnknownFormat
 from headrace.storage.file_pool import FilePool
 from headrace.storage.memory_log import MemoryPartitions
 from headrace.storage.partition import PartitionLog, run_inline
@@ -42,12 +44,66 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LOCK: Final = "lock"
+FORMAT_FILE: Final = "format"
+FORMAT: Final = 1
+"""The number of the layout that this version writes. It reads all before it: 0 is that of version 0.1, whose
+files were the same."""
+CLUSTER_ID: Final = "cluster-id"
+CHECKPOINT: Final = "-checkpoint"
 DELETED_SUFFIX: Final = ".deleted"
 DELETIONS: Final = "remote-log-deletions"
 OPEN_FILES: Final = 256
 """The most files that are open for reading, and as many for writing."""
 MEMORY_BYTES: Final = 2**30
 """The default memory limit of all in-memory partitions."""
+
+
+def lock_folder(path: Path) -> int:
+    """Take a data folder for this process until the returned descriptor is closed."""
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise DataFolderLocked(
+            f"{path} is in use by the broker with process id {holder}: "
+            "stop it first, or start this one with another folder (--data DIR)"
+        ) from None
+    with contextlib.suppress(OSError):  # informational only: a broker starts also with a full disk
+        os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
+    return descriptor
+
+
+def claim_format(path: Path) -> None:
+    """Let the folder have the format of this version; raises `UnknownFormat` if it has a newer one.
+
+    The number is changed before anything else is: an older version that is started afterwards refuses the
+    folder, and does not misread it.
+    """
+    found = read_format(path)
+    if found > FORMAT:
+        raise UnknownFormat(
+            f"{path} has data format {found}, and this version of Headrace reads formats up to {FORMAT}: "
+            "start the version that wrote it, or restore a backup that was made before the upgrade"
+        )
+    if found < FORMAT:
+        replace_file(path / FORMAT_FILE, f"{FORMAT}\n".encode())
+
+
+def read_format(path: Path) -> int:
+    """The number in a data folder; 0 if it has none."""
+    try:
+        text = (path / FORMAT_FILE).read_text()
+    except FileNotFoundError:
+        return 0
+    try:
+        return int(text)
+    except ValueError:
+        raise StorageError(
+            f"{path / FORMAT_FILE} is damaged: it says {text[:20]!r}, where the number of the data format is"
+        ) from None
 
 
 class DataFolder:
@@ -72,11 +128,17 @@ class DataFolder:
         """The partitions on disk; others are in `memory`."""
         # Records are private: other users of the machine cannot list the folder.
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = self._take_lock()
+        self._lock = lock_folder(path)
+        try:
+            claim_format(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._recovery_points = OffsetCheckpoint(path / "recovery-point-offset-checkpoint")
         self._start_offsets = OffsetCheckpoint(path / "log-start-offset-checkpoint")
         self._first_dirty = OffsetCheckpoint(path / "cleaner-offset-checkpoint")
-        self._checkpoint_lock = threading.Lock()
+        self.checkpoint_lock = threading.Lock()
+        """Held while checkpoints are saved, and while a snapshot is completed."""
         self.memory = MemoryPartitions(path / "memory-offset-checkpoint", memory_bytes)
         self.cluster_id = self._read_cluster_id()
         self._clean_stop = path / "clean-stop"
@@ -86,23 +148,8 @@ class DataFolder:
         for leftover in path.glob(f"*{DELETED_SUFFIX}"):
             shutil.rmtree(leftover)
 
-    def _take_lock(self) -> int:
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise DataFolderLocked(
-                f"{self.path} is in use by the broker with process id {holder}: "
-                "stop it first, or start this one with another folder (--data DIR)"
-            ) from None
-        with contextlib.suppress(OSError):  # informational only: a broker starts also with a full disk
-            os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
-        return descriptor
-
     def _read_cluster_id(self) -> str:
-        path = self.path / "cluster-id"
+        path = self.path / CLUSTER_ID
         if not path.exists():
             replace_file(path, base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"="))
         return path.read_text()
@@ -189,7 +236,7 @@ class DataFolder:
     def checkpoint(self) -> None:
         """Save log start offsets, recovery points and first dirty offsets; may run in the background."""
         try:
-            with self._checkpoint_lock:
+            with self.checkpoint_lock:
                 self._save_checkpoints()
         except OSError as fault:
             raise DiskError(
@@ -207,6 +254,14 @@ class DataFolder:
             partitions[key].prune_snapshots(recovery[key])
         self._start_offsets.save(starts)
         self._first_dirty.save(dirty)
+
+    def metadata_files(self) -> list[Path]:
+        """The files of a running broker's folder that belong to no partition."""
+        return [
+            path
+            for path in self.path.iterdir()
+            if path.name in (FORMAT_FILE, CLUSTER_ID) or path.name.endswith(CHECKPOINT)
+        ]
 
     def close(self) -> None:
         """Stop cleanly, so that the next start needs no scan, unless the disk is full."""

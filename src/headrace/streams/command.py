@@ -29,6 +29,8 @@ def run_app(
     state: str | None = None,
     seconds: float | None = None,
     as_json: bool = False,
+    metrics: str | None = None,
+    metrics_allow_remote: bool = False,
     project: Path | None = None,
 ) -> int:
     """The exit code of a run of the application: 0 if it was stopped or done, 1 if a job failed.
@@ -56,6 +58,7 @@ def run_app(
         checkpoints=settings.checkpoints(),
         spark=settings.spark(),
         seconds=seconds,
+        metrics=settings.metrics("run", metrics, allow_remote=metrics_allow_remote),
     )
     silence_spark()
     with project_folder(folder):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.durations import milliseconds_of
 from headrace.spark.alignment import HORIZON
-from headrace.spark.time_hints import TimeHints
+from headrace.spark.event_time import TimeHints
 
 if TYPE_CHECKING:
     from collections.abc import Callable

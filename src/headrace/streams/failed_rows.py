@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from headrace.client.offsets import EARLIEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.errors import HeadraceError
-from headrace.spark.planning import Range
+from headrace.spark.offsets import Range
 from headrace.spark.row_checks import FailedRecords
 from headrace.spark.transactional_batch import run_job
 from headrace.streams.explanation import root_cause

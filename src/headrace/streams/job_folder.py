@@ -9,6 +9,7 @@
     checkpoint-1/   Spark's; a reset begins checkpoint-2, and leaves this one as it is
 <state>/<application>/<job>/             on the machine of the driver
     lock            held by the process that runs the job
+    batch.lock      held while a batch runs; a backup takes it, and batch-entry.lock before
     wanted          written by a process that waits for the job, so that the one that has it ends
     checkpoints     where the other folder is, if it is elsewhere
 <job>.rebuild/      the same for a view that is rebuilt next to the one that is read
@@ -33,6 +34,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 from headrace.errors import HeadraceError, Misuse
 from headrace.folders import LocalFolder, local_path
+from headrace.streams.batch_barrier import BatchBarrier
 from headrace.streams.description import Description, check_change
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class JobFolder:
         """The checkpoints, and what belongs to them."""
         if self._checkpoints is None:
             return LocalFolder(self.path)
-        from headrace.spark.hadoop_folder import folder_at
+        from headrace.spark.folders import folder_at
 
         return folder_at(self._checkpoints)
 
@@ -133,9 +135,19 @@ class JobFolder:
         return JobFolder(self.path.with_name(f"{self.name}.{REBUILD}"), checkpoints=elsewhere)
 
     @property
+    def barrier(self) -> BatchBarrier:
+        """What stops the job between two batches."""
+        return BatchBarrier(self.path)
+
+    @property
     def is_reset(self) -> bool:
         """Whether the job was ever told to begin anew."""
         return self.kept.read(BEGINNING) is not None
+
+    @property
+    def local_checkpoints(self) -> Path | None:
+        """The folder of the checkpoints; None if only Spark reaches it."""
+        return self.path if self._checkpoints is None else local_path(self._checkpoints)
 
     @property
     def place(self) -> str:
@@ -292,9 +304,17 @@ class JobFolder:
 
 def job_folders(state: Path) -> list[JobFolder]:
     """The folders of all jobs that have run with this state folder."""
+    return [folder for folder in _all_folders(state) if folder.is_known]
+
+
+def started_folders(state: Path) -> list[JobFolder]:
+    """The folders of all jobs that were ever started with this state folder, if only for a moment."""
+    return [folder for folder in _all_folders(state) if (folder.path / LOCK).exists()]
+
+
+def _all_folders(state: Path) -> list[JobFolder]:
     paths = sorted(path for path in state.absolute().glob("*/*") if path.is_dir())
-    folders = [JobFolder(path, checkpoints=LocalFolder(path).read(CHECKPOINTS)) for path in paths]
-    return [folder for folder in folders if folder.is_known]
+    return [JobFolder(path, checkpoints=LocalFolder(path).read(CHECKPOINTS)) for path in paths]
 
 
 def find_job(state: Path, name: str) -> JobFolder:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.client.topics import NewTopic
 from headrace.durations import interval_of
 from headrace.errors import HeadraceError, Misuse
+from headrace.spark.folders import check_shared
 from headrace.spark.progress import create_progress_topic, read_marker
-from headrace.spark.shared_folder import check_shared
 from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
 from headrace.streams.description import Description
 from headrace.streams.explanation import is_permanent, sentence_of
@@ -234,7 +234,9 @@ class JobRun:
             deliver=self._deliver(failed),
             recover=failed.recover,
             reset_metrics=self._reset_metrics,
+            around=self._folder.barrier.batch,
             steps=self._step,
+            written=self.metrics.rows_out,
         )
         # A query takes the settings of the session when it starts.
         self._run_context.spark.conf.set(WATERMARK_POLICY, self.job.watermark_policy)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.engine.state.operators import state_figures
 from headrace.errors import Misuse
-from headrace.spark.keyed_state import late_rows
 from headrace.streams.columns import quoted
 from headrace.streams.plan import stateful_operators
 from headrace.streams.query_builder import current_builder
@@ -105,7 +105,7 @@ class LateRows:
 def left_out(state: str, batch: Batch) -> int:
     """How many rows the stages of a job left out of a batch as late."""
     try:
-        return late_rows(state, batch.id)
+        return state_figures(state, batch.id).late
     except Misuse:
         return 0  # the state is not in a folder: there are no stages
 

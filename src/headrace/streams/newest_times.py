@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.idle_source import note_seen
-from headrace.spark.time_hints import TimeHints
+from headrace.spark.event_time import TimeHints, note_seen
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

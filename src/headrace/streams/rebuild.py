@@ -1,7 +1,7 @@
 """A view made again from the log beside the one that is read, which then changes to what the new one says.
 
 ```text
- headrace job reset revenue --to start --beside      then, on the next start of the job:
+ headrace job reset revenue --to start --rebuild      then, on the next start of the job:
 
  old job ──▶ revenue ◀── readers         1. the job runs aside, with a state of its own, into revenue.rebuild
  new job ──▶ revenue.rebuild             2. when it has caught up, the old job is asked to end
@@ -188,8 +188,9 @@ class Rebuild:
             new=aside.into.name,
             writer=f"headrace.{self.job.full_name}",
         )
-        self._folder.adopt(Path(beside.checkpoint))
-        beside.delete()
+        with self._folder.barrier.batch():
+            self._folder.adopt(Path(beside.checkpoint))
+            beside.delete()
         self._is_over = True
         late = () if aside.late_topic is None else (aside.late_topic,)
         _delete_topics(self._run_context.bootstrap, {aside.into.name, aside.dead_topic, *late})
@@ -257,11 +258,11 @@ def _checked_view(job: Job, folder: JobFolder) -> View:
             problem = f"{job.into.name}, and not a view alone"
         raise Misuse(
             f"job {job.name!r} writes {problem}, so it cannot be rebuilt beside it. Delete "
-            f"{folder.beside.path}, and reset the job without --beside."
+            f"{folder.beside.path}, and reset the job without --rebuild."
         )
     if not is_local(folder.checkpoint):
         raise Misuse(
             f"job {job.name!r} has its checkpoint in {folder.checkpoint}: only one in a folder can be "
-            "exchanged for one that was made aside. Reset the job without --beside."
+            "exchanged for one that was made aside. Reset the job without --rebuild."
         )
     return job.into.views[0]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.metrics.families import Histogram
 from headrace.streams.query_builder import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RATE_WINDOW_S: Final = 5.0
+BATCH_BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets of batch times."""
 HELD_UP: Final = "held up"
 """The state of a job that runs, but waits for one of its targets."""
 BEGINNING: Final = "1970-01-01T00:00:00.000Z"
@@ -61,6 +64,12 @@ class JobMetrics:
     watermark: str | None = None
     batch_ms: int | None = None
     state_rows: int | None = None
+    state_bytes: int | None = None
+    rows_out: Counter[str] = field(default_factory=Counter)
+    """Committed records, by topic. Another thread counts them."""
+    batch_time: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS_S))
+    phase_s: dict[str, float] = field(default_factory=dict)
+    """How long the phases of batches took all together, by Spark's names."""
     busy_s: float = 0.0
     """How long batches took, all together."""
     _recent: deque[_Batch] = field(default_factory=deque)
@@ -75,6 +84,9 @@ class JobMetrics:
         self.rows += rows
         self.batch_ms = (progress.get("durationMs") or {}).get("triggerExecution", self.batch_ms)
         duration_s = (self.batch_ms or 0) / 1000
+        self.batch_time.observe(duration_s)
+        for phase, duration_ms in (progress.get("durationMs") or {}).items():
+            self.phase_s[phase] = self.phase_s.get(phase, 0.0) + duration_ms / 1000
         self.busy_s += duration_s
         self._recent.append(_Batch(now_s - duration_s, now_s, rows))
         self.lag = _lag(progress.get("sources") or (), self.lag)
@@ -83,6 +95,7 @@ class JobMetrics:
         operators = progress.get("stateOperators") or ()
         if operators:
             self.state_rows = sum(int(operator.get("numRowsTotal", 0)) for operator in operators)
+            self.state_bytes = sum(int(operator.get("memoryUsedBytes", 0)) for operator in operators)
         self.late += sum(int(operator.get("numRowsDroppedByWatermark", 0)) for operator in operators)
         metrics = progress.get("observedMetrics") or {}
         self.dead += _observed(metrics, "dead")

@@ -144,7 +144,7 @@ def _outline(plan: JoinPlan, rows: DataFrame) -> str:
 
 
 def _is_possible(plan: JoinPlan) -> bool:
-    from headrace.spark.keyed_state import local_folder
+    from headrace.engine.state.files import local_folder
 
     try:
         builder = current_builder("a join")

@@ -6,8 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from headrace.columns.window_preparation import prepare_windows
+from headrace.engine.state.operators import read_operator
 from headrace.spark.keyed_stage import KeyedStage, shuffle_partitions
-from headrace.spark.keyed_state import local_folder, read_manifest
 from headrace.streams.aggregates import VALUE
 from headrace.streams.columns import quoted
 from headrace.streams.description import IncompatibleChange
@@ -49,7 +49,7 @@ def staged(
 
 
 def _check_outline(made: KeyedStage, job: str) -> None:
-    note = read_manifest(local_folder(made.folder))
+    note = read_operator(made.folder)
     if note is None:
         return
     if note.outline != made.outline:

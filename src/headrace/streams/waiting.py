@@ -22,8 +22,8 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], delay: Duration) -> Rows:
 
     The watermark of the query is behind them then: they have no event time for the steps that follow.
     """
+    from headrace.engine.state.operators import read_operator
     from headrace.spark.keyed_stage import KeyedStage
-    from headrace.spark.keyed_state import local_folder, read_manifest
     from headrace.tables.waiting import HoldRows
 
     marked = timed_frame(rows, "a join that waits for its table")
@@ -41,7 +41,7 @@ def hold_rows(rows: Rows, keys: tuple[str, ...], delay: Duration) -> Rows:
         outline=_outline(keys, frame.schema),
         behind_ms=rows.behind_ms - builder.join_strategy.behind_ms,
     )
-    note = read_manifest(local_folder(stage.folder))
+    note = read_operator(stage.folder)
     if note is not None and note.outline != stage.outline:
         raise Misuse(
             f"rows wait for a table as {note.outline}, and the job now has {stage.outline}: undo the change, "

@@ -63,14 +63,12 @@ class ConnectionAuthentication:
 
     def respond(self, broker: Broker, frame: memoryview, peer: Connection) -> Any:
         """Serve a request if the client may make it now."""
-        from headrace.broker.apis import handle_request  # which serves SaslAuthenticate by this module
-
         if self._takes_tokens:
             return self._respond_to_token(bytes(frame))
         (api_key,) = _API_KEY.unpack_from(frame)
         if api_key not in OPEN_APIS:
             self._check_session(api_key)
-        return handle_request(broker, frame, peer)
+        return broker.respond(broker, frame, peer)
 
     def accepts_size(self, size: int) -> bool:
         """Whether a frame may have this size: a token without a header may be tiny."""
@@ -120,6 +118,8 @@ class ConnectionAuthentication:
     async def refuse(self, fault: HeadraceError) -> None:
         """Return when the refusal may be sent; the connection ends after it."""
         log.warning("%s is not authenticated: %s", self._connection.host, fault)
+        if self._broker.server is not None:
+            self._broker.server.failed_authentications += 1
         self._connection.close_when_sent()
         await asyncio.sleep(self._broker.config.security.failed_delay_ms / 1000)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.broker.security.acls import Access, Authorizer
 from headrace.broker.security.certificates import NoMatchingRule, PrincipalMapper, distinguished_name
+from headrace.broker.security.quotas import Quotas
 from headrace.broker.security.sasl import ANONYMOUS, USER, mechanisms_of
 from headrace.broker.security.store import SecurityStore
 
@@ -36,6 +37,7 @@ class SecurityManager:
         self.store = SecurityStore(state)
         self.authorizer = Authorizer(frozenset(settings.super_users | self.store.super_users))
         self.authorizer.add(self.store.acls)
+        self.quotas = Quotas(self.store.quotas)
         self._mapper = PrincipalMapper(settings.principal_mapping_rules)
         self._oauth = None if settings.oauth is None else _oauth(settings.oauth)
         # One thread: hashing passwords must not take both processors from those who are logged in.

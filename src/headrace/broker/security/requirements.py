@@ -88,12 +88,16 @@ REQUIRED: Final[Mapping[int, Mapping[ResourceType, Operation]]] = {
         _CLUSTER: Operation.ALTER_CONFIGS,
     },
     47: {_GROUP: Operation.DELETE, _TOPIC: Operation.READ},  # OffsetDelete
+    48: {_CLUSTER: Operation.DESCRIBE_CONFIGS},  # DescribeClientQuotas
+    49: {_CLUSTER: Operation.ALTER_CONFIGS},  # AlterClientQuotas
     50: {_CLUSTER: Operation.DESCRIBE},  # DescribeUserScramCredentials
     51: {_CLUSTER: Operation.ALTER},  # AlterUserScramCredentials
     60: {},  # DescribeCluster: only the operations that it lists need Describe of the cluster
     61: {_TOPIC: Operation.READ},  # DescribeProducers
     65: {_TRANSACTION: Operation.DESCRIBE, _TOPIC: Operation.DESCRIBE},  # DescribeTransactions
     66: {_TRANSACTION: Operation.DESCRIBE},  # ListTransactions
+    71: {},  # GetTelemetrySubscriptions
+    72: {},  # PushTelemetry
     74: {_CLUSTER: Operation.DESCRIBE_CONFIGS},  # ListConfigResources
     75: {_TOPIC: Operation.DESCRIBE},  # DescribeTopicPartitions
     76: {_GROUP: Operation.READ, _TOPIC: Operation.DESCRIBE},  # ShareGroupHeartbeat

@@ -1,6 +1,7 @@
 """Users and their rights in an internal topic, which no client can read, write or see.
 
-A record for each SCRAM credential, each ACL and each super user, in JSON; compaction keeps the latest.
+A record for each SCRAM credential, each ACL, each super user, and the quotas of each entity, in JSON;
+compaction keeps the latest.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from headrace.broker.security.quotas import Entity
 from headrace.broker.security.scram import ScramCredential, ScramMechanism
 from headrace.broker.state_log import StateRecord, UnknownRecord
 
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
 MAX_USER_BYTES: Final = 1024
 MAX_USERS: Final = 10_000
 MAX_ACLS: Final = 10_000
+MAX_QUOTAS: Final = 10_000
 SECRET_BYTES: Final = 32
 
-_CREDENTIAL, _ACL, _SUPER_USER, _SECRET = "credential", "acl", "super-user", "secret"
+_CREDENTIAL, _ACL, _SUPER_USER, _SECRET, _QUOTA = "credential", "acl", "super-user", "secret", "quota"
 
 UserMechanism = tuple[str, ScramMechanism]
 
@@ -36,6 +39,7 @@ class SecurityStore:
         self._state = state
         self._credentials: dict[str, dict[ScramMechanism, ScramCredential]] = {}
         self.acls: set[Acl] = set()
+        self.quotas: dict[Entity, dict[str, float]] = {}
         self.super_users: set[str] = set()
         """The principals that `headrace broker init` has made."""
         self.secret = b""
@@ -98,6 +102,17 @@ class SecurityStore:
             self._state.append([_record(_ACL, _fields(acl), None) for acl in gone])
         self.acls.difference_update(gone)
 
+    def alter_quotas(self, entity: Entity, values: Mapping[str, float]) -> None:
+        """Set all quotas of an entity; none if there are no values."""
+        self._state.append([_record(_QUOTA, entity, values or None)])
+        self._set_quotas(entity, values)
+
+    def _set_quotas(self, entity: Entity, values: Mapping[str, float]) -> None:
+        if values:
+            self.quotas[entity] = dict(values)
+        else:
+            self.quotas.pop(entity, None)
+
     def add_super_users(self, principals: Iterable[str]) -> None:
         """Let principals do everything."""
         for principal in principals:
@@ -128,7 +143,7 @@ class SecurityStore:
                 "start that version on this folder"
             ) from fault
 
-    def _apply(self, kind: str, name: list[str], record: StateRecord) -> None:
+    def _apply(self, kind: str, name: list[Any], record: StateRecord) -> None:
         value = None if record.value is None else json.loads(record.value)
         if kind == _CREDENTIAL:
             key = (name[0], _mechanism(name[1]))
@@ -137,6 +152,8 @@ class SecurityStore:
             (self.acls.discard if value is None else self.acls.add)(_acl(name))
         elif kind == _SUPER_USER:
             (self.super_users.discard if value is None else self.super_users.add)(name[0])
+        elif kind == _QUOTA:
+            self._set_quotas(Entity(*name), value or {})
         elif kind == _SECRET:
             self.secret = _bytes((value or {"secret": ""})["secret"])
         else:
@@ -168,7 +185,9 @@ def _acl(fields: Sequence[str]) -> Acl:
     )
 
 
-def _record(kind: str, name: tuple[str, ...], value: Mapping[str, Any] | None) -> tuple[bytes, bytes | None]:
+def _record(
+    kind: str, name: tuple[str | None, ...], value: Mapping[str, Any] | None
+) -> tuple[bytes, bytes | None]:
     key = json.dumps([kind, *name]).encode()
     return key, None if value is None else json.dumps(value).encode()
 

@@ -1,0 +1,1 @@
+"""Backups of a broker and its jobs: see `docs/design/backup.md`."""

@@ -1,0 +1,1 @@
+"""The stream engine: what the operators of a job are executed by."""
