@@ -5,7 +5,8 @@ offsets, transactions, share groups and users as they were when they were archiv
 archive and are read from there, so that only indexes are downloaded, and the time does not grow with the
 data.
 
-Records that were not archived are lost: those of the active segments, and of topics that are not tiered.
+Records that were not archived are lost: those of topics that are not tiered, and those of active segments
+unless the topic has `headrace.archive.acks`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
+from headrace.broker.archive_acks import TAILS, choose_tails
 from headrace.broker.remote_log_manager import START_OFFSET
 from headrace.broker.state_log import StateRecord, replay
 from headrace.broker.topics import STATE_CONFIG, TOPICS
@@ -31,13 +33,13 @@ from headrace.protocol.records import NewRecord, encode_records
 from headrace.storage.archive_store import open_archive
 from headrace.storage.checkpoint import Offsets, write_checkpoint
 from headrace.storage.errors import ArchiveError
-from headrace.storage.folder import CLUSTER_ID, DataFolder
+from headrace.storage.folder import CLEAN_STOP, CLUSTER_ID, DataFolder
 from headrace.storage.remote_segment import INDEXES, MANIFEST, REMOTE, SegmentManifest, object_prefix
 from headrace.storage.segment import segment_name
 from headrace.storage.tiering import contiguous
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.storage.archive_store import ArchiveStore
 
@@ -160,15 +162,26 @@ class _Restore:
         manifests = contiguous([SegmentManifest.load(data) for data in loaded], start)
         directory = self._folder / f"{topic['name']}-{partition}"
         directory.mkdir()
+        end = manifests[-1].end_offset if manifests else 0
+        tails = choose_tails(name for name in names if name.startswith(folder + TAILS))
+        self._restore_tails(directory, {base: parts for base, parts in tails.items() if base >= end})
+        self._found.starts[topic["name"], partition] = start
         if not manifests:
             return
         jobs = [(directory, each, each is manifests[-1]) for each in manifests]
         list(self._pool.map(lambda job: self._restore_segment(*job), jobs))
         key = topic["name"], partition
-        self._found.ends[key] = manifests[-1].end_offset
+        self._found.ends[key] = end
         self._found.starts[key] = max(start, manifests[0].base_offset)
         self._found.segments += len(manifests)
         self._found.size += sum(each.size for each in manifests)
+
+    def _restore_tails(self, directory: Path, tails: Mapping[int, Sequence[str]]) -> None:
+        """Write the segments of which only parts are in the archive; the broker scans them when it starts."""
+        for base_offset, parts in tails.items():
+            data = b"".join(self._pool.map(self._store.get, parts))
+            replace_file(directory / segment_name(base_offset), data)
+            self._found.size += len(data)
 
     def _restore_segment(self, directory: Path, manifest: SegmentManifest, is_last: bool) -> None:
         """Download the indexes of a segment, and of the last one the state of producers after it."""
@@ -202,6 +215,7 @@ class _Restore:
             records = [NewRecord(topic["name"].encode(), json.dumps(value).encode(), _now_ms())]
             log.append_internal(encode_records(records, records[0].timestamp), 1, records[0].timestamp)
         folder.close()
+        (self._folder / CLEAN_STOP).unlink(missing_ok=True)  # the next start scans the ends of partitions
 
 
 def _now_ms() -> int:

@@ -85,6 +85,7 @@ class Broker:
         self.flusher = Flusher(config.flush, self._executor, loop, self._fail)
         self.remote_log = None if config.archive is None else RemoteLogManager(self, config.archive)
         """Copies segments to the archive, and reads them; None without an archive."""
+        self.flusher.tails = None if self.remote_log is None else self.remote_log.tails
         self.folder = DataFolder(
             config.data,
             background=self._executor.submit,

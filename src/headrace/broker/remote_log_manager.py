@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
+from headrace.broker.archive_acks import TailUploader
 from headrace.storage.archive_store import open_archive
 from headrace.storage.errors import ArchiveError, StorageError
 from headrace.storage.folder import CLUSTER_ID, DELETIONS
@@ -85,6 +86,7 @@ class RemoteLogManager:
             executor=self._readers,
             call_soon=self._call_soon,
         )
+        self.tails = TailUploader(broker, self._store, self.prepare)
         self._task: asyncio.Task[None] | None = None
         self._is_verified = False
         self._is_stopping = False
@@ -109,6 +111,7 @@ class RemoteLogManager:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self.tails.close()
         self.shutdown()
 
     def shutdown(self) -> None:
@@ -127,14 +130,22 @@ class RemoteLogManager:
 
     async def archive(self) -> None:
         """Do once what there is to do."""
-        if not self._is_verified:
-            await self._in_thread(partial(verify_owner, self._store, self._broker.cluster_id, self._url))
-            self._is_verified = True
+        await self._verify()
         await self._in_thread(self._delete_topics)
         for topic in self._broker.topics:
             for partition in topic.partitions:
                 await self._archive_partition(topic, partition)
         await self._archive_internal()
+
+    async def _verify(self) -> None:
+        if not self._is_verified:
+            await self._in_thread(partial(verify_owner, self._store, self._broker.cluster_id, self._url))
+            self._is_verified = True
+
+    async def prepare(self, topic: Topic) -> None:
+        """Return when records of a topic may be written to the archive, which then describes the topic."""
+        await self._verify()
+        await self._describe(topic)
 
     async def _in_thread(self, job: Callable[[], T]) -> T:
         return await self._broker.loop.run_in_executor(self._writer, job)
@@ -155,6 +166,7 @@ class RemoteLogManager:
             await self._in_thread(partial(delete_archived, self._store, found.directory, folder))
             if not topic.config.remote_log_copy_disable:
                 await self._upload(topic, found, folder)
+            await self.tails.delete_covered(partition, folder)
             await self._save_start(found, folder)
         elif folder not in self._untiered or has_archived(found):
             await self._stop_tiering(topic, found, folder)

@@ -262,6 +262,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "Where records are stored; those in memory are lost at a restart.",
         ),
         option(
+            "headrace.archive.acks",
+            "boolean",
+            "false",
+            boolean,
+            "Whether an acknowledgment of a tiered topic waits until the records are in the archive.",
+        ),
+        option(
             "headrace.overflow",
             "string",
             "buffer",
@@ -317,6 +324,7 @@ class TopicConfig:
     segment_index_bytes: int = 10 * 2**20
     segment_ms: int = 7 * DAY_MS
     headrace_storage: str = "disk"
+    headrace_archive_acks: bool = False
     headrace_overflow: str = "buffer"
     headrace_overflow_bytes: int = -1
     headrace_overflow_records: int = -1
@@ -401,6 +409,10 @@ def check_consistency(config: TopicConfig) -> None:
         _check_memory(config)
     if config.is_tiered:
         _check_tiered(config)
+    if config.headrace_archive_acks and (not config.is_tiered or config.remote_log_copy_disable):
+        raise InvalidConfig(
+            "headrace.archive.acks=true needs remote.storage.enable=true and remote.log.copy.disable=false"
+        )
     if config.headrace_overflow == "buffer":
         _check_buffer(config)
     else:

@@ -50,6 +50,7 @@ FORMAT: Final = 1
 """The number of the layout that this version writes. It reads all before it: 0 is that of version 0.1, whose
 files were the same."""
 CLUSTER_ID: Final = "cluster-id"
+CLEAN_STOP: Final = "clean-stop"
 CHECKPOINT: Final = "-checkpoint"
 DELETED_SUFFIX: Final = ".deleted"
 DELETIONS: Final = "remote-log-deletions"
@@ -141,7 +142,7 @@ class DataFolder:
         """Held while checkpoints are saved, and while a snapshot is completed."""
         self.memory = MemoryPartitions(path / "memory-offset-checkpoint", memory_bytes)
         self.cluster_id = self._read_cluster_id()
-        self._clean_stop = path / "clean-stop"
+        self._clean_stop = path / CLEAN_STOP
         self.was_clean = self._clean_stop.exists()
         self._clean_stop.unlink(missing_ok=True)
         sync_directory(path)

@@ -99,6 +99,8 @@ class PartitionLog(Log):
         self._rolled: deque[_RolledSegment] = deque()
         self._rolled_lock = threading.Lock()
         self._sync_fault: OSError | None = None
+        self._synced_end = 0
+        self._archived_end = 0
 
     # ---------------------------------------------------------------- append
 
@@ -121,8 +123,13 @@ class PartitionLog(Log):
         self.active.discard_staged()
 
     def _appended(self) -> None:
-        if not self.waits_for_sync:
+        if not self.waits_for_sync and not self.waits_for_archive:
             self.high_watermark = self.end_offset
+
+    @property
+    def waits_for_archive(self) -> bool:
+        """Whether appended batches count as stored only when they are in the archive."""
+        return self.config.headrace_archive_acks and self.remote_cache is not None
 
     # ---------------------------------------------------------------- segments
 
@@ -229,7 +236,21 @@ class PartitionLog(Log):
 
     def synced(self, end_offset: int) -> None:
         """Advance the high watermark after a sync."""
-        self.high_watermark = max(self.high_watermark, end_offset)
+        self._synced_end = max(self._synced_end, end_offset)
+        self._advance_high_watermark()
+
+    def archived(self, end_offset: int) -> None:
+        """Advance the high watermark after an upload of everything before `end_offset`."""
+        self._archived_end = max(self._archived_end, end_offset)
+        self._advance_high_watermark()
+
+    def _advance_high_watermark(self) -> None:
+        end = self.end_offset
+        if self.waits_for_sync:
+            end = min(end, self._synced_end)
+        if self.waits_for_archive:
+            end = min(end, self._archived_end)
+        self.high_watermark = max(self.high_watermark, end)
 
     def close(self) -> None:
         """Sync and close the log, so that the next start needs no scan."""
