@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
+from headrace import queue
 from headrace.broker import remote_log_manager
 from headrace.broker.archive_restore import main as restore
 from headrace.storage.archive_store import ArchiveStore, open_archive
@@ -293,3 +295,9 @@ def test_restore_refuses_a_folder_in_use_and_an_empty_archive(
     assert "not empty" in capsys.readouterr().err
     assert restore(["--archive", archive, "--data", str(tmp_path / "new")]) == 1
     assert "archive is empty" in capsys.readouterr().err
+
+
+def test_a_queue_delivers_archived_records(bootstrap: str) -> None:
+    values = fill(bootstrap, "jobs")
+    jobs = queue("jobs", group="workers", broker=bootstrap, idle_timeout=timedelta(seconds=2))
+    assert [message.value.decode() for message in jobs if message.value] == values

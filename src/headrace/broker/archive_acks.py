@@ -5,8 +5,8 @@ What was appended to segments that are not in the archive yet is uploaded at onc
     segments/TOPIC-ID/PARTITION/tails/BASE/EPOCH-FROM-TO    bytes FROM to TO of the `.log`
 
 All appends that arrive during an upload share the next one: group commit. Consumers read a record when it is
-in the archive. The epoch is the time at which the broker started: after a restart a segment is uploaded again
-from its beginning, and the objects of the latest epoch count, because a crash may have truncated the segment.
+in the archive. Each start of the broker has a larger epoch: after a restart a segment is uploaded again from
+its beginning, and the objects of the latest epoch count, because a crash may have truncated the segment.
 The objects of a segment are deleted when the whole segment is in the archive.
 """
 
@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.files import replace_file
 from headrace.storage.errors import ArchiveError
 from headrace.storage.partition import PartitionLog
 from headrace.storage.remote_segment import object_prefix
@@ -27,6 +28,7 @@ from headrace.storage.segment import segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from pathlib import Path
 
     from headrace.broker.broker import Broker
     from headrace.broker.topics import Partition, Topic
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TAILS: Final = "tails/"
+EPOCH_FILE: Final = "archive-epoch"
 RETRY_SECONDS: Final = 0.5
 PART_BYTES: Final = 8 * 2**20
 
@@ -59,7 +62,7 @@ class TailUploader:
         self._prepare = prepare
         self._broker = broker
         self._store = store
-        self._epoch = time.time_ns() // 1_000_000
+        self._epoch = next_epoch(broker.config.data)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-archive-acks")
         self._dirty: set[Partition] = set()
         self._waiting: list[asyncio.Future[None]] = []
@@ -159,11 +162,11 @@ class TailUploader:
         if is_first and not found.waits_for_archive:
             return
         uploaded = self._uploaded.setdefault(partition, {})
-        open_bases = {segment.base_offset for segment in found.segments if segment.manifest is None}
-        covered = uploaded.keys() - open_bases
+        first_open = next(segment.base_offset for segment in found.segments if segment.manifest is None)
+        covered = [base for base in uploaded if base < first_open]
         if not covered and not is_first:
             return
-        job = partial(delete_tails, self._store, folder + TAILS, open_bases)
+        job = partial(delete_tails, self._store, folder + TAILS, first_open)
         await self._broker.loop.run_in_executor(self._executor, job)
         for base in covered:
             del uploaded[base]
@@ -174,9 +177,23 @@ def _read(part: TailPart) -> Iterator[bytes]:
         yield os.pread(part.file.fd, min(PART_BYTES, part.end - start), start)
 
 
-def delete_tails(store: ArchiveStore, folder: str, open_bases: set[int]) -> None:
-    """Delete the tails of all segments but those with `open_bases`. Blocks."""
-    store.delete([name for name in store.list(folder) if _base_offset(name) not in open_bases])
+def next_epoch(data: Path) -> int:
+    """A number that is larger than that of every earlier start, also if the clock was set back."""
+    path = data / EPOCH_FILE
+    known = int(path.read_bytes()) if path.exists() else 0
+    epoch = max(known + 1, time.time_ns() // 1_000_000)
+    replace_file(path, str(epoch).encode())
+    return epoch
+
+
+def delete_tails(store: ArchiveStore, folder: str, first_open: int) -> None:
+    """Delete the tails of all segments before the one with the base offset `first_open`. Blocks."""
+    store.delete([name for name in store.list(folder) if _base_offset(name) < first_open])
+
+
+def epoch_of(name: str) -> int:
+    """The epoch in the name of an object."""
+    return int(name.rsplit("/", 1)[1].split("-", maxsplit=1)[0])
 
 
 def _base_offset(name: str) -> int:
@@ -185,11 +202,11 @@ def _base_offset(name: str) -> int:
 
 def choose_tails(names: Iterable[str]) -> dict[int, list[str]]:
     """The objects that make up each segment, in the order of their bytes: those of its latest epoch."""
-    by_base: dict[int, dict[str, list[tuple[int, int, str]]]] = {}
+    by_base: dict[int, dict[int, list[tuple[int, int, str]]]] = {}
     for name in names:
-        epoch, start, end = name.rsplit("/", 1)[1].split("-")
+        _, start, end = name.rsplit("/", 1)[1].split("-")
         epochs = by_base.setdefault(_base_offset(name), {})
-        epochs.setdefault(epoch, []).append((int(start), int(end), name))
+        epochs.setdefault(epoch_of(name), []).append((int(start), int(end), name))
     return {base: _contiguous(epochs[max(epochs)]) for base, epochs in sorted(by_base.items())}
 
 

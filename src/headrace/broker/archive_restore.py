@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from headrace.broker.archive_acks import TAILS, choose_tails
+from headrace.broker.archive_acks import EPOCH_FILE, TAILS, choose_tails, epoch_of
 from headrace.broker.remote_log_manager import START_OFFSET
 from headrace.broker.state_log import StateRecord, replay
 from headrace.broker.topics import STATE_CONFIG, TOPICS
@@ -118,6 +118,8 @@ class _Restore:
         self._folder = folder
         self._pool = pool
         self._found = RestoredFolder()
+        self._epoch = 0
+        """The latest epoch in the archive: see `headrace.broker.archive_acks`."""
 
     def run(self) -> RestoredFolder:
         for name in self._store.list("internal/"):
@@ -132,6 +134,7 @@ class _Restore:
             self._restore_topic(topic)
         write_checkpoint(self._folder / "recovery-point-offset-checkpoint", self._found.ends)
         write_checkpoint(self._folder / "log-start-offset-checkpoint", self._found.starts)
+        replace_file(self._folder / EPOCH_FILE, str(self._epoch).encode())
         self._add_topics([topic for topic in topics if topic["name"] not in known])
         return self._found
 
@@ -163,7 +166,9 @@ class _Restore:
         directory = self._folder / f"{topic['name']}-{partition}"
         directory.mkdir()
         end = manifests[-1].end_offset if manifests else 0
-        tails = choose_tails(name for name in names if name.startswith(folder + TAILS))
+        parts = [name for name in names if name.startswith(folder + TAILS)]
+        self._epoch = max([self._epoch, *map(epoch_of, parts)])
+        tails = choose_tails(parts)
         self._restore_tails(directory, {base: parts for base, parts in tails.items() if base >= end})
         self._found.starts[topic["name"], partition] = start
         if not manifests:

@@ -57,6 +57,8 @@ log = logging.getLogger(__name__)
 
 READERS: Final = 4
 """Downloads at once: one connection to an object store does not use the network."""
+STEP_PARTITIONS: Final = 64
+"""Partitions that are looked at before other requests are served."""
 START_OFFSET: Final = "log-start-offset"
 
 
@@ -133,8 +135,10 @@ class RemoteLogManager:
         await self._verify()
         await self._in_thread(self._delete_topics)
         for topic in self._broker.topics:
-            for partition in topic.partitions:
+            for number, partition in enumerate(topic.partitions):
                 await self._archive_partition(topic, partition)
+                if not number % STEP_PARTITIONS:
+                    await asyncio.sleep(0)
         await self._archive_internal()
 
     async def _verify(self) -> None:

@@ -9,6 +9,7 @@ DATA/recovery-point-offset-checkpoint  batches below these offsets are synced
 DATA/log-start-offset-checkpoint       log start offsets
 DATA/cleaner-offset-checkpoint         first offsets that were not compacted
 DATA/memory-offset-checkpoint          next offsets of in-memory partitions
+DATA/archive-epoch                     grows at each start of a broker with an archive
 DATA/remote-log-cache/                 archived records that were read; emptied at each start
 DATA/remote-log-deletions/             partitions of deleted topics, whose archived records have to be deleted
 DATA/<topic>-<partition>/              segments
