@@ -102,7 +102,7 @@ class Runner:
             bootstrap = self._order.broker or self._embedded_broker(stack)
             cluster = stack.enter_context(Cluster.of(bootstrap))
             cluster.any()  # a broker that is not there is told before Spark takes its time to start
-            spark = stack.enter_context(_session(self._order))
+            spark = stack.enter_context(spark_session(self._order))
             stack.enter_context(self._signals())
             run_context = RunContext(
                 spark=spark,
@@ -263,7 +263,7 @@ class Runner:
 
 
 @contextmanager
-def _session(order: RunOptions) -> Iterator[SparkSession]:
+def spark_session(order: RunOptions) -> Iterator[SparkSession]:
     """A session with our source; stopped at the end unless the program had it before."""
     from pyspark import SparkContext
 
