@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.streams.job import Job, OnError, WatermarkPolicy
     from headrace.streams.rows import OutputMode, Rows
     from headrace.streams.schemas import TimeUnit
+    from headrace.streams.state import read_state
     from headrace.streams.stream import Stream
     from headrace.streams.table import Table
     from headrace.streams.table_view import TableView
@@ -66,6 +67,7 @@ __all__ = [
     "hopping",
     "postgres",
     "queue",
+    "read_state",
     "redis",
     "search",
     "search_index",
@@ -107,6 +109,7 @@ _PLACES: Final = {
     "hopping": "streams.windows",
     "postgres": "sinks.postgres",
     "queue": "queues.queue",
+    "read_state": "streams.state",
     "redis": "sinks.redis",
     "search": "sinks.search",
     "search_index": "sinks.search",

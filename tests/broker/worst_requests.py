@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.client_telemetry import SUBSCRIPTION_ID
 from headrace.protocol.batch import TRANSACTIONAL, build_batch
+from headrace.protocol.compression import compress
 from headrace.protocol.records import encode_varint
+from tests.broker.pushed_metrics import otlp_metrics
 from tests.broker.wire_client import METADATA, WireClient, batch_of
 
 WIDE = 3_000
@@ -52,6 +55,21 @@ def partitions_of(topic: str, **fields: Any) -> list[dict[str, Any]]:
             "partitions": [{"partition_index": index, **fields} for index in range(ITEMS)],
         }
     ]
+
+
+def pushed_telemetry(points: int) -> Callable[[WireClient], dict[str, Any]]:
+    """A push of as many series as fit, by a new client each time."""
+
+    def fields(_client: WireClient) -> dict[str, Any]:
+        return {
+            "client_instance_id": UUID(int=1000 + next(_numbers)),
+            "subscription_id": SUBSCRIPTION_ID,
+            "terminating": False,
+            "compression_type": 4,
+            "metrics": compress(4, otlp_metrics({"worst": [({"n": str(n)}, n) for n in range(points)]})),
+        }
+
+    return fields
 
 
 def create(name: str, partitions: int = 1, configs: Any = ()) -> dict[str, Any]:
@@ -978,6 +996,8 @@ WORST: dict[int, list[Case]] = {
             },
         ),
     ],
+    71: [(0, {"client_instance_id": UUID(int=7)})],
+    72: [(0, pushed_telemetry(points)) for points in (1, 20_000)],
     90: [
         (
             0,

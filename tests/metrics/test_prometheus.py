@@ -100,7 +100,9 @@ def capture_table(stack: ExitStack, bootstrap: str) -> str:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     folder = tmp_path_factory.mktemp("prometheus")
     with ExitStack() as stack:
-        broker = stack.enter_context(MeasuredBroker(folder / "broker"))
+        broker = stack.enter_context(
+            MeasuredBroker(folder / "broker", "--client-metrics-interval-ms", "1000")
+        )
         run = run_jobs(stack, folder, broker.address)
         store = stack.enter_context(EventStore("shop", broker=broker.address, partitions=1, metrics="0"))
         store.execute(Cart, "cart-1", "create")

@@ -106,7 +106,7 @@ def deduplicating() -> App:
     return app
 
 
-@pytest.mark.parametrize("lost", ["0", "stage.json"])
+@pytest.mark.parametrize("lost", ["0", "operator.json"])
 def test_a_job_whose_state_is_lost_is_refused_and_doubles_nothing(workshop: Workshop, lost: str) -> None:
     workshop.write("clicks", *(click(number, 1) for number in range(9)))
     assert workshop.run_once(deduplicating()) == 0

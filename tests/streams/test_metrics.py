@@ -89,6 +89,6 @@ def test_restarts_are_counted() -> None:
     scrape = Scrape()
     source_of(State.WAITING, 3).scrape(scrape)
     found = {metric.name: samples for metric, samples in scrape.samples.items()}
-    assert found["headrace_job_restarts_total"] == [(("shop", "revenue"), 2)]
-    assert found["headrace_job_running"] == [(("shop", "revenue"), False)]
+    assert found["headrace_job_restarts_total"] == [(JOB, 2)]
+    assert found["headrace_job_running"] == [(JOB, False)]
     assert set(found) == {metric.name for metric in METRICS}

@@ -122,6 +122,13 @@ def _add_monitoring_options(parser: argparse.ArgumentParser) -> None:
         help="allow --metrics on an address that other machines reach, without authentication",
     )
     parser.add_argument(
+        "--client-metrics-interval-ms",
+        default=60_000,
+        type=int,
+        metavar="MS",
+        help="how often clients push their own metrics, which /metrics shows (default: 60000)",
+    )
+    parser.add_argument(
         "--slow-request-ms",
         type=int,
         metavar="MS",
@@ -251,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             connection_memory_bytes=options.connection_memory_bytes,
             slow_request_ms=options.slow_request_ms,
             metrics=_metrics(options),
+            client_metrics_interval_ms=options.client_metrics_interval_ms,
         )
         _raise_file_limit()
         return _run(config)

@@ -15,6 +15,7 @@ from headrace.broker.handlers import (
     add_partitions_to_txn,
     alter_client_quotas,
     api_versions,
+    client_telemetry,
     configs,
     create_partitions,
     create_topics,
@@ -78,6 +79,8 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
+TELEMETRY: Final = frozenset({71, 72})
+"""APIs for the metrics of clients, which only a broker that serves metrics lists."""
 BY_PEER: Final = frozenset({FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE})
 """APIs with sessions, which belong to a connection."""
 MAX_ADMIN_BYTES: Final = 8 * 2**20
@@ -144,6 +147,8 @@ APIS: Final[Mapping[int, Api]] = {
     61: _api(describe_producers),
     65: _api(describe_transactions),
     66: _api(list_transactions),
+    71: Api(*client_telemetry.SUBSCRIPTIONS_VERSIONS, client_telemetry.get_subscriptions),
+    72: Api(*client_telemetry.PUSH_VERSIONS, client_telemetry.push),
     74: Api(*configs.LIST_VERSIONS, configs.list_resources),
     75: _api(describe_topic_partitions),
     76: _api(share_group_heartbeat),

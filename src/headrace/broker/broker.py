@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.broker.apis import SERVED, handle_request
+from headrace.broker.apis import SERVED, TELEMETRY, handle_request
+from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.clock import EventLoopClock
 from headrace.broker.config import BrokerConfig, Flush
 from headrace.broker.control import ControlServer
@@ -59,7 +60,11 @@ class Broker:
         self.requests = RequestMetrics(config.slow_request_ms)
         self._search_lock = asyncio.Lock()
         """Held by a search by timestamp while it has a batch open."""
-        self.served = SERVED
+        self.client_telemetry: ClientTelemetry | None = None
+        """The metrics that clients push; None in a broker that does not serve metrics."""
+        self.served = {
+            key: versions for key, versions in SERVED.items() if config.metrics or key not in TELEMETRY
+        }
         self.node_id = config.node_id
         first = config.all_listeners[0]
         self.endpoints: list[tuple[Listener, Endpoint]] = []
@@ -71,6 +76,10 @@ class Broker:
         # One thread: decoding records holds the GIL, and a second thread would only slow down the event loop.
         self._record_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-records")
         self.key_validator = KeyValidator(self._record_executor)
+        if config.metrics is not None:
+            self.client_telemetry = ClientTelemetry(
+                self.clock, self._record_executor, config.client_metrics_interval_ms
+            )
         self.flusher = Flusher(config.flush, self._executor, loop, self._fail)
         self.folder = DataFolder(
             config.data,

@@ -76,6 +76,8 @@ class BrokerConfig:
     """Requests that take longer are logged; None for none."""
     metrics: MetricsAddress | None = None
     """Where metrics and health are served; None for nowhere. Clients may push their metrics if they are."""
+    client_metrics_interval_ms: int = 60_000
+    """How often clients push their metrics (KIP-714)."""
 
     def __post_init__(self) -> None:
         for listener in self.all_listeners:
@@ -84,6 +86,8 @@ class BrokerConfig:
             raise InvalidSetting(f"node id {self.node_id} is not possible: choose one from 0 to 2147483647")
         if self.default_partitions < 1:
             raise InvalidSetting("a topic has at least one partition")
+        if not 100 <= self.client_metrics_interval_ms < 2**31:
+            raise InvalidSetting("clients push their metrics every 100 ms at most: raise the interval")
 
     @property
     def all_listeners(self) -> tuple[Listener, ...]:

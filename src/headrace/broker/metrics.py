@@ -11,6 +11,7 @@ import asyncio
 from concurrent.futures import TimeoutError as LoopBlocked
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.client_telemetry import METRICS as CLIENT_METRICS
 from headrace.broker.request_metrics import api_name, error_name
 from headrace.metrics.families import Kind, Metric
 
@@ -189,7 +190,10 @@ DROPPED = Metric(
     labels=_TOPIC,
 )
 
-METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+METRICS: Final = (
+    *(value for value in list(globals().values()) if isinstance(value, Metric)),
+    *CLIENT_METRICS,
+)
 """Every metric of the broker, in the order of the documentation."""
 
 
@@ -246,6 +250,8 @@ def _steps(broker: Broker, scrape: Scrape) -> Generator[None, None, None]:
         yield from _topic_steps(topic, scrape)
     yield from _group_steps(broker, scrape)
     yield from _share_group_steps(broker, scrape)
+    if broker.client_telemetry is not None:
+        yield from broker.client_telemetry.samples(scrape)
 
 
 def _add_requests(broker: Broker, scrape: Scrape) -> None:

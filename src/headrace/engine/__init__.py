@@ -1,1 +1,1 @@
-"""The stream engine: a logical plan of what a job computes, and the planner that makes a query of it."""
+"""The stream engine: the logical plan of a job, the planner that makes a query of it, and operator state."""

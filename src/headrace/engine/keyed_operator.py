@@ -15,7 +15,7 @@ from headrace.engine.columns import quoted
 from headrace.engine.description import IncompatibleChange
 from headrace.engine.logical import LogicalNode
 from headrace.spark.keyed_stage import KeyedStage, shuffle_partitions
-from headrace.spark.keyed_state import local_folder, read_manifest
+from headrace.state.operators import read_operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class KeyedOperator(LogicalNode):
 
 
 def _check_outline(name: str, stage: KeyedStage, job: str) -> None:
-    manifest = read_manifest(local_folder(stage.folder))
+    manifest = read_operator(stage.folder)
     if manifest is None:
         return
     if manifest.outline != stage.outline:

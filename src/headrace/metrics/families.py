@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 LATENCY_BOUNDS_S: Final = (
     0.0005,
@@ -94,11 +94,16 @@ Value = float | Histogram | Summary
 class Scrape:
     """The samples of one request for the page, by metric."""
 
-    samples: dict[Metric, list[tuple[tuple[str, ...], Value]]] = field(default_factory=dict)
+    samples: dict[Metric, list[tuple[Mapping[str, str], Value]]] = field(default_factory=dict)
 
     def add(self, metric: Metric, value: Value, *labels: object) -> None:
         """Add a sample; the values of the labels are in the order of `Metric.labels`."""
-        self.samples.setdefault(metric, []).append((tuple(map(str, labels)), value))
+        named = dict(zip(metric.labels, map(str, labels), strict=True))
+        self.samples.setdefault(metric, []).append((named, value))
+
+    def add_labeled(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """Add a sample to a metric whose samples have different labels."""
+        self.samples.setdefault(metric, []).append((labels, value))
 
     def announce(self, *metrics: Metric) -> None:
         """Show metrics even if they have no samples."""

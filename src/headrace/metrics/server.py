@@ -34,7 +34,7 @@ from headrace.metrics.address import MetricsAddress
 from headrace.metrics.families import Histogram, Kind, Metric, Scrape, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric as MetricFamily
 
@@ -195,22 +195,27 @@ class _SourceCollector(Collector):
         return []  # registering it must not scrape
 
 
-def _family(metric: Metric, samples: list[tuple[tuple[str, ...], Value]]) -> MetricFamily:
-    family: Any
-    if metric.kind is Kind.HISTOGRAM:
-        family = HistogramMetricFamily(metric.name, metric.doc, labels=metric.labels)
-    elif metric.kind is Kind.SUMMARY:
-        family = SummaryMetricFamily(metric.name, metric.doc, labels=metric.labels)
-    elif metric.kind is Kind.COUNTER:
-        family = CounterMetricFamily(metric.name, metric.doc, labels=metric.labels)
-    else:
-        family = GaugeMetricFamily(metric.name, metric.doc, labels=metric.labels)
-    for labels, value in samples:
+_FAMILIES: Final = {
+    Kind.COUNTER: CounterMetricFamily,
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.HISTOGRAM: HistogramMetricFamily,
+    Kind.SUMMARY: SummaryMetricFamily,
+}
+
+
+def _family(metric: Metric, samples: list[tuple[Mapping[str, str], Value]]) -> MetricFamily:
+    family: MetricFamily = _FAMILIES[metric.kind](metric.name, metric.doc)
+    for given, value in samples:
+        labels = dict(given)
         if isinstance(value, Histogram):
-            family.add_metric(labels, value.buckets(), value.sum)
+            buckets = value.buckets()
+            for bound, count in buckets:
+                family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
+            family.add_sample(f"{metric.name}_count", labels, buckets[-1][1])
+            family.add_sample(f"{metric.name}_sum", labels, value.sum)
         elif isinstance(value, Summary):
-            family.add_metric(labels, value.count, value.sum)
+            family.add_sample(f"{metric.name}_count", labels, value.count)
+            family.add_sample(f"{metric.name}_sum", labels, value.sum)
         else:
-            family.add_metric(labels, value)
-    found: MetricFamily = family
-    return found
+            family.add_sample(metric.name, labels, value)
+    return family

@@ -28,7 +28,7 @@ from headrace.streams.dead_letters import Counts, DeadLetters
 from headrace.streams.explanation import is_permanent, sentence_of
 from headrace.streams.failed_rows import FailedRows
 from headrace.streams.job_folder import JobTakenOver
-from headrace.streams.late import LateRows, left_out
+from headrace.streams.late import LateRows, batch_figures
 from headrace.streams.outputs import Outputs
 from headrace.streams.report import JobMetrics, rows_of
 from headrace.streams.sink_input import SinkInput, fitting_batches, named_like, sink_input_of
@@ -206,7 +206,7 @@ class JobRun:
         streams = [source.stream for source in sources_of(planner)]
         letters = DeadLetters(self.job, streams, hooks.tables, self._run_context, self._observed)
         hooks.add_rows(letters.of_batch)
-        hooks.add_rows(lambda batch: self._count_left_out(planner.state, batch))
+        hooks.add_rows(lambda batch: self._note_state(planner.state, batch))
         if self.job.late_topic is not None:
             late = LateRows(self.job, planner, lambda: dropped_rows(self._last_execution()))
             hooks.add_rows(late.of_batch)
@@ -278,8 +278,11 @@ class JobRun:
     def _observed(self) -> Counts:
         return observed_counts(self._last_execution(), DEAD)
 
-    def _count_left_out(self, state: str, batch: Batch) -> None:
-        self.metrics.left_out += left_out(state, batch)
+    def _note_state(self, state: str, batch: Batch) -> None:
+        figures = batch_figures(state, batch)
+        if figures is not None:
+            self.metrics.operators = figures
+            self.metrics.left_out += figures.late
 
     def _last_execution(self) -> Any:
         """The batch that was computed just now, a Java object of Spark's."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headrace.engine.columns import quoted
 from headrace.engine.replay import InputReplay
 from headrace.errors import Misuse
-from headrace.spark.keyed_state import late_rows
+from headrace.state.operators import operator_locations, state_figures
 from headrace.streams.sliding import SlidingAggregation
 from headrace.streams.source import Source
 from headrace.streams.topic import Topic
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.engine.planner import Planner
     from headrace.spark.checkpoint import Offsets
     from headrace.spark.transactional_batch import Batch
+    from headrace.state.operators import StateFigures
     from headrace.streams.job import Job
 
 
@@ -48,12 +49,16 @@ class LateRows:
 
     def of_batch(self, batch: Batch) -> DataFrame | None:
         """The records to write for a batch that was computed just now; None if all of it was in time."""
-        if not self._dropped() and not left_out(self._planner.state, batch):
+        if not self._dropped() and not self._left_out(batch):
             return None
         replay = replay_of(self._planner, batch.start, batch.end)
         windows = [node for node in windows_of(self._planner.nodes) if node.can_be_late]
         parts = [self._records(node, replay, batch.late_ms) for node in windows]
         return reduce(lambda one, other: one.unionByName(other), parts) if parts else None
+
+    def _left_out(self, batch: Batch) -> int:
+        figures = batch_figures(self._planner.state, batch)
+        return 0 if figures is None else figures.late
 
     def _records(
         self, node: WindowAggregation | SlidingAggregation, replay: Planner, late_ms: int
@@ -81,9 +86,9 @@ def replay_of(planner: Planner, start: Offsets, end: Offsets) -> InputReplay:
     return InputReplay(planner, read)
 
 
-def left_out(state: str, batch: Batch) -> int:
-    """How many rows the operators of a job left out of a batch as late."""
+def batch_figures(state: str, batch: Batch) -> StateFigures | None:
+    """What the operators of a job kept and left out in a batch; None if there are none."""
     try:
-        return late_rows(state, batch.id)
+        return state_figures(state, batch.id) if operator_locations(state) else None
     except Misuse:
-        return 0  # the state is not in a folder: no operator keeps any
+        return None  # the state is not in a folder: there are no operators
