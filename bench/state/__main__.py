@@ -18,9 +18,9 @@ from headrace.columns.aggregates import AggregateSpec
 from headrace.columns.hopping_windows import HoppingAssigner
 from headrace.columns.keyed import Times
 from headrace.columns.window_assigners import WindowKernelSettings
-from headrace.engine.state.files import LocalStateFiles
-from headrace.engine.state.keyed import KeyedState
-from headrace.engine.state.versions import Versions
+from headrace.state.files import LocalStateFiles
+from headrace.state.keyed import KeyedState
+from headrace.state.versions import Versions
 
 KEYS = (10_000, 100_000, 1_000_000, 10_000_000)
 TOUCHED, BATCHES, LOADED_AT_ONCE = 1_000, 100, 1_000_000

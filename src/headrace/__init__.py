@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.streams.table_view import TableView
     from headrace.streams.topic import Topic
     from headrace.streams.view import View
-    from headrace.streams.windowing import Emit, Windowed
+    from headrace.streams.window_operator import Emit, Windowed
     from headrace.streams.windows import Window, hopping, session, sliding, tumbling
 
 __all__ = [
@@ -85,7 +85,7 @@ _PLACES: Final = {
     "ChangeFeed": "feeds.feed",
     "Clock": "streams.clocks",
     "Duration": "durations",
-    "Emit": "streams.windowing",
+    "Emit": "streams.window_operator",
     "HeadraceError": "errors",
     "Job": "streams.job",
     "Misuse": "errors",
@@ -102,7 +102,7 @@ _PLACES: Final = {
     "View": "streams.view",
     "WatermarkPolicy": "streams.job",
     "Window": "streams.windows",
-    "Windowed": "streams.windowing",
+    "Windowed": "streams.window_operator",
     "clock_skew": "streams.clocks",
     "correct_clock": "streams.clocks",
     "email": "sinks.email",

@@ -20,8 +20,8 @@ def test_state_is_reported_and_can_be_read(workshop: Workshop, spark: SparkSessi
     assert sorted(row["id"] for row in rows.collect()) == list(range(9))
     (row,) = read_state(spark, "shop.once", key={"id": 4}, state=workshop.state).collect()
     assert (row["id"], row["state_due"]) == (4, None)
-    with pytest.raises(Misuse, match="no operator 'stage-3'"):
-        read_state(spark, "once", "stage-3", state=workshop.state)
+    with pytest.raises(Misuse, match="no operator 'window-3'"):
+        read_state(spark, "once", "window-3", state=workshop.state)
 
 
 def test_state_of_an_earlier_version_is_refused_with_the_way_forward(workshop: Workshop) -> None:

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "--advertise",
         action="append",
         metavar="[PROTOCOL://]HOST:PORT",
-        help="address that clients are told for the listener of that protocol (default: the one it "
+        help="address that clients connect to for the listener of that protocol (default: the one it "
         "listens on); repeatable",
     )
     parser.add_argument(
@@ -172,7 +172,7 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
         "--super-user",
         action="append",
         metavar="User:NAME",
-        help="principal that may do everything, besides the users of `headrace broker init`; repeatable",
+        help="principal that may do everything, like the users of `headrace broker init`; repeatable",
     )
     parser.add_argument(
         "--tls-certificate",

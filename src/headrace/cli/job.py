@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.cli.offsets import Position
-    from headrace.engine.state.inspection import OperatorState
+    from headrace.state.inspection import OperatorState
     from headrace.streams.job_folder import JobFolder, StartPosition
 
 commands = typer.Typer(no_args_is_help=True, help="List, describe and reset jobs that have run.")
@@ -89,14 +89,12 @@ def describe(*, job: Name, state: State = None, as_json: options.Json = False) -
     print_line(f"reads       {', '.join(description.inputs)}")
     print_line(f"writes      {description.output} ({description.mode})")
     print_line(f"columns     {description.schema}")
+    figures = {kept.operator: _figures_text(kept) for kept in _operators(folder)}
+    for name, outline in description.state.items():
+        print_line(f"keeps       {name}: {outline}{figures.get(name, '')}")
     for operator in description.operators:
         by = f" by {', '.join(operator.keys)}" if operator.keys else ""
         print_line(f"keeps       {operator.kind}{by}")
-    for kept in _operators(folder):
-        figures = (
-            f"{kept.rows:,} rows, {size_text(kept.byte_size)}, {kept.state_ms:.1f} ms in batch {kept.batch}"
-        )
-        print_line(f"keeps       {kept.operator}: {kept.description} ({figures})")
 
 
 @commands.command()
@@ -147,7 +145,7 @@ def reset(
 
 def _operators(folder: JobFolder) -> list[OperatorState]:
     """The state of the job's operators; none if it is not in a folder of this machine."""
-    from headrace.engine.state.inspection import list_operators
+    from headrace.state.inspection import list_operators
 
     location = f"{folder.checkpoint}/operators"
     return [] if local_path(location) is None else list_operators(location)
@@ -203,3 +201,8 @@ def _beginning_text(beginning: StartPosition) -> str:
         case _:
             moment = datetime.fromtimestamp(beginning.value / 1000, UTC)
             return f"at the records of {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _figures_text(kept: OperatorState) -> str:
+    size = size_text(kept.byte_size)
+    return f" ({kept.rows:,} rows, {size}, {kept.state_ms:.1f} ms in batch {kept.batch})"

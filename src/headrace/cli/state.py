@@ -39,9 +39,9 @@ def state(
 
     The state of the last two batches can be read, also while the job runs.
 
-    Example: headrace state revenue stage-0 --key Oslo
+    Example: headrace state revenue window-1 --key Oslo
     """
-    from headrace.engine.state.inspection import list_operators
+    from headrace.state.inspection import list_operators
     from headrace.streams.job_folder import find_job
 
     location = f"{find_job(state_folder(state), job).checkpoint}/operators"
@@ -74,8 +74,8 @@ def state(
 def _show_rows(
     location: str, operator: str, key: list[str], batch: int | None, limit: int, *, as_json: bool
 ) -> None:
-    from headrace.engine.state.inspection import checked_batch, find_operator, read_rows
-    from headrace.engine.state.operators import read_operator
+    from headrace.state.inspection import checked_batch, find_operator, read_rows
+    from headrace.state.operators import read_operator
 
     place = find_operator(location, operator)
     manifest = read_operator(place)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.metrics.families import Histogram
-from headrace.streams.query_builder import DEAD
+from headrace.streams.source import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.engine.state.operators import StateFigures
+    from headrace.state.operators import StateFigures
 
 RATE_WINDOW_S: Final = 5.0
 BATCH_BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

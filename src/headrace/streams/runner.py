@@ -20,6 +20,7 @@ from headrace.streams.inputs import InputTopics
 from headrace.streams.rebuild import run_of
 from headrace.streams.run_context import RunContext
 from headrace.streams.supervisor import Supervisor
+from headrace.tracing import open_tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +63,8 @@ class RunOptions:
     """After how long to stop; otherwise the user says when."""
     metrics: MetricsAddress | None = None
     """Where metrics and health are served; None for nowhere."""
+    tracing: str | None = None
+    """Where traces are exported to by OTLP; None for nowhere."""
 
     def chosen(self) -> tuple[Job, ...]:
         """The jobs that were asked for."""
@@ -102,8 +105,11 @@ class Runner:
             bootstrap = self._order.broker or self._embedded_broker(stack)
             cluster = stack.enter_context(Cluster.of(bootstrap))
             cluster.any()  # a broker that is not there is told before Spark takes its time to start
-            spark = stack.enter_context(_session(self._order))
+            spark = stack.enter_context(spark_session(self._order))
             stack.enter_context(self._signals())
+            tracer = open_tracer(f"headrace-{self._order.app.name}", self._order.tracing)
+            if tracer is not None:
+                stack.callback(tracer.flush)
             run_context = RunContext(
                 spark=spark,
                 bootstrap=bootstrap,
@@ -111,6 +117,7 @@ class Runner:
                 state=self._order.state,
                 checkpoints=self._order.checkpoints,
                 inputs=InputTopics.of(self._order.app),
+                tracer=tracer,
             )
             runs = [run_of(job, run_context, once=self._order.once) for job in self._jobs]
             self._captures = [
@@ -263,7 +270,7 @@ class Runner:
 
 
 @contextmanager
-def _session(order: RunOptions) -> Iterator[SparkSession]:
+def spark_session(order: RunOptions) -> Iterator[SparkSession]:
     """A session with our source; stopped at the end unless the program had it before."""
     from pyspark import SparkContext
 
