@@ -23,7 +23,7 @@ from headrace.columns.documents import RecordForm
 from headrace.columns.header_columns import HeaderColumn
 from headrace.columns.record_decoder import COLUMNS, RecordDecoder, UnreadableBatch
 from headrace.columns.values import value_parser
-from headrace.columns.values.assembly import Reference, answer
+from headrace.columns.values.assembly import Reference, read_by_reference
 from headrace.columns.values.csv_parser import CsvReference
 from headrace.columns.values.json_parser import JsonReference
 from headrace.columns.values.times import TimeRules
@@ -149,7 +149,7 @@ def _compare(
         parsed = parser.parse(pa.array(values, pa.binary()))
         parsed.values.validate(full=True)
         errors = [None] * len(values) if parsed.errors is None else parsed.errors.to_pylist()
-        expected = [answer(reference, value) for value in values]
+        expected = [read_by_reference(reference, value) for value in values]
         column = pa.array([each.value for each in expected], type_)
         for index, value in enumerate(values):
             assert errors[index] == expected[index].error, (value, errors[index], expected[index].error)

@@ -15,6 +15,8 @@ from headrace.cli import (
     demo,
     doctor,
     events,
+    explain,
+    gateway,
     group,
     init,
     job,
@@ -23,6 +25,7 @@ from headrace.cli import (
     queue,
     quota,
     run,
+    state,
     topic,
     txn,
     user,
@@ -57,7 +60,10 @@ app.command("consume")(consume.consume)
 app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
+app.command("gateway")(gateway.gateway)
 app.command("run")(run.run)
+app.command("explain")(explain.explain)
+app.command("state")(state.state)
 app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

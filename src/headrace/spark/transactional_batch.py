@@ -25,6 +25,7 @@ from headrace.spark import progress
 from headrace.spark.batch_tracing import input_traceparents
 from headrace.spark.checkpoint import begin_at, count_records
 from headrace.spark.errors import UnknownTopic
+from headrace.spark.internals import run_job
 from headrace.spark.progress import ProgressMarker, mark_batch
 from headrace.spark.transactional_writer import (
     OVERFLOW,
@@ -364,11 +365,3 @@ def _positions(offsets: Offsets) -> dict[TopicPartition, int]:
         for topic, partitions in offsets.items()
         for partition, offset in partitions.items()
     }
-
-
-def run_job(rows: DataFrame) -> None:
-    """Run the plan of `rows` for its side effects, without collecting its rows."""
-    execution: Any = rows._jdf.queryExecution()
-    plan = execution.logical()
-    # Spark passes a planned query to `foreachBatch`: planning it again takes 20 ms.
-    (plan.rdd() if plan.nodeName() == "LogicalRDD" else execution.toRdd()).count()

@@ -14,6 +14,7 @@ from headrace.broker.process import BrokerDidNotStart, BrokerProcess
 from headrace.capture.process import CaptureProcess
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
+from headrace.gateway.process import GatewayProcess
 from headrace.spark.java import usable_cores
 from headrace.streams.dependencies import stages
 from headrace.streams.inputs import InputTopics
@@ -61,6 +62,8 @@ class RunOptions:
     """Settings of Spark's own, by its names."""
     seconds: float | None = None
     """After how long to stop; otherwise the user says when."""
+    http: str | None = None
+    """The address of an HTTP gateway that runs as long as the jobs: `[HOST:]PORT`."""
     metrics: MetricsAddress | None = None
     """Where metrics and health are served; None for nowhere."""
     tracing: str | None = None
@@ -105,7 +108,10 @@ class Runner:
             bootstrap = self._order.broker or self._embedded_broker(stack)
             cluster = stack.enter_context(Cluster.of(bootstrap))
             cluster.any()  # a broker that is not there is told before Spark takes its time to start
-            spark = stack.enter_context(_session(self._order))
+            if self._order.http is not None:
+                gateway = stack.enter_context(GatewayProcess(self._order.http, bootstrap))
+                self._display.say(f"The HTTP gateway is up on {gateway.url}.")
+            spark = stack.enter_context(spark_session(self._order))
             stack.enter_context(self._signals())
             tracer = open_tracer(f"headrace-{self._order.app.name}", self._order.tracing)
             if tracer is not None:
@@ -270,7 +276,7 @@ class Runner:
 
 
 @contextmanager
-def _session(order: RunOptions) -> Iterator[SparkSession]:
+def spark_session(order: RunOptions) -> Iterator[SparkSession]:
     """A session with our source; stopped at the end unless the program had it before."""
     from pyspark import SparkContext
 
