@@ -50,8 +50,9 @@ check: $(VENV)/.dev  ## lint, types, layers
 docs: $(VENV)/.dev  ## the documentation site in build/site, with its links checked
 	$(BIN)/python -m tools.site
 
-reference: $(VENV)/.dev  ## write the configuration reference again from the code
+reference: $(VENV)/.dev  ## write the configuration reference and the table of metrics again from the code
 	$(BIN)/python -m tools.configuration_page
+	$(BIN)/python -m tools.metrics_table
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not soak" $(ARGS)
@@ -74,7 +75,7 @@ test-metrics: $(VENV)/.dev  ## metrics, dashboard and alerts in a Prometheus (ap
 soak: $(VENV)/.dev  ## long storms of kill -9
 	$(BIN)/python -m pytest -n 2 -m soak --hypothesis-profile=random --randomly-seed=default $(ARGS)
 
-bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|queue|events|spark|streams|capture|outputs
+bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|queue|events|gateway|spark|streams|capture|outputs
 	bench/.venv/bin/python -m bench.$(BENCH) $(ARGS)
 
 format: $(VENV)/.dev
