@@ -27,6 +27,7 @@ SPARK: Final = (
     "tests/docs/test_documentation.py::test_the_commands_of_a_page_that_run_jobs",
     "tests/events/test_dataframes.py",
     "tests/spark/",
+    "tests/engine/",
     "tests/streams/",
     "tests/testing/test_jobs.py",
 )

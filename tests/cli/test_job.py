@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headrace.cli.app import app
-from headrace.streams.description import Description, Operator
+from headrace.engine.description import Description, Operator
 from headrace.streams.job_folder import JobFolder
 
 

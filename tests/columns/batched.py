@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from headrace.columns.aggregates import AggregateSpec
 from headrace.columns.keyed import Kernel, KernelResult, Times
-from headrace.engine.state import runs, versions
-from headrace.engine.state.keyed import KeyedState
-from headrace.engine.state.versions import Versions
-from tests.engine.state.memory_files import MemoryStateFiles
+from headrace.state import runs, versions
+from headrace.state.keyed import KeyedState
+from headrace.state.versions import Versions
+from tests.state.memory_files import MemoryStateFiles
 
 TIME = pa.timestamp("us", "UTC")
 SPECS = (

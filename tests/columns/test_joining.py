@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from headrace.columns.joining import From, JoinKernel
 from headrace.columns.keyed import Times
 from headrace.columns.segments import make_segments
-from headrace.engine.state import joins, runs, versions
-from headrace.engine.state.files import BadState, LocalStateFiles
-from headrace.engine.state.joins import ROWS, JoinOperatorState
-from headrace.engine.state.versions import Manifest, Versions
+from headrace.state import joins, runs, versions
+from headrace.state.files import BadState, LocalStateFiles
+from headrace.state.joins import ROWS, JoinOperatorState
+from headrace.state.versions import Manifest, Versions
 
 MS = 1000
 BEFORE, AFTER = 3, 7

@@ -15,11 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from pyspark.sql.types import StructType
 
 from headrace.columns.keyed import NEVER, Deadlines, Kernel, KernelResult, StatefulKernel, Times
-from headrace.engine.state.files import BadState, LocalStateFiles, local_folder
-from headrace.engine.state.keyed import KeyedState
-from headrace.engine.state.operators import OperatorManifest, read_operator, state_figures, write_operator
 from headrace.errors import Misuse
 from headrace.spark.keyed_stage import BatchTimes, KeyedStage
+from headrace.state.files import BadState, LocalStateFiles, local_folder
+from headrace.state.keyed import KeyedState
+from headrace.state.operators import OperatorManifest, read_operator, state_figures, write_operator
 
 pytestmark = pytest.mark.timeout(300)
 

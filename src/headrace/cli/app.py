@@ -15,6 +15,7 @@ from headrace.cli import (
     demo,
     doctor,
     events,
+    explain,
     gateway,
     group,
     init,
@@ -24,6 +25,7 @@ from headrace.cli import (
     queue,
     quota,
     run,
+    state,
     topic,
     txn,
     user,
@@ -60,6 +62,8 @@ app.command("query")(query.query)
 app.command("search")(query.search)
 app.command("gateway")(gateway.gateway)
 app.command("run")(run.run)
+app.command("explain")(explain.explain)
+app.command("state")(state.state)
 app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

@@ -1,1 +1,1 @@
-"""The stream engine: what the operators of a job are executed by."""
+"""The stream engine: the logical plan of a job, the planner that makes a query of it, and operator state."""

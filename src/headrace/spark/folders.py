@@ -6,12 +6,13 @@ import socket
 import threading
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from headrace.errors import Misuse
 from headrace.folders import LocalFolder, local_path
+from headrace.spark.internals import array_of, hadoop
 from headrace.spark.session import is_on_this_machine
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class HadoopFolder:
     """A folder that the JVM reaches through Hadoop's `FileSystem`."""
 
     def __init__(self, location: str) -> None:
-        self._jvm, configuration = _java()
+        self._jvm, configuration = hadoop()
         given = self._jvm.org.apache.hadoop.fs.Path(location)
         self._files = given.getFileSystem(configuration)
         self._path = self._files.makeQualified(given)
@@ -105,25 +106,8 @@ class HadoopFolder:
         self._context.rename(aside, path, self._overwrite())
 
     def _overwrite(self) -> Any:
-        from pyspark import SparkContext
-
         rename = self._jvm.org.apache.hadoop.fs.Options.Rename
-        options = cast("Any", SparkContext._gateway).new_array(rename, 1)
-        options[0] = rename.OVERWRITE
-        return options
-
-
-def _java() -> tuple[Any, Any]:
-    """The JVM of this process, started if necessary, and Hadoop's settings in it."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
-    if session is not None:
-        return session.sparkContext._jvm, session._jsparkSession.sessionState().newHadoopConf()
-    SparkContext._ensure_initialized()
-    jvm: Any = SparkContext._jvm
-    return jvm, jvm.org.apache.hadoop.conf.Configuration()
+        return array_of(rename, [rename.OVERWRITE])
 
 
 TASKS_PER_CORE: Final = 4

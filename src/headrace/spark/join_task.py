@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headrace.engine.state.files import state_files
-from headrace.engine.state.joins import JoinOperatorState
 from headrace.spark.keyed_stage import KeyedTask
+from headrace.state.files import state_files
+from headrace.state.joins import JoinOperatorState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

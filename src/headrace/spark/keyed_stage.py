@@ -7,7 +7,7 @@
 ```
 
 Spark's own state for Python costs a millisecond for each key; here a task calls its kernel once, with all
-rows of its partition and the state of their keys (`headrace.engine.state`). The step is a `mapInArrow` of the
+rows of its partition and the state of their keys (`headrace.state`). The step is a `mapInArrow` of the
 plan, so Spark's own operators can precede and follow it. Tasks learn the number of their batch and its
 watermarks from a local property (`BatchTimes`), because the plan of a query is the same in every batch.
 
@@ -26,11 +26,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.columns.keyed import Times
-from headrace.engine.state.files import state_files
-from headrace.engine.state.keyed import KeyedState
-from headrace.engine.state.operators import OperatorManifest, read_operator, write_operator
 from headrace.errors import Misuse
 from headrace.spark.arrow_step import ArrowStep, by_position, column_name
+from headrace.state.files import state_files
+from headrace.state.keyed import KeyedState
+from headrace.state.operators import OperatorManifest, read_operator, write_operator
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

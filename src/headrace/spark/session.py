@@ -17,8 +17,9 @@ import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from headrace.spark.internals import java_context_of, jvm_of
 from headrace.spark.java import (
     archive_options,
     driver_memory_gib,
@@ -63,10 +64,10 @@ class RawLocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
 
 def install_local_files(session: SparkSession) -> None:
     """Make the JVM of `session` use these classes; a second call has no effect."""
-    context: Any = session.sparkContext
-    jvm = context._jvm
+    jvm = jvm_of(session)
     files, place = jvm.org.apache.hadoop.fs.FileSystem, jvm.java.net.URI("file:///")
-    ours = jvm.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())
+    given = java_context_of(session.sparkContext).hadoopConfiguration()
+    ours = jvm.org.apache.hadoop.conf.Configuration(given)
     if files.get(place, ours).getClass().getName() == CLASS:
         return
     compiler = jvm.org.codehaus.janino.SimpleCompiler()

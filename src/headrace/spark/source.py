@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from headrace.spark.aggregate_pushdown import OPTION as SUMS
 from headrace.spark.aggregate_pushdown import AggregatePushdown
 from headrace.spark.errors import BadOption
+from headrace.spark.internals import PLACEHOLDER
 from headrace.spark.layout import HEADER_COLUMNS, PARSER_OPTIONS, WHERE_HEADERS, Layout
 from headrace.spark.offset_reader import WAYS, Subscription
 from headrace.spark.offsets import tasks
@@ -220,6 +221,11 @@ class HeadraceSource(DataSource):
         """The reader of a streaming query."""
         from headrace.spark.stream_reader import StreamReader
 
+        if PLACEHOLDER in self.options:
+            raise BadOption(
+                "the rows of a job's stream were read outside of the query of the job: return them from its "
+                "function."
+            )
         return StreamReader(self._source(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

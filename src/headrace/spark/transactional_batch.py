@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow.compute as pc
 
@@ -24,6 +24,7 @@ from headrace.errors import HeadraceError
 from headrace.spark import progress
 from headrace.spark.checkpoint import begin_at, count_records
 from headrace.spark.errors import UnknownTopic
+from headrace.spark.internals import run_job
 from headrace.spark.progress import ProgressMarker, mark_batch
 from headrace.spark.transactional_writer import (
     OVERFLOW,
@@ -340,11 +341,3 @@ def _positions(offsets: Offsets) -> dict[TopicPartition, int]:
         for topic, partitions in offsets.items()
         for partition, offset in partitions.items()
     }
-
-
-def run_job(rows: DataFrame) -> None:
-    """Run the plan of `rows` for its side effects, without collecting its rows."""
-    execution: Any = rows._jdf.queryExecution()
-    plan = execution.logical()
-    # Spark passes a planned query to `foreachBatch`: planning it again takes 20 ms.
-    (plan.rdd() if plan.nodeName() == "LogicalRDD" else execution.toRdd()).count()

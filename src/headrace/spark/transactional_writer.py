@@ -39,6 +39,7 @@ from headrace.client.produce import BatchProducer
 from headrace.columns.encoding import Encoder, stamp
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_step import chained
+from headrace.spark.internals import java_context_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -374,8 +375,7 @@ def check_ran_once(context: SparkContext, stage: int) -> None:
     If the input of a task is lost, Spark runs its stage again, and the tasks of the new run count as first
     attempts: they cannot detect the others. The driver can, once its listeners have received all events.
     """
-    scheduler: Any = context._jsc
-    scheduler.sc().listenerBus().waitUntilEmpty(LISTENERS_MS)
+    java_context_of(context).sc().listenerBus().waitUntilEmpty(LISTENERS_MS)
     known = context.statusTracker().getStageInfo(stage)
     if known is None or known.currentAttemptId > 0:
         raise WrittenTwice(

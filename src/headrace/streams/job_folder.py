@@ -32,10 +32,10 @@ from pathlib import Path
 from socket import gethostname
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
+from headrace.engine.description import Description, check_change
 from headrace.errors import HeadraceError, Misuse
 from headrace.folders import LocalFolder, local_path
 from headrace.streams.batch_barrier import BatchBarrier
-from headrace.streams.description import Description, check_change
 
 if TYPE_CHECKING:
     from headrace.folders import Folder

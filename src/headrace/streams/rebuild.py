@@ -30,7 +30,7 @@ from headrace.streams.job_folder import REBUILD, JobIsRunning
 from headrace.streams.job_run import JobRun
 from headrace.streams.output_targets import OutputTargets
 from headrace.streams.producing import produce
-from headrace.streams.query_builder import is_local
+from headrace.streams.source import is_local_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -260,7 +260,7 @@ def _checked_view(job: Job, folder: JobFolder) -> View:
             f"job {job.name!r} writes {problem}, so it cannot be rebuilt beside it. Delete "
             f"{folder.beside.path}, and reset the job without --rebuild."
         )
-    if not is_local(folder.checkpoint):
+    if not is_local_folder(folder.checkpoint):
         raise Misuse(
             f"job {job.name!r} has its checkpoint in {folder.checkpoint}: only one in a folder can be "
             "exchanged for one that was made aside. Reset the job without --rebuild."

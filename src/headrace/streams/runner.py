@@ -108,7 +108,7 @@ class Runner:
             if self._order.http is not None:
                 gateway = stack.enter_context(GatewayProcess(self._order.http, bootstrap))
                 self._display.say(f"The HTTP gateway is up on {gateway.url}.")
-            spark = stack.enter_context(_session(self._order))
+            spark = stack.enter_context(spark_session(self._order))
             stack.enter_context(self._signals())
             run_context = RunContext(
                 spark=spark,
@@ -269,7 +269,7 @@ class Runner:
 
 
 @contextmanager
-def _session(order: RunOptions) -> Iterator[SparkSession]:
+def spark_session(order: RunOptions) -> Iterator[SparkSession]:
     """A session with our source; stopped at the end unless the program had it before."""
     from pyspark import SparkContext
 
