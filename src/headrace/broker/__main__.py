@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.broker.listeners import Endpoint, Listener
 
 DEFAULT_LISTENER: Final = "127.0.0.1:9092"
+GATEWAY_RESTART_S: Final = 1.0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,7 +35,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="headrace broker",
         description="Start a broker that speaks the Apache Kafka protocol, and run it until Ctrl-C.",
         epilog="example: headrace broker --listen 127.0.0.1:9092 --data ./data --flush always; "
-        "`headrace broker init --data DIR --user NAME` creates the first user",
+        "`headrace broker init --data DIR --user NAME` creates the first user; "
+        "`headrace broker restore --archive URL --data DIR` makes a data folder from an archive",
     )
     parser.add_argument(
         "--listen",
@@ -47,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--advertise",
         action="append",
         metavar="[PROTOCOL://]HOST:PORT",
-        help="address that clients are told for the listener of that protocol (default: the one it "
+        help="address that clients connect to for the listener of that protocol (default: the one it "
         "listens on); repeatable",
     )
     parser.add_argument(
@@ -104,9 +106,38 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="memory for requests being read and responses waiting to be sent, of all connections",
     )
+    parser.add_argument(
+        "--http",
+        metavar="[HOST:]PORT",
+        help="also run an HTTP gateway on this loopback address, in a process of its own",
+    )
+    _add_archive_options(parser)
     _add_security_options(parser)
     _add_monitoring_options(parser)
     return parser
+
+
+def _add_archive_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--archive",
+        metavar="URL",
+        help="object store for topics with remote.storage.enable=true: s3://BUCKET/PREFIX or file:///FOLDER; "
+        "credentials and endpoint by the AWS_... variables",
+    )
+    parser.add_argument(
+        "--archive-cache-bytes",
+        default=2**30,
+        type=int,
+        metavar="BYTES",
+        help="disk space for archived records that are being read",
+    )
+    parser.add_argument(
+        "--archive-interval-ms",
+        default=5000,
+        type=int,
+        metavar="MS",
+        help="how often closed segments are copied to the archive",
+    )
 
 
 def _add_monitoring_options(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +203,7 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
         "--super-user",
         action="append",
         metavar="User:NAME",
-        help="principal that may do everything, besides the users of `headrace broker init`; repeatable",
+        help="principal that may do everything, like the users of `headrace broker init`; repeatable",
     )
     parser.add_argument(
         "--tls-certificate",
@@ -237,6 +268,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["init"]:
         return init(given[1:])
+    if given[:1] == ["restore"]:
+        from headrace.broker.archive_restore import main as restore
+
+        return restore(given[1:])
     options = _parser().parse_args(given)
     options.listen = options.listen or [DEFAULT_LISTENER]
     configure_logging(options.log_level, options.log_format)
@@ -256,12 +291,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_connections=options.max_connections,
             max_connections_per_ip=options.max_connections_per_ip,
             connection_memory_bytes=options.connection_memory_bytes,
+            archive=options.archive,
+            archive_cache_bytes=options.archive_cache_bytes,
+            archive_interval_ms=options.archive_interval_ms,
             slow_request_ms=options.slow_request_ms,
             metrics=_metrics(options),
             client_metrics_interval_ms=options.client_metrics_interval_ms,
         )
         _raise_file_limit()
-        return _run(config)
+        return _run(config, options.http)
     except HeadraceError as fault:
         sys.stderr.write(f"headrace broker: {fault}\n")
         return 1
@@ -285,28 +323,28 @@ def _explain(fault: OSError, options: argparse.Namespace) -> str:
     return f"cannot listen on {addresses}: {fault.strerror}; choose another address (--listen HOST:PORT)"
 
 
-def _run(config: BrokerConfig) -> int:
+def _run(config: BrokerConfig, http: str | None) -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, http))
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, http: str | None) -> int:
     from headrace.broker.broker import Broker
 
     if config.metrics is None:
-        return await _run_until_stopped(await Broker.start(config))
+        return await _run_until_stopped(await Broker.start(config), http)
     from headrace.broker.metrics import BrokerMetricsSource
     from headrace.metrics.server import MetricsServer
 
     source = BrokerMetricsSource(asyncio.get_running_loop())
     with MetricsServer(config.metrics, source) as server:
         source.broker = await Broker.start(config)
-        return await _run_until_stopped(source.broker, server.address)
+        return await _run_until_stopped(source.broker, http, server.address)
 
 
-async def _run_until_stopped(broker: Broker, metrics: MetricsAddress | None = None) -> int:
+async def _run_until_stopped(broker: Broker, http: str | None, metrics: MetricsAddress | None = None) -> int:
     from headrace.broker.garbage_collection import freeze_growth
 
     freeze_growth()
@@ -317,14 +355,43 @@ async def _run_until_stopped(broker: Broker, metrics: MetricsAddress | None = No
     if metrics is not None:
         sys.stdout.write(f"headrace broker metrics on http://{metrics}/metrics\n")
     sys.stdout.flush()
+    gateway = None if http is None else broker.loop.create_task(_run_gateway(http, broker.endpoints))
     stopped = broker.loop.create_task(stop.wait())
     ends: list[asyncio.Future[Any]] = [stopped, broker.failed]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if broker.failed.done():
         sys.stderr.write(f"headrace broker: stopped, the disk failed: {broker.failed.exception()}\n")
         return 1
+    if gateway is not None:
+        gateway.cancel()
+        await asyncio.gather(gateway, return_exceptions=True)
     await broker.stop()
     return 0
+
+
+async def _run_gateway(http: str, endpoints: Sequence[tuple[Listener, Endpoint]]) -> None:
+    """Run an HTTP gateway as a child process, again if it exits: the broker itself stays small."""
+    address = next(
+        (str(endpoint) for listener, endpoint in endpoints if listener.protocol is Protocol.PLAINTEXT), None
+    )
+    if address is None:
+        sys.stderr.write(
+            "headrace broker: --http needs a PLAINTEXT listener; for a secured broker run `headrace gateway "
+            "--authentication` with a security profile\n"
+        )
+        return
+    command = (sys.executable, "-m", "headrace.gateway.process", http, address)
+    while True:
+        # The gateway stops when its standard input ends, also if this process is killed.
+        child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        try:
+            code = await child.wait()
+        finally:
+            assert child.stdin is not None
+            child.stdin.close()
+            await child.wait()
+        sys.stderr.write(f"headrace broker: the gateway exited with code {code}; it is started again\n")
+        await asyncio.sleep(GATEWAY_RESTART_S)
 
 
 def _shown(bound: tuple[Listener, Endpoint]) -> str:
