@@ -867,7 +867,13 @@ WORST: dict[int, list[Case]] = {
     ],
     48: [
         (1, {"components": [], "strict": False}),
-        (1, {"components": [{"entity_type": "user", "match_type": 0, "match": n} for n in NAMES], "strict": True}),
+        (
+            1,
+            {
+                "components": [{"entity_type": "user", "match_type": 0, "match": n} for n in NAMES],
+                "strict": True,
+            },
+        ),
     ],
     49: [
         (1, {"entries": [quota(name) for name in NAMES], "validate_only": True}),
