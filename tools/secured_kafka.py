@@ -66,19 +66,26 @@ class SecuredKafka(ApacheKafka):
     """One node with listeners for every way to authenticate; `folder` has what clients need."""
 
     def __init__(
-        self, folder: Path, properties: Mapping[str, str] | None = None, *, port: int | None = None
+        self,
+        folder: Path,
+        properties: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare certificates, users and profiles in `folder`, and the node.
 
-        `port` is where it listens with TLS and SASL; by default on a free one.
+        `port` is where it listens with TLS and SASL; by default on a free one. `users` are more users of
+        SCRAM, with their passwords.
         """
         self.folder = folder
         self.password = secrets.token_urlsafe(18)
         _write_certificates(folder, self.password)
         (folder / "password").write_text(self.password)
         (folder / "headrace.toml").write_text(_profiles(folder))
-        users = [
-            f"--add-scram={mechanism}=[name={USER},password={self.password}]"
+        credentials = [
+            f"--add-scram={mechanism}=[name={user},password={password}]"
+            for user, password in {USER: self.password, **(users or {})}.items()
             for mechanism in MECHANISMS
             if mechanism.startswith("SCRAM")
         ]
@@ -87,7 +94,7 @@ class SecuredKafka(ApacheKafka):
             properties={**_tls(folder), **_sasl(self.password), **(properties or {})},
             listeners=LISTENERS,
             listener_ports={} if port is None else {SASL_SSL: port},
-            storage_options=users,
+            storage_options=credentials,
         )
 
     def bootstrap_of(self, profile: str) -> str:
