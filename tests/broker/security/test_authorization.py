@@ -253,7 +253,7 @@ def create_topic(admin: WireClient, name: str, **configs: str) -> None:
 
 
 def _salted(password: str) -> bytes:
-    from headrace.broker.security.scram import ScramMechanism
+    from headrace.protocol.scram import ScramMechanism
 
     return ScramMechanism.SHA_256.salted_password(password, b"salt", 4096)
 

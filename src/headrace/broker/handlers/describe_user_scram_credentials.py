@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from headrace.broker.broker import Broker
     from headrace.broker.request import RequestContext
-    from headrace.broker.security.scram import ScramCredential, ScramMechanism
+    from headrace.broker.security.scram import ScramCredential
+    from headrace.protocol.scram import ScramMechanism
 
 VERSIONS: Final = (0, 0)
 

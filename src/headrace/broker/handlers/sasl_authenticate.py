@@ -1,8 +1,9 @@
 """SaslAuthenticate (key 36), versions 0–2: one token of a SASL exchange, and the server's.
 
-A failure is SASL_AUTHENTICATION_FAILED with a text that does not say what was wrong, after a delay (KIP-306),
-and ends the connection. From version 1 on the last answer carries the lifetime of the session (KIP-368).
-ILLEGAL_SASL_STATE is the answer outside of an exchange, where Apache Kafka closes the connection.
+A failure is SASL_AUTHENTICATION_FAILED with the text of Apache Kafka, which does not say what was wrong. It
+comes after a delay (KIP-306), and ends the connection. From version 1 on the last answer carries the lifetime
+of the session (KIP-368). ILLEGAL_SASL_STATE is the answer outside of an exchange, where Apache Kafka closes
+the connection.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from headrace.broker.request import RequestContext
 
 VERSIONS: Final = (0, 2)
-REFUSED: Final = "Authentication failed: wrong user, password or token."
+REFUSED: Final = (
+    "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
+)
 
 
 async def handle(_broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
@@ -33,7 +36,7 @@ async def handle(_broker: Broker, request: Any, context: RequestContext) -> Mapp
         token, lifetime_ms = await authentication.authenticate(request.auth_bytes)
     except AuthenticationFailed as fault:
         await authentication.refuse(fault)
-        return _refusal(ErrorCode.sasl_authentication_failed, REFUSED)
+        return _refusal(ErrorCode.sasl_authentication_failed, REFUSED.format(authentication.mechanism))
     except IllegalSaslState as fault:
         await authentication.refuse(fault)
         return _refusal(ErrorCode.illegal_sasl_state, "A SASL handshake comes first.")
