@@ -9,7 +9,7 @@ WORKERS ?= 4
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo test coverage check docs reference bench test-cluster test-demo test-page soak lock format clean
+.PHONY: help install demo test coverage check docs reference bench test-cluster test-demo test-page test-metrics soak lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,10 +54,10 @@ reference: $(VENV)/.dev  ## write the configuration reference again from the cod
 	$(BIN)/python -m tools.configuration_page
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not soak" $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not soak" $(ARGS)
 
 coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not soak" --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not soak" --cov --cov-report=term $(ARGS)
 
 test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven
 	$(BIN)/python -m pytest -m cluster $(ARGS)
@@ -67,6 +67,9 @@ test-demo: $(VENV)/.dev  ## the demo to its end, with and without chaos, and a n
 
 test-page: $(VENV)/.dev  ## the demo's page in Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -m browser $(ARGS)
+
+test-metrics: $(VENV)/.dev  ## metrics, dashboard and alerts in a Prometheus (apt-get install prometheus)
+	$(BIN)/python -m pytest -m prometheus $(ARGS)
 
 soak: $(VENV)/.dev  ## long storms of kill -9
 	$(BIN)/python -m pytest -n 2 -m soak --timeout=3600 --hypothesis-profile=random --randomly-seed=default $(ARGS)

@@ -49,6 +49,8 @@ def _hide_hypothesis(config: pytest.Config) -> None:
     config.add_cleanup(folder.cleanup)
     Path(folder.name, "hypothesis.py").write_text("raise ImportError")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder.name, os.environ.get("PYTHONPATH")]))
+    # A pytest among them would load plugins that need it.
+    os.environ["PYTEST_ADDOPTS"] = "-p no:hypothesispytest -p no:schemathesis"
 
 
 def _calm_java() -> None:

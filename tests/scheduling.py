@@ -24,8 +24,10 @@ SPARK: Final = (
     "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
     "tests/docs/test_documentation.py::test_an_example_of_a_job_runs",
+    "tests/docs/test_documentation.py::test_the_commands_of_a_page_that_run_jobs",
     "tests/events/test_dataframes.py",
     "tests/spark/",
+    "tests/engine/",
     "tests/streams/",
     "tests/testing/test_jobs.py",
 )

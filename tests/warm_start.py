@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headrace import App, tumbling
-from headrace.spark.class_archive import archive_options
-from headrace.spark.java import find_java
+from headrace.spark.java import archive_options, find_java
 from headrace.testing import run
 
 ORDERS = [

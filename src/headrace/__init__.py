@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from headrace.streams.job import Job, OnError, WatermarkPolicy
     from headrace.streams.rows import OutputMode, Rows
     from headrace.streams.schemas import TimeUnit
+    from headrace.streams.state import read_state
     from headrace.streams.stream import Stream
     from headrace.streams.table import Table
     from headrace.streams.table_view import TableView
     from headrace.streams.topic import Topic
     from headrace.streams.view import View
-    from headrace.streams.windowing import Emit, Windowed
+    from headrace.streams.window_operator import Emit, Windowed
     from headrace.streams.windows import Window, hopping, session, sliding, tumbling
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "hopping",
     "postgres",
     "queue",
+    "read_state",
     "redis",
     "search",
     "search_index",
@@ -83,7 +85,7 @@ _PLACES: Final = {
     "ChangeFeed": "feeds.feed",
     "Clock": "streams.clocks",
     "Duration": "durations",
-    "Emit": "streams.windowing",
+    "Emit": "streams.window_operator",
     "HeadraceError": "errors",
     "Job": "streams.job",
     "Misuse": "errors",
@@ -100,13 +102,14 @@ _PLACES: Final = {
     "View": "streams.view",
     "WatermarkPolicy": "streams.job",
     "Window": "streams.windows",
-    "Windowed": "streams.windowing",
+    "Windowed": "streams.window_operator",
     "clock_skew": "streams.clocks",
     "correct_clock": "streams.clocks",
     "email": "sinks.email",
     "hopping": "streams.windows",
     "postgres": "sinks.postgres",
     "queue": "queues.queue",
+    "read_state": "streams.state",
     "redis": "sinks.redis",
     "search": "sinks.search",
     "search_index": "sinks.search",

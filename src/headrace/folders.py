@@ -5,7 +5,7 @@ messages were sent) belongs to the checkpoint: a driver that is started on anoth
 checkpoint may be on a file system that only Spark reaches, so these files are read and written by way of
 `Folder`.
 
-`LocalFolder` is a folder of this machine, or of a mount; `headrace.spark.hadoop_folder` has the other one.
+`LocalFolder` is a folder of this machine, or of a mount; `headrace.spark.folders` has the other one.
 """
 
 from __future__ import annotations

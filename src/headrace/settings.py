@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.client.address import BadAddress
-from headrace.client.bootstrap import PLAINTEXT, Bootstrap, check_profile_name, with_profile
+from headrace.client.bootstrap import PLAINTEXT, BadAddress, Bootstrap, check_profile_name, with_profile
 from headrace.errors import Misuse
+from headrace.logs import FORMATS, LEVELS
+from headrace.metrics.address import MetricsAddress
 from headrace.password import VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.client.address import Address
+    from headrace.client.bootstrap import Address
 
 FILE: Final = "headrace.toml"
 STATE: Final = ".headrace"
@@ -126,6 +127,53 @@ NEW_PASSWORD: Final = Setting(
 )
 
 
+def _metrics(part: str, *, doc: str) -> Setting:
+    return Setting(
+        doc=f"Address, or port on 127.0.0.1, of the metrics and health of {doc}.",
+        default="not served",
+        option="metrics=" if part == "events" else "--metrics",
+        variable=f"HEADRACE_METRICS_{part.upper()}",
+        section="metrics",
+        key=part,
+        example="9404",
+    )
+
+
+METRICS: Final = {
+    "run": _metrics("run", doc="`headrace run` and its captures"),
+    "capture": _metrics("capture", doc="`headrace capture`"),
+    "events": _metrics("events", doc="`EventStore(…)`"),
+}
+"""The addresses of metrics, by the part of Headrace: each is a process of its own."""
+METRICS_ALLOW_REMOTE: Final = Setting(
+    doc="`true` to serve metrics on addresses that other machines reach. The page has no authentication.",
+    default="false",
+    option="--metrics-allow-remote",
+    variable="HEADRACE_METRICS_ALLOW_REMOTE",
+    section="metrics",
+    key="allow-remote",
+    example="true",
+)
+LOG_LEVEL: Final = Setting(
+    doc="Log records of this level and above: `debug`, `info`, `warning` or `error`.",
+    default="warning",
+    option="--log-level",
+    variable="HEADRACE_LOG_LEVEL",
+    section="log",
+    key="level",
+    example="info",
+)
+LOG_FORMAT: Final = Setting(
+    doc="Format of the log on standard error: `text`, or `json` with one document per line.",
+    default="text",
+    option="--log-format",
+    variable="HEADRACE_LOG_FORMAT",
+    section="log",
+    key="format",
+    example="json",
+)
+
+
 def _service(name: str, *, doc: str, default: str = "", option: str = "url=", example: str) -> Setting:
     return Setting(
         doc=doc,
@@ -178,6 +226,10 @@ SETTINGS: Final = (
     *SERVICES.values(),
     CAPTURE_SALT,
     NEW_PASSWORD,
+    *METRICS.values(),
+    METRICS_ALLOW_REMOTE,
+    LOG_LEVEL,
+    LOG_FORMAT,
 )
 """Every setting that is read from the environment or from `headrace.toml`."""
 
@@ -284,6 +336,38 @@ class Settings:
         """The address of a service that outputs go to, such as `postgres`, if one was named."""
         said = self._find(SERVICES[service], argument)
         return None if said is None else said.text
+
+    def metrics(
+        self, part: str, argument: str | None = None, *, allow_remote: bool = False
+    ) -> MetricsAddress | None:
+        """Where a part of Headrace, such as `run`, serves its metrics; None if it does not."""
+        said = self._find(METRICS[part], argument)
+        if said is None:
+            return None
+        allowed = self._choice(METRICS_ALLOW_REMOTE, "true" if allow_remote else None, ("false", "true"))
+        try:
+            return MetricsAddress.parse(said.text, allow_remote=allowed == "true")
+        except Misuse as fault:
+            raise Misuse(f"{fault} (it came {said.origin})") from fault
+
+    def log(self, level: str | None = None, log_format: str | None = None) -> tuple[str, str]:
+        """The level and the format of the log."""
+        return self._choice(LOG_LEVEL, level, LEVELS, default="warning"), self._choice(
+            LOG_FORMAT, log_format, FORMATS
+        )
+
+    def _choice(
+        self, setting: Setting, argument: str | None, choices: Sequence[str], default: str | None = None
+    ) -> str:
+        said = self._find(setting, argument)
+        if said is None:
+            return default or choices[0]
+        if said.text not in choices:
+            raise Misuse(
+                f"{said.text!r} ({said.origin}) is not possible for {setting.option}: use one of "
+                f"{', '.join(choices)}."
+            )
+        return said.text
 
     def spark(self) -> dict[str, str]:
         """Settings of Spark's own, by its names, from `[spark.settings]`."""

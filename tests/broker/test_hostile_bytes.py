@@ -44,7 +44,7 @@ MAY_WAIT = {JOIN_GROUP, SYNC_GROUP}
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker for the whole module: whatever a test has done to it, the next one meets."""
-    with BrokerProcess(tmp_path_factory.mktemp("hostile") / "data") as kafka:
+    with BrokerProcess(tmp_path_factory.mktemp("hostile") / "data", "--metrics", "0") as kafka:
         yield kafka
         assert kafka.is_running
         assert "Traceback" not in kafka.errors, kafka.errors[-4000:]

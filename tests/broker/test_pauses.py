@@ -16,6 +16,7 @@ import uvloop
 
 from headrace.broker import garbage_collection
 from headrace.broker.apis import APIS
+from headrace.metrics import MetricsAddress
 from headrace.testing import EmbeddedBroker, broker
 from tests.broker.wire_client import ConnectionEnded, WireClient
 from tests.broker.worst_requests import WORST, Case, prepare
@@ -61,7 +62,7 @@ def meter() -> Iterator[BusyMeter]:
 
 @pytest.fixture(scope="module")
 def kafka(meter: BusyMeter) -> Iterator[EmbeddedBroker]:
-    with broker() as kafka, WireClient(kafka.bootstrap) as client:
+    with broker(metrics=MetricsAddress(port=0)) as kafka, WireClient(kafka.bootstrap) as client:
         prepare(client)
         yield kafka
         # A clean stop syncs each partition that has records.

@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.client_telemetry import SUBSCRIPTION_ID
 from headrace.protocol.batch import TRANSACTIONAL, build_batch
+from headrace.protocol.compression import compress
 from headrace.protocol.records import encode_varint
+from tests.broker.pushed_metrics import otlp_metrics
 from tests.broker.wire_client import METADATA, WireClient, batch_of
 
 WIDE = 3_000
@@ -54,6 +57,21 @@ def partitions_of(topic: str, **fields: Any) -> list[dict[str, Any]]:
     ]
 
 
+def pushed_telemetry(points: int) -> Callable[[WireClient], dict[str, Any]]:
+    """A push of as many series as fit, by a new client each time."""
+
+    def fields(_client: WireClient) -> dict[str, Any]:
+        return {
+            "client_instance_id": UUID(int=1000 + next(_numbers)),
+            "subscription_id": SUBSCRIPTION_ID,
+            "terminating": False,
+            "compression_type": 4,
+            "metrics": compress(4, otlp_metrics({"worst": [({"n": str(n)}, n) for n in range(points)]})),
+        }
+
+    return fields
+
+
 def create(name: str, partitions: int = 1, configs: Any = ()) -> dict[str, Any]:
     return {
         "name": name,
@@ -89,6 +107,13 @@ def prepare(client: WireClient) -> None:
     """Bring a broker into the state that the cases need."""
     client.create_topic("wide", partitions=WIDE)
     client.create_topic("orders", max_message_bytes=str(2 * HUGE_BATCH_BYTES), retention_ms="-1")
+    client.create_topic(
+        "live",
+        max_message_bytes=str(2 * HUGE_BATCH_BYTES),
+        headrace_storage="memory",
+        retention_bytes=str(3 * HUGE_BATCH_BYTES),
+    )
+    client.create_topic("accounts", max_message_bytes=str(2 * HUGE_BATCH_BYTES), cleanup_policy="compact")
     client.create_topic("bounded", partitions=WIDE, headrace_overflow="block", **BOUND)
     client.create_topic("jobs", retention_ms="-1")
     client.produce("orders", lying_batch(20_000))
@@ -377,6 +402,11 @@ def large_batch(checksum: int = 0, size: int = LARGE_BATCH_BYTES) -> bytes:
     return bytes(batch)
 
 
+def keyed_batch(count: int) -> bytes:
+    """A batch of records with keys, all together as large as topics may allow."""
+    return batch_of(*[bytes(HUGE_BATCH_BYTES // count)] * count, key=b"k")
+
+
 def lying_count() -> bytes:
     """A batch of a megabyte that claims to hold more records than its bytes can."""
     return bytes(build_batch(bytes(900_000), 2**31 - 1, base_timestamp=TIMESTAMP, max_timestamp=TIMESTAMP))
@@ -442,6 +472,9 @@ WORST: dict[int, list[Case]] = {
         (9, produce({0: large_batch()}, "orders")),
         (9, produce({0: large_batch(checksum=1)}, "orders")),
         (9, lambda _: produce({0: large_batch(size=HUGE_BATCH_BYTES)}, "orders")),
+        (9, lambda _: produce({0: large_batch(size=HUGE_BATCH_BYTES)}, "live")),
+        (9, lambda _: produce({0: keyed_batch(1)}, "accounts")),
+        (9, lambda _: produce({0: keyed_batch(1_000)}, "accounts")),
         (9, produce({0: lying_count()}, "orders")),
         (
             9,
@@ -963,6 +996,8 @@ WORST: dict[int, list[Case]] = {
             },
         ),
     ],
+    71: [(0, {"client_instance_id": UUID(int=7)})],
+    72: [(0, pushed_telemetry(points)) for points in (1, 20_000)],
     90: [
         (
             0,

@@ -68,7 +68,7 @@ def test_versions_are_compared(
 
 
 def test_too_little_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.spark.machine.usable_memory_bytes", lambda: 1 << 30)
+    monkeypatch.setattr("headrace.spark.java.usable_memory_bytes", lambda: 1 << 30)
     assert doctor.memory().severity is Severity.WARNING
 
 

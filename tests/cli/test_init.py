@@ -36,7 +36,7 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_the_tests_of_a_new_project_pass(tmp_path: Path) -> None:
     init(tmp_path, "bakery")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:hypothesispytest"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly"]
     done = subprocess.run(command, cwd=tmp_path / "bakery", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

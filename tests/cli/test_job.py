@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headrace.cli.app import app
-from headrace.streams.description import Description, Operator
+from headrace.engine.description import Description, Operator
 from headrace.streams.job_folder import JobFolder
 
 
@@ -63,7 +63,7 @@ def test_a_job_is_described_with_the_state_that_it_keeps(folder: JobFolder) -> N
 )
 def test_a_job_is_reset(folder: JobFolder, to: str, text: str) -> None:
     outcome = headrace(folder, "reset", "revenue", "--to", to, "--yes")
-    assert outcome.stdout == f"job revenue begins {text}, when it is started next\n"
+    assert outcome.stdout == f"at its next start, job revenue begins {text}\n"
     assert folder.checkpoint.endswith("checkpoint-2")
     assert f"begins      {text}" in headrace(folder, "describe", "revenue").stdout
 
@@ -71,9 +71,9 @@ def test_a_job_is_reset(folder: JobFolder, to: str, text: str) -> None:
 def test_a_view_is_rebuilt_beside_a_job_that_may_run_on(folder: JobFolder) -> None:
     holder = JobFolder.of(folder.path.parents[1], "shop", "revenue")
     holder.hold()
-    outcome = headrace(folder, "reset", "revenue", "--to", "start", "--beside")
+    outcome = headrace(folder, "reset", "revenue", "--to", "start", "--rebuild")
     holder.release()
-    assert "begins at the start of its topics, beside its view" in outcome.stdout
+    assert "rebuilds its view: it begins at the start of its topics" in outcome.stdout
     assert folder.checkpoint.endswith("checkpoint-1")
     assert folder.beside.beginning().kind == "start"
 

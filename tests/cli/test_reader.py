@@ -6,7 +6,7 @@ import pytest
 
 from headrace.broker.config import BrokerConfig
 from headrace.cli.reader import TopicReader
-from headrace.cli.session import Session, broker_address
+from headrace.cli.session import BrokerSession, broker_address
 from headrace.client.errors import BrokerUnreachable
 from headrace.testing import EmbeddedBroker
 from tests.cli.terminal import Terminal, interrupt
@@ -38,7 +38,7 @@ def test_a_broker_that_restarts_is_waited_for(terminal: Terminal, headrace_broke
 
 
 def test_a_broker_that_stays_away_is_given_up(terminal: Terminal, headrace_broker: EmbeddedBroker) -> None:
-    session = Session(broker_address(terminal.bootstrap), timeout_s=2)
+    session = BrokerSession(broker_address(terminal.bootstrap), timeout_s=2)
     reader = TopicReader(session, "t", group=None, until=None)
     try:
         reader.assign({0: 0})

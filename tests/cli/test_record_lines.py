@@ -6,8 +6,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.record_input import Headers, InputRecord, json_lines, plain_lines
-from headrace.cli.record_output import json_line, read_format
+from headrace.cli.record_lines import Headers, InputRecord, json_line, json_lines, plain_lines, read_format
 
 content = st.none() | st.binary() | st.text().map(str.encode)
 headers = st.lists(st.tuples(st.sampled_from(["a", "b", "ü"]), content), max_size=5)

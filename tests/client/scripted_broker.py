@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.client.address import Address
+from headrace.client.bootstrap import Address
 from headrace.protocol.batch import place_batch, read_header
 from headrace.protocol.fetch import FetchResponse, PartitionData, read_fetch
 from headrace.protocol.produce import PartitionResult, pack_produce_response, read_produce

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.client.address import Address
-from headrace.client.bootstrap import Bootstrap, with_profile
+from headrace.client.bootstrap import Address, Bootstrap, with_profile
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, UnknownPartition
 from headrace.client.offsets import LATEST, list_offsets

@@ -12,8 +12,7 @@ from kio.schema.api_versions.v0 import ApiVersionsRequest, ApiVersionsResponse
 from kio.schema.list_transactions.v0 import ListTransactionsRequest, ListTransactionsResponse
 from kio.schema.metadata.v9 import MetadataRequest, MetadataResponse
 
-from headrace.client.address import Address
-from headrace.client.bootstrap import PLAINTEXT, Bootstrap
+from headrace.client.bootstrap import PLAINTEXT, Address, Bootstrap
 from headrace.client.cluster import Cluster
 from headrace.client.connection import MAX_FRAME_BYTES, Connection
 from headrace.client.errors import BadResponse, BrokerUnreachable, ConnectionShared, UnsupportedApi

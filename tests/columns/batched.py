@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 
 from headrace.columns.aggregates import AggregateSpec
 from headrace.columns.keyed import Kernel, KernelResult, Times
+from headrace.state import runs, versions
+from headrace.state.keyed import KeyedState
+from headrace.state.versions import Versions
+from tests.state.memory_files import MemoryStateFiles
 
 TIME = pa.timestamp("us", "UTC")
 SPECS = (
@@ -75,15 +80,34 @@ def in_time(batches: Sequence[Sequence[Event]], lateness: int) -> list[Event]:
 
 
 def run_batches(
-    kernel: Kernel, batches: Sequence[Sequence[Event]], lateness: int, prepare: Any = table
+    kernel: Kernel,
+    batches: Sequence[Sequence[Event]],
+    lateness: int,
+    prepare: Any = table,
+    *,
+    is_stored: bool = True,
 ) -> tuple[list[dict[str, Any]], int]:
-    """All results, and how many events were late; each batch is run twice, with its rows in another order."""
+    """All results, and how many events were late; each batch is run twice, with its rows in another order.
+
+    If `is_stored`, the second run sees only the part of the state that the store gives it.
+    """
     results: list[dict[str, Any]] = []
     late, state = 0, None
-    for batch, times in zip([*batches, []], watermarks(batches, lateness), strict=True):
+    files = MemoryStateFiles()
+    stored = KeyedState(files=files, keys=("key",), kernel=kernel)
+    for version, (batch, times) in enumerate(zip([*batches, []], watermarks(batches, lateness), strict=True)):
         outcome = kernel(prepare(batch), state, times)
         shuffled = random.Random(0).sample(batch, len(batch))
-        assert same(outcome, kernel(prepare(shuffled), state, times))
+        if is_stored:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(versions, "FAN", 2)
+                patch.setattr(versions, "SMALLEST", 2)
+                patch.setattr(runs, "CHUNK_ROWS", 3)
+                output = stored.advance(version, prepare(shuffled), times)
+            again = KernelResult(output, None, Versions(files).read(version).late)
+        else:
+            again = kernel(prepare(shuffled), state, times)
+        assert same(outcome, again)
         results += outcome.output.to_pylist()
         late += outcome.late
         state = outcome.state

@@ -23,10 +23,10 @@ from headrace.columns.documents import RecordForm
 from headrace.columns.header_columns import HeaderColumn
 from headrace.columns.record_decoder import COLUMNS, RecordDecoder, UnreadableBatch
 from headrace.columns.values import value_parser
-from headrace.columns.values.csv_reference import CsvReference
-from headrace.columns.values.json_reference import JsonReference
-from headrace.columns.values.reference_reading import Reference, answer
-from headrace.columns.values.time_rules import TimeRules
+from headrace.columns.values.assembly import Reference, read_by_reference
+from headrace.columns.values.csv_parser import CsvReference
+from headrace.columns.values.json_parser import JsonReference
+from headrace.columns.values.times import TimeRules
 from headrace.protocol.batch import build_batch
 from headrace.protocol.compression import compress
 from headrace.protocol.errors import CorruptBatch
@@ -149,7 +149,7 @@ def _compare(
         parsed = parser.parse(pa.array(values, pa.binary()))
         parsed.values.validate(full=True)
         errors = [None] * len(values) if parsed.errors is None else parsed.errors.to_pylist()
-        expected = [answer(reference, value) for value in values]
+        expected = [read_by_reference(reference, value) for value in values]
         column = pa.array([each.value for each in expected], type_)
         for index, value in enumerate(values):
             assert errors[index] == expected[index].error, (value, errors[index], expected[index].error)
@@ -166,7 +166,7 @@ def fuzz_cut(chance: random.Random, rounds: Iterable[int]) -> int:
         for _ in range(chance.choice((1, 1, 2, 4))):
             batch, size = _batch(chance, base)
             data, base = data + batch, base + size
-        cutter = RecordDecoder(
+        decoder = RecordDecoder(
             ("t", 0),
             chance.choice((0, 0, 1, 3)),
             chance.choice((1 << 62, 5, 2)),
@@ -174,7 +174,7 @@ def fuzz_cut(chance: random.Random, rounds: Iterable[int]) -> int:
             headers=[HeaderColumn("a", "string"), HeaderColumn("n", "bigint"), HeaderColumn("b", "binary")],
             where_headers=chance.choice(({}, {}, {"a": ["12", "x"]})),
         )
-        for part in cutter.readable_parts(data, chance.choice(((), ((5, 0),)))):
+        for part in decoder.readable_parts(data, chance.choice(((), ((5, 0),)))):
             if not isinstance(part, UnreadableBatch):
                 part.validate(full=True)
         count += 1

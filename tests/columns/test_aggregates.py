@@ -104,7 +104,7 @@ def test_every_aggregate_of_a_window_is_that_of_its_rows(
     hops = HoppingAssigner(size_us=shape[0], every_us=shape[1])
     output = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("key", pa.string()), *RESULTS])
     kernel = hops.kernel(WindowKernelSettings(keys=("key",), specs=SPECS, output=output))
-    results, _ = run_batches(kernel, batches, 100, lambda batch: panes(hops, batch))
+    results, _ = run_batches(kernel, batches, 100, lambda batch: panes(hops, batch), is_stored=False)
     held: dict[tuple[int, str | None], list[Event]] = defaultdict(list)
     for event in (event for batch in batches for event in batch):
         first = event.at // hops.every_us - hops.size_us // hops.every_us
@@ -125,7 +125,7 @@ def test_every_aggregate_of_a_sliding_window_is_that_of_its_rows(
 ) -> None:
     output = pa.schema([("at", TIME), ("key", pa.string()), *RESULTS])
     kernel = SlidingKernel(time="at", keys=("key",), specs=SPECS, size_us=size, output=output)
-    results, _ = run_batches(kernel, batches, 5)
+    results, _ = run_batches(kernel, batches, 5, is_stored=False)
     accepted, until = in_time(batches, 5), watermarks(batches, 5)[-1].watermark_us
     wanted = [
         [event.at, event.key, *rounded(expected(seen))]

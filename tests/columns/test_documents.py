@@ -13,8 +13,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.columns.buffers import InvalidRows
 from headrace.columns.documents import RecordForm
-from headrace.columns.errors import UnfitRows
 from headrace.streams.topic import Topic
 from headrace.streams.view import View
 
@@ -142,7 +142,7 @@ def test_columns_behind_those_that_were_declared_are_left_out() -> None:
 
 
 def test_what_has_parts_is_refused() -> None:
-    with pytest.raises(UnfitRows, match="list"):
+    with pytest.raises(InvalidRows, match="list"):
         written(pa.array([[1]]))
 
 

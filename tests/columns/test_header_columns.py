@@ -18,7 +18,7 @@ PARTITION = ("orders", 3)
 
 
 def cut(data: bytes, *wanted: HeaderColumn, columns: tuple[str, ...] = ("offset",)) -> pa.RecordBatch:
-    rows = RecordDecoder(PARTITION, 0, LAST_OFFSET, columns=columns, headers=wanted).cut(data)
+    rows = RecordDecoder(PARTITION, 0, LAST_OFFSET, columns=columns, headers=wanted).decode(data)
     rows.validate(full=True)
     return rows
 
@@ -89,7 +89,7 @@ def test_headers_come_out_of_compressed_batches_beside_other_columns(codec):
 def test_only_records_whose_headers_have_one_of_the_texts_are_rows(plans, names, texts):
     batches = encode_plans(plans)
     choice = dict.fromkeys(names, texts)
-    rows = RecordDecoder(PARTITION, 0, LAST_OFFSET, where_headers=choice).cut(b"".join(batches))
+    rows = RecordDecoder(PARTITION, 0, LAST_OFFSET, where_headers=choice).decode(b"".join(batches))
     rows.validate(full=True)
 
     def is_wanted(row: dict[str, Any]) -> bool:
@@ -106,5 +106,5 @@ def test_markers_and_aborted_records_have_no_headers_to_give():
     data = encode_batch([record], **stamped)
     data += encode_batch([marker], base_offset=1, **{**stamped, "attributes": TRANSACTIONAL | CONTROL})
     data += encode_batch([NewRecord(b"k", b"v", TIME, (("n", b"2"),))], base_offset=2)
-    cutter = RecordDecoder(PARTITION, 0, 3, columns=(), headers=[HeaderColumn("n", "int")])
-    assert cutter.cut(bytes(data), [(7, 0)]).column("n").to_pylist() == [2]
+    decoder = RecordDecoder(PARTITION, 0, 3, columns=(), headers=[HeaderColumn("n", "int")])
+    assert decoder.decode(bytes(data), [(7, 0)]).column("n").to_pylist() == [2]

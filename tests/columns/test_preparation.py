@@ -47,7 +47,7 @@ def cut_all_kinds() -> None:
     for data in (b"", batches[0], bytes(batches[1]), memoryview(b"".join(batches))):
         for start, end in ((0, 9), (2, 3), (5, 9)):
             for columns in (COLUMNS, ("value",)):
-                RecordDecoder(("orders", 0), start, end, columns=columns).cut(data)
+                RecordDecoder(("orders", 0), start, end, columns=columns).decode(data)
 
 
 def encode_all_kinds() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.columns import arrays, record_decoder
+from headrace.columns import buffers, record_decoder
 from headrace.columns.record_decoder import COLUMNS, SCHEMA, RecordDecoder
 from headrace.protocol.batch import CONTROL, build_batch
 from headrace.protocol.compression import CODECS
@@ -21,10 +21,10 @@ PARTITION = ("orders", 3)
 unhurried = settings(deadline=None)
 
 
-def cut(
+def decode(
     data: bytes, first: int = 0, end: int = LAST_OFFSET, columns: tuple[str, ...] = COLUMNS
 ) -> pa.RecordBatch:
-    rows = RecordDecoder(PARTITION, first, end, columns=columns).cut(data)
+    rows = RecordDecoder(PARTITION, first, end, columns=columns).decode(data)
     rows.validate(full=True)
     return rows
 
@@ -33,7 +33,7 @@ def cut(
 @unhurried
 def test_rows_are_what_the_plain_decoder_reads(plans, first):
     batches = encode_plans(plans, first)
-    rows = cut(b"".join(batches))
+    rows = decode(b"".join(batches))
     assert rows.schema == SCHEMA
     assert plain_rows(rows) == expected_rows(batches)
 
@@ -42,14 +42,14 @@ def test_rows_are_what_the_plain_decoder_reads(plans, first):
 @unhurried
 def test_only_the_wanted_offsets_become_rows(plans, first, end):
     batches = encode_plans(plans)
-    assert plain_rows(cut(b"".join(batches), first, end)) == expected_rows(batches, first, end)
+    assert plain_rows(decode(b"".join(batches), first, end)) == expected_rows(batches, first, end)
 
 
 @given(plans, st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1))
 @unhurried
 def test_columns_come_in_the_order_they_were_asked_for(plans, columns):
     batches = encode_plans(plans)
-    rows = cut(b"".join(batches), columns=tuple(columns))
+    rows = decode(b"".join(batches), columns=tuple(columns))
     assert rows.schema.names == columns
     assert rows.num_rows == len(expected_rows(batches))
     assert plain_rows(rows) == [{name: row[name] for name in columns} for row in expected_rows(batches)]
@@ -64,7 +64,7 @@ def test_damaged_batches_are_refused(plans, data):
     position = data.draw(st.integers(0, len(batches) - 1))
     batches[position] ^= data.draw(st.integers(1, 255))
     try:
-        cut(bytes(batches))
+        decode(bytes(batches))
     except CorruptBatch:
         return
     # Offset and leader epoch are not covered by the checksum: the broker writes them.
@@ -77,7 +77,7 @@ def test_damaged_batches_are_refused(plans, data):
 def test_arbitrary_records_under_a_good_checksum_give_rows_or_a_refusal(section, count, codec):
     batch = build_batch(section, count, base_timestamp=TIME, max_timestamp=TIME, attributes=codec)
     with contextlib.suppress(CorruptBatch):
-        cut(bytes(batch))
+        decode(bytes(batch))
 
 
 @given(plans, st.data())
@@ -92,7 +92,7 @@ def test_damaged_records_under_a_good_checksum_give_rows_or_a_refusal(plans, dat
         except CorruptBatch:
             expected = None
         try:
-            rows = plain_rows(cut(bytes(batch)))
+            rows = plain_rows(decode(bytes(batch)))
         except CorruptBatch:
             assert expected is None
         else:
@@ -103,42 +103,42 @@ def test_damaged_records_under_a_good_checksum_give_rows_or_a_refusal(plans, dat
 def test_a_batch_that_is_cut_off_is_refused(end):
     batch = bytes(encode_batch([NewRecord(b"k", b"v" * 20, TIME)]))
     with pytest.raises(CorruptBatch, match="no whole record batch begins at byte 0"):
-        cut(batch[:end])
+        decode(batch[:end])
 
 
 def test_no_bytes_give_no_rows():
-    assert cut(b"").num_rows == 0
-    assert cut(b"").schema == SCHEMA
+    assert decode(b"").num_rows == 0
+    assert decode(b"").schema == SCHEMA
 
 
 def test_batches_outside_the_offsets_are_not_even_opened():
     unreadable = build_batch(b"no records", 1, base_timestamp=TIME, max_timestamp=TIME)
     good = encode_batch([NewRecord(b"k", b"good", TIME)], base_offset=1)
-    assert cut(bytes(unreadable + good), 1).column("value").to_pylist() == [b"good"]
+    assert decode(bytes(unreadable + good), 1).column("value").to_pylist() == [b"good"]
 
 
 def test_damage_that_makes_records_look_like_a_marker_is_refused():
     batch = bytearray(encode_batch([NewRecord(b"k", b"v", TIME)]))
     batch[22] ^= CONTROL
     with pytest.raises(CorruptBatch, match="fails its checksum"):
-        cut(bytes(batch))
+        decode(bytes(batch))
 
 
 def test_markers_are_no_rows():
     marker = encode_batch([NewRecord(b"\0\0\0\1", b"\0" * 6, TIME)], attributes=CONTROL)
-    assert cut(bytes(marker)).num_rows == 0
+    assert decode(bytes(marker)).num_rows == 0
 
 
 def test_an_old_message_format_is_refused_by_name():
     batch = bytearray(encode_batch([NewRecord(b"k", b"v", TIME)]))
     batch[16] = 1
     with pytest.raises(CorruptBatch, match="format 1"):
-        cut(bytes(batch))
+        decode(bytes(batch))
 
 
 def test_a_time_that_microseconds_cannot_express_is_null():
     times = [TIME, 2**62, -(2**62), -1]
-    rows = cut(
+    rows = decode(
         b"".join(encode_batch([NewRecord(None, b"", time)], base_offset=i) for i, time in enumerate(times))
     )
     assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [TIME * 1000, None, None, -1000]
@@ -147,7 +147,7 @@ def test_a_time_that_microseconds_cannot_express_is_null():
 def test_a_header_name_that_is_no_text_is_replaced_as_the_java_client_does():
     body = bytes([0, 0, 0, 1, 1, 2, 6]) + b"a\xff\xe2" + bytes([1])
     section = bytes([len(body) << 1]) + body
-    rows = cut(bytes(build_batch(section, 1, base_timestamp=TIME, max_timestamp=TIME)))
+    rows = decode(bytes(build_batch(section, 1, base_timestamp=TIME, max_timestamp=TIME)))
     assert rows.column("headers").to_pylist() == [[{"key": "a\ufffd\ufffd", "value": None}]]
 
 
@@ -155,16 +155,16 @@ def test_what_compression_made_small_comes_in_parts(monkeypatch):
     monkeypatch.setattr(record_decoder, "PART_BYTES", 1000)
     record = NewRecord(None, b"x" * 600, TIME)
     batches = b"".join(encode_batch([record], codec=4, base_offset=offset) for offset in range(5))
-    cutter = RecordDecoder(PARTITION, 0, 5, columns=["offset", "value"])
-    parts = [part.column("offset").to_pylist() for part in cutter.parts(batches)]
+    decoder = RecordDecoder(PARTITION, 0, 5, columns=["offset", "value"])
+    parts = [part.column("offset").to_pylist() for part in decoder.parts(batches)]
     assert parts == [[0, 1], [2, 3], [4]]
-    assert cutter.cut(batches).column("offset").to_pylist() == [0, 1, 2, 3, 4]
+    assert decoder.decode(batches).column("offset").to_pylist() == [0, 1, 2, 3, 4]
 
 
 def test_more_than_a_column_can_hold_is_refused_and_not_cut_short(monkeypatch):
-    monkeypatch.setattr(arrays, "MAX_COLUMN_BYTES", 1000)
+    monkeypatch.setattr(buffers, "MAX_COLUMN_BYTES", 1000)
     with pytest.raises(CorruptBatch, match=r"1001 bytes .* fetch less at a time"):
-        cut(bytes(encode_batch([NewRecord(None, b"x" * 1001, TIME)])))
+        decode(bytes(encode_batch([NewRecord(None, b"x" * 1001, TIME)])))
 
 
 def test_a_column_that_there_is_not_is_refused():

@@ -80,13 +80,15 @@ def test_rows_are_what_a_consumer_sees(bootstrap, fetch_bytes):
         write_transactions(bootstrap, partition.topic, seed=fetch_bytes)
         end = decided_end(cluster, partition)
         for committed, isolation in ((True, "read_committed"), (False, "read_uncommitted")):
-            cutter = RecordDecoder(
+            decoder = RecordDecoder(
                 partition, 0, end, columns=["offset", "key", "value"], read_committed=committed
             )
             reader = PartitionReader(
                 cluster, partition, 0, end, read_committed=committed, fetch_bytes=fetch_bytes
             )
-            rows = [row for piece in reader for row in cutter.cut(piece.batches, piece.aborted).to_pylist()]
+            rows = [
+                row for piece in reader for row in decoder.decode(piece.batches, piece.aborted).to_pylist()
+            ]
             expected = consumed(bootstrap, partition.topic, isolation)
             assert [tuple(row.values()) for row in rows] == expected
 
@@ -103,8 +105,8 @@ def marker(offset: int, producer: int, kind: bytes) -> bytes:
 
 
 def values(batches: list[bytes], aborted: list[tuple[int, int]], *, first: int = 0) -> list[bytes]:
-    cutter = RecordDecoder(PARTITION, first, 100, columns=["value"])
-    result: list[bytes] = cutter.cut(b"".join(batches), aborted).column("value").to_pylist()
+    decoder = RecordDecoder(PARTITION, first, 100, columns=["value"])
+    result: list[bytes] = decoder.decode(b"".join(batches), aborted).column("value").to_pylist()
     return result
 
 

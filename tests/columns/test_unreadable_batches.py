@@ -77,4 +77,4 @@ def test_compressed_neighbors_of_a_bad_batch_are_read_once() -> None:
 
 def test_a_strict_reader_still_refuses_it() -> None:
     with pytest.raises(CorruptBatch, match="checksum"):
-        RecordDecoder(PARTITION, 0, 10).cut(batch(0, b"a") + damaged(1, b"b"))
+        RecordDecoder(PARTITION, 0, 10).decode(batch(0, b"a") + damaged(1, b"b"))

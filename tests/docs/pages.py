@@ -2,14 +2,19 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
 from headrace.testing.postgres import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +72,10 @@ def commands(block: Block) -> Iterator[Command]:
         yield Command(text=first, expected=expected)
 
 
+USES_SESSION = re.compile(r"headrace (run|query) (?!.*--master)")
+"""Commands that start Spark on this machine, or use a session of their process."""
+
+
 class Terminal:
     """A folder of its own in which commands run one after the other, as a reader would type them.
 
@@ -79,15 +88,14 @@ class Terminal:
         self._port = str(free_port())
         self._background: list[subprocess.Popen[str]] = []
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        broker = f"127.0.0.1:{self._port}"
-        self._environment = {
-            **os.environ,
-            "PATH": path,
-            "PYTHONPATH": str(ROOT),  # a reader stands in the checkout
-            "HEADRACE_BROKER": broker,
+        self._of_reader = {
+            "HEADRACE_BROKER": f"127.0.0.1:{self._port}",
             "COLUMNS": "100",
             "NO_COLOR": "1",
         }
+        # A reader stands in the checkout.
+        python_path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+        self._environment = {**os.environ, "PATH": path, "PYTHONPATH": python_path, **self._of_reader}
 
     def save(self, name: str, text: str) -> None:
         """Write a file that the page shows, for the commands after it."""
@@ -97,6 +105,9 @@ class Terminal:
         text = command.text.replace("9092", self._port)
         if text.endswith("&"):
             self._run_in_background(text[:-1], command)
+            return
+        if USES_SESSION.match(text):
+            self._run_here(text, command)
             return
         done = subprocess.run(
             ["bash", "-c", text],
@@ -109,6 +120,12 @@ class Terminal:
             check=False,
         )
         _compare(command, done.stdout.replace(self._port, "9092"))
+
+    def _run_here(self, text: str, command: Command) -> None:
+        """Run a command of Headrace in this process, where it finds the Spark session of the tests."""
+        with chdir(self._folder):
+            done = CliRunner().invoke(app, shlex.split(text)[1:], env=self._of_reader)
+        _compare(command, done.output.replace(self._port, "9092"))
 
     def _run_in_background(self, text: str, command: Command) -> None:
         process = subprocess.Popen(

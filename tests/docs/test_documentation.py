@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.demo.worker import PIPELINE
-from tests.docs.pages import PAGES, ROOT, Block, Terminal, blocks, commands, matches
+from tests.docs.pages import PAGES, ROOT, USES_SESSION, Block, Terminal, blocks, commands, matches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 CONSOLE_PAGES = sorted({block.page for block in BLOCKS if block.language == "console"})
+SESSION_PAGES = [
+    page
+    for page in CONSOLE_PAGES
+    if re.search(rf"^\$ {USES_SESSION.pattern}", page.read_text(), re.MULTILINE)
+]
+"""Pages whose commands run jobs or queries on this machine."""
 INSTALLATION = ROOT / "docs/installation.md"
 MARKS = {
     ROOT / "docs/cluster.md": [pytest.mark.cluster],  # its commands start Apache Kafka and a Spark cluster
@@ -37,24 +43,33 @@ JOBS = [block for block in PYTHON if ON_SPARK.search(block.text)]
 PROGRAMS = [block for block in PYTHON if block not in JOBS]
 OTHER = [block for block in BLOCKS if block.language not in ("console", "python")]
 
-PYTEST = ["-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:hypothesispytest"]
-
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+def of_pages(pages: list[Path]) -> pytest.MarkDecorator:
+    """Run a test for each page."""
+    cases = [pytest.param(page, id=str(page.relative_to(ROOT)), marks=MARKS.get(page, ())) for page in pages]
+    return pytest.mark.parametrize("page", cases)
+
+
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(
-            page,
-            id=str(page.relative_to(ROOT)),
-            marks=MARKS.get(page, ()),
-        )
-        for page in CONSOLE_PAGES
-    ],
-)
+@of_pages([page for page in CONSOLE_PAGES if page not in SESSION_PAGES])
 def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
+    follow(page, tmp_path)
+
+
+@pytest.mark.timeout(420)
+@of_pages(SESSION_PAGES)
+def test_the_commands_of_a_page_that_run_jobs_print_what_it_shows(
+    page: Path,
+    spark: "SparkSession",  # found by the commands, which need not start one
+    tmp_path: Path,
+) -> None:
+    follow(page, tmp_path)
+
+
+def follow(page: Path, tmp_path: Path) -> None:
+    """Save the files of a page and type its commands, in their order."""
     terminal = Terminal(tmp_path)
     if page == INSTALLATION:
         (tmp_path / "headrace").symlink_to(ROOT)
@@ -74,9 +89,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) 
 def test_a_python_example_runs(block: Block, tmp_path: Path) -> None:
     example = block.write_into(tmp_path)
     is_test = "def test_" in block.text
-    command = (
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest"] if is_test else [sys.executable]
-    )
+    command = [sys.executable, "-m", "pytest", "-q"] if is_test else [sys.executable]
     done = subprocess.run(
         [*command, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )

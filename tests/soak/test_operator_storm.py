@@ -153,7 +153,7 @@ def test_operators_with_state_give_each_row_once_though_their_jobs_are_killed(
             time.sleep(chance.uniform(0, 20))
             pipeline.kill()
             if number == REBUILT_AT:
-                pipeline.command("job", "reset", "homes", "--to", "start", "--beside", "--yes")
+                pipeline.command("job", "reset", "homes", "--to", "start", "--rebuild", "--yes")
             pipeline.start()
         pipeline.kill()
         ended.set()

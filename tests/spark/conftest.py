@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from headrace.spark import offset_reader
-from headrace.spark.source_settings import SourceSettings
+from headrace.spark.source import SourceSettings
 from headrace.spark.stream_reader import StreamReader
 
 Open = Callable[..., StreamReader]

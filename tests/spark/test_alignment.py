@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 
 from headrace.client.partition import TopicPartition
 from headrace.spark.alignment import Alignment, TimeSearch
-from headrace.spark.positions import Journal, Positions, read_journal
-from headrace.spark.source_settings import SourceSettings
+from headrace.spark.event_time import TimeHints
+from headrace.spark.offsets import Journal, Positions, read_journal
+from headrace.spark.source import SourceSettings
 from headrace.spark.stream_reader import StreamReader
-from headrace.spark.time_hints import TimeHints
 from tests.spark.records import create_topic
 
 HOUR_MS = 3_600_000
@@ -114,8 +114,8 @@ def test_a_search_never_leaves_what_is_there() -> None:
     begun = {TopicPartition(TOPIC, 0): 2, TopicPartition(TOPIC, 1): 0}
     search = TimeSearch(begun, logs.end, logs.at_time)
     assert search.ends_at(6) == {TopicPartition(TOPIC, 0): 2, TopicPartition(TOPIC, 1): 2}
-    assert search.cut(10).ends == logs.end
-    assert search.cut(10).time_ms is None
+    assert search.find_boundary(10).ends == logs.end
+    assert search.find_boundary(10).time_ms is None
 
 
 def test_streams_of_a_job_wait_for_the_one_that_is_behind(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from headrace.errors import HeadraceError
 from headrace.spark import rows
 from headrace.spark.batch_reader import BatchReader
 from headrace.spark.errors import DataLost, UnknownTopic
-from headrace.spark.source_settings import SourceSettings
+from headrace.spark.source import SourceSettings
 from tests.spark.records import create_topic, delete_records, produce
 
 Read = Callable[..., list[bytes | None]]

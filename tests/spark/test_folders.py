@@ -1,5 +1,6 @@
 """Small files next to a checkpoint: the same on this machine and on a file system that only Spark reaches."""
 
+import socket
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from headrace.errors import Misuse
 from headrace.folders import Folder, LocalFolder
-from headrace.spark.hadoop_folder import HadoopFolder, folder_at
+from headrace.spark import folders
+from headrace.spark.folders import HadoopFolder, check_shared, folder_at, machines_without
+from headrace.spark.session import is_on_this_machine
 
 Locate = Callable[[str], str]
 
@@ -58,3 +62,29 @@ def test_a_folder_is_deleted_with_all_that_is_in_it(folder: Folder) -> None:
     folder.child("deep").append("a", "x")
     folder.delete()
     assert (folder.names(), folder.child("deep").read("a")) == ([], None)
+
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_machines_that_do_not_see_a_file_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    assert machines_without(spark, tmp_path) == []
+    assert machines_without(spark, tmp_path / "nothing") == [socket.gethostname()]
+
+
+def test_a_folder_that_workers_do_not_see_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_shared(spark, str(tmp_path / "local"))
+    monkeypatch.setattr(folders, "is_on_this_machine", lambda _: False)
+    check_shared(spark, f"file:{tmp_path}/shared")
+    check_shared(spark, "hdfs://name/state")
+    assert list(tmp_path.rglob("*")) == []  # neither the checkpoint, which the job makes, nor the probe
+    monkeypatch.setattr(folders, "machines_without", lambda *_: ["worker-2"])
+    with pytest.raises(Misuse, match=r"worker-2 cannot see that folder.*under the same path"):
+        check_shared(spark, str(tmp_path / "shared"))
+
+
+def test_a_master_on_this_machine_is_known() -> None:
+    masters = ("local", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "spark://host:7077", "yarn")
+    assert [is_on_this_machine(master) for master in masters] == [True, True, True, False, False, False]

@@ -1,9 +1,11 @@
 """Keyed stages: a kernel for each partition, and state that crashes and repetitions cannot spoil."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,124 +14,74 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 from pyspark.sql.types import StructType
 
-from headrace.columns.keyed import Kernel, KernelResult, Times
+from headrace.columns.keyed import NEVER, Deadlines, Kernel, KernelResult, StatefulKernel, Times
 from headrace.errors import Misuse
 from headrace.spark.keyed_stage import BatchTimes, KeyedStage
-from headrace.spark.keyed_state import (
-    BadState,
-    PartitionState,
-    StateManifest,
-    forget_late_rows,
-    late_rows,
-    local_folder,
-    read_manifest,
-    write_manifest,
-)
-from headrace.spark.segment_state import SegmentStore
+from headrace.state.files import BadState, LocalStateFiles, local_folder
+from headrace.state.keyed import KeyedState
+from headrace.state.operators import OperatorManifest, read_operator, state_figures, write_operator
 
 pytestmark = pytest.mark.timeout(300)
 
 OUTPUT = StructType().add("key", "long").add("seen", "long")
 
 
-def kept(number: int) -> pa.Table:
-    return pa.table({"n": [number]})
+def advance(folder: Path, version: int, keys: list[int], late_ms: int = 0) -> dict[int, int]:
+    """A batch of one partition, without Spark."""
+    state = KeyedState(files=LocalStateFiles(folder), keys=("key",), kernel=counting())
+    output = state.advance(version, pa.table({"key": pa.array(keys, pa.int64())}), Times(1000 * late_ms, 0))
+    return {row["key"]: row["seen"] for row in output.to_pylist()}
 
 
-def number_in(state: pa.Table | None) -> int | None:
-    return None if state is None else state["n"][0].as_py()
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def test_a_batch_goes_on_from_the_file_of_the_batch_before(tmp_path: Path) -> None:
-    partition = PartitionState(tmp_path, 3)
-    assert partition.read(0) is None
-    partition.write(0, kept(0), attempt=1)
-    assert number_in(partition.read(1)) == 0
-    partition.keep(1, attempt=2)
-    partition.write(2, kept(2), attempt=2)
-    assert number_in(partition.read(2)) == 0  # a repetition finds what was found before
-    partition.write(2, kept(20), attempt=3)
-    assert number_in(partition.read(3)) == 20
-    partition.write(3, None, attempt=4)
-    assert partition.read(4) is None
-
-
-def test_what_no_repetition_can_ask_for_is_removed(tmp_path: Path) -> None:
-    partition = PartitionState(tmp_path, 0)
-    for batch in range(4):
-        partition.write(batch, kept(batch), attempt=0)
-    partition.keep(4, attempt=0)
-    assert files(tmp_path) == ["0/3.arrow", "0/4.arrow"]
-
-
-@pytest.mark.parametrize("content", [b"", b"ARROW1"], ids=["empty", "torn"])
-def test_a_file_that_is_not_whole_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
-    partition = PartitionState(tmp_path, 0)
-    partition.write(0, kept(0), attempt=0)
-    (tmp_path / "0" / "1.9.part").write_bytes(content)
-    assert number_in(partition.read(1)) == 0
-    (tmp_path / "0" / "0.arrow").write_bytes(content)
-    with pytest.raises(BadState, match=r"/0/0\.arrow is not as it was written .*reset the job"):
-        partition.read(1)
+@given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=3), st.integers(1, 3)), max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_crashes_and_repetitions_change_nothing(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[list[int], int]]
+) -> None:
+    """Each batch counts its keys, and runs once or several times."""
+    folder, total = tmp_path_factory.mktemp("state"), Counter[int]()
+    for version, (keys, attempts) in enumerate(batches):
+        total.update(keys)
+        for _ in range(attempts):
+            assert advance(folder, version, keys) == {key: total[key] for key in keys}
 
 
 def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    partition, store = PartitionState(tmp_path, 0), SegmentStore(tmp_path, 1)
-    for act in (lambda: partition.read(5), lambda: partition.keep(5, attempt=0)):
-        with pytest.raises(BadState, match=r"/0/4\.arrow is missing"):
-            act()
-    for look in (lambda: store.read(5), lambda: store.keep(5)):
-        with pytest.raises(BadState, match=r"/1/4 is missing"):
-            look()
-    with pytest.raises(BadState, match=r"stage\.json is missing"):
-        write_manifest(tmp_path, StateManifest(partitions=3, outline="sums"), batch=5)
+    with pytest.raises(BadState, match=r"/4\.json is missing"):
+        advance(tmp_path, 5, [1])
+    with pytest.raises(BadState, match=r"operator\.json is missing"):
+        write_operator(str(tmp_path), OperatorManifest(partitions=3, outline="sums"), batch=5)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=12))
-@settings(max_examples=40, deadline=None)
-def test_crashes_and_repetitions_change_nothing(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[bool, bool, bool]]
-) -> None:
-    """Each batch adds its number, or changes nothing; and may crash before or after its file was written."""
-    partition = PartitionState(tmp_path_factory.mktemp("state"), 0)
-    total = 0
-    for batch, (changes, crashes_before, crashes_after) in enumerate(batches):
-        for crashes in (crashes_before, crashes_after):
-            state = number_in(partition.read(batch)) or 0
-            assert state == total
-            if crashes and changes:
-                partition.write(batch, kept(state + batch), attempt=1)
-            elif crashes:
-                partition.keep(batch, attempt=1)
-        if changes:
-            partition.write(batch, kept(total + batch), attempt=2)
-            total += batch
-        else:
-            partition.keep(batch, attempt=2)
-    assert (number_in(partition.read(len(batches))) or 0) == total
+def test_rows_and_late_rows_are_counted_for_each_batch(tmp_path: Path) -> None:
+    for stage, partition, late in ((0, 0, 2), (0, 1, 3), (1, 0, 5), (1, 1, 0)):
+        location = tmp_path / f"stage-{stage}"
+        write_operator(str(location), OperatorManifest(partitions=2, outline="sums"), batch=0)
+        advance(location / str(partition), 0, [1, 2, 2], late)
+    figures = state_figures(str(tmp_path), 0)
+    assert (figures.rows, figures.late) == (8, 10)
+    assert figures.byte_size > 0 < figures.state_ms
+    assert state_figures(f"file://{tmp_path}", 1).late == 0
 
 
-def test_late_rows_are_counted_for_each_batch(tmp_path: Path) -> None:
-    for stage, partition, rows in ((0, 0, 2), (0, 1, 3), (1, 0, 5), (1, 1, 0)):
-        PartitionState(tmp_path / f"stage-{stage}", partition).write_late(4, rows)
-    assert late_rows(str(tmp_path), 4) == 10
-    assert late_rows(f"file://{tmp_path}", 5) == 0
-    forget_late_rows(tmp_path / "stage-0", before=5)
-    assert late_rows(str(tmp_path), 4) == 5
-
-
-def test_what_must_not_change_is_noted_once(tmp_path: Path) -> None:
-    assert read_manifest(tmp_path) is None
-    write_manifest(tmp_path, StateManifest(partitions=3, outline="sums"), batch=0)
-    write_manifest(tmp_path, StateManifest(partitions=4, outline="others"), batch=1)
-    assert read_manifest(tmp_path) == StateManifest(partitions=3, outline="sums")
-    (tmp_path / "stage.json").write_text("{")
+def test_what_must_not_change_is_written_once(tmp_path: Path) -> None:
+    location = str(tmp_path)
+    assert read_operator(location) is None
+    write_operator(location, OperatorManifest(partitions=3, outline="sums"), batch=0)
+    write_operator(location, OperatorManifest(partitions=4, outline="others"), batch=1)
+    assert read_operator(location) == OperatorManifest(partitions=3, outline="sums")
+    (tmp_path / "operator.json").write_text("{")
     with pytest.raises(BadState, match="reset"):
-        read_manifest(tmp_path)
+        read_operator(location)
+
+
+def test_state_of_an_earlier_version_is_refused_with_the_way_forward(tmp_path: Path) -> None:
+    (tmp_path / "stage.json").write_text('{"partitions": 2, "outline": "sums", "columns": {}}')
+    with pytest.raises(BadState, match=r"stage\.json was written by an earlier version.*job reset"):
+        read_operator(str(tmp_path))
+    (tmp_path / "operator.json").write_text('{"format": 0, "partitions": 2, "outline": "sums"}')
+    with pytest.raises(BadState, match=r"operator\.json was written by an earlier version.*job reset"):
+        read_operator(str(tmp_path))
 
 
 def test_a_place_that_is_no_folder_is_refused() -> None:
@@ -139,29 +91,39 @@ def test_a_place_that_is_no_folder_is_refused() -> None:
 
 
 def counting() -> Kernel:
-    """How often each key was seen so far; and as many late rows as the late watermark has milliseconds."""
-    schema = pa.schema([("key", pa.int64()), ("seen", pa.int64())])
+    """How often each key was seen so far; and as many late rows as the late watermark has milliseconds.
 
-    def count(rows: pa.Table, state: pa.Table | None, times: Times) -> KernelResult:
-        if not rows.num_rows:
-            return KernelResult(schema.empty_table(), state, times.late_us // 1000)
-        now = (
-            rows.group_by("the.key")
-            .aggregate([([], "count_all")])
-            .rename_columns(["key", "seen"])
-            .cast(schema)
-        )
-        both = now if state is None else pa.concat_tables([state, now])
-        total = both.group_by("key").aggregate([("seen", "sum")]).rename_columns(["key", "seen"]).cast(schema)
-        return KernelResult(total, total, times.late_us // 1000)
+    The class is in here so that it travels to tasks without this module.
+    """
 
-    return count
+    class Counting(StatefulKernel):
+        def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> KernelResult:
+            schema = pa.schema([("key", pa.int64()), ("seen", pa.int64())])
+            if not rows.num_rows:
+                return KernelResult(schema.empty_table(), state, times.late_us // 1000)
+            now = (
+                rows.group_by("key")
+                .aggregate([([], "count_all")])
+                .rename_columns(["key", "seen"])
+                .cast(schema)
+            )
+            both = now if state is None else pa.concat_tables([state, now])
+            total = (
+                both.group_by("key").aggregate([("seen", "sum")]).rename_columns(["key", "seen"]).cast(schema)
+            )
+            return KernelResult(total, total, times.late_us // 1000)
+
+        def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
+            never = np.full(state.num_rows, NEVER)
+            return Deadlines(never, never)
+
+    return Counting()
 
 
 class Bench:
     """A stage over plain DataFrames: a batch is a query, and can be repeated."""
 
-    def __init__(self, spark: SparkSession, folder: Path, keys: tuple[str, ...] = ("the.key",)) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, keys: tuple[str, ...] = ("key",)) -> None:
         self.spark = spark
         self.stage = KeyedStage(
             folder=str(folder), keys=keys, kernel=counting(), schema=OUTPUT, outline="counts"
@@ -171,7 +133,7 @@ class Bench:
         frame = self.spark.range(len(keys)).select(
             F.element_at(F.lit(keys or [0]), F.col("id").cast("int") + 1)
         )
-        frame = frame.toDF("key").select(F.col("key").cast("bigint").alias("the.key"))
+        frame = frame.toDF("key").select(F.col("key").cast("bigint").alias("key"))
         made = self.stage.step(frame).rows
         described: Any = _Batch(id=batch, late_ms=late_ms)
         self.stage.prepare(described, frame)
@@ -196,7 +158,7 @@ def test_a_stage_keeps_state_by_key_and_a_repeated_batch_gives_the_same(
     assert bench.run(1, [2, 3]).items() >= {2: 3, 3: 1}.items()
     assert bench.run(1, [2, 3]).items() >= {2: 3, 3: 1}.items()
     assert bench.run(2, [], late_ms=4) == {}
-    assert late_rows(str(tmp_path), 2) == 8  # both partitions, though they had no rows
+    assert state_figures(str(tmp_path), 2).late == 8  # both partitions, though they had no rows
     assert bench.run(3, [1, 2, 3]) == {1: 2, 2: 4, 3: 2}
 
 

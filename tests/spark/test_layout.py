@@ -6,7 +6,7 @@ from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, Struc
 from headrace.spark.errors import BadColumns, BadOption
 from headrace.spark.layout import Layout
 from headrace.spark.options import Options
-from headrace.spark.source_settings import KNOWN
+from headrace.spark.source import KNOWN
 
 
 def layout(**options: str) -> Layout:
@@ -80,7 +80,7 @@ def test_a_schema_of_the_user_may_only_choose_columns() -> None:
     ("format_", "given", "message"),
     [
         ("json", {"timeZone": "Mars/Olympus"}, "timeZone 'Mars/Olympus' is not known"),
-        ("json", {"delimiter": ";"}, "delimiter means nothing for valueFormat json"),
+        ("json", {"delimiter": ";"}, "delimiter has no effect for valueFormat json"),
         ("csv", {"quote": "''"}, "quote is one ASCII character"),
     ],
 )

@@ -3,14 +3,11 @@
 import pytest
 
 from headrace.client.partition import TopicPartition
-from headrace.spark.bounds import Bound
-from headrace.spark.cluster_connection import ClusterConnection
-from headrace.spark.durations import read_duration_s
 from headrace.spark.errors import BadOption
-from headrace.spark.options import Options
-from headrace.spark.positions import read_journal, read_positions, write_journal
-from headrace.spark.source_settings import KNOWN, SourceSettings
-from headrace.spark.subscription import Subscription
+from headrace.spark.offset_reader import Subscription
+from headrace.spark.offsets import Bound, read_journal, read_positions, write_journal
+from headrace.spark.options import ClusterConnection, Options, read_duration_s
+from headrace.spark.source import KNOWN, SourceSettings
 
 BASIC = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
@@ -56,7 +53,7 @@ def test_exactly_one_way_to_subscribe(more: dict[str, str]) -> None:
         ("securityProfile", "a b", "not the name of a security profile"),
         ("valueFormat", "xml", "raw or text or json or csv"),
         ("valueFormat", "json", "valueSchema is missing"),
-        ("valueSchema", "a int", "means nothing"),
+        ("valueSchema", "a int", "has no effect"),
         ("maxAhead", "1d", "name their field by eventTime"),
         ("eventTime", "at", "set valueFormat to json or csv"),
         ("timeUnit", "minutes", "write auto, s, ms, us, ns"),

@@ -18,7 +18,7 @@ from headrace.spark.progress import (
     parse_mark,
     read_marker,
 )
-from headrace.spark.transactional_writing import Membership, TransactionWriter
+from headrace.spark.transactional_writer import Membership, TransactionWriter
 from headrace.testing import EmbeddedBroker, broker
 
 

@@ -4,16 +4,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.spark.machine import driver_memory_gib, usable_cores, usable_memory_bytes
+from headrace.spark.java import driver_memory_gib, usable_cores, usable_memory_bytes
 from headrace.spark.session import (
+    CLASS,
     JAVA_OPTIONS,
     PYTHON_START,
     cores_of,
+    install_local_files,
     local_settings,
     merged_settings,
     settings,
@@ -110,3 +113,27 @@ def test_pyspark_is_loaded_from_where_it_is_compiled_unless_spark_is_another(tmp
 def test_so_is_that_of_tasks(spark: SparkSession) -> None:
     (loaded,) = spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
     assert loaded == pyspark.__file__
+
+
+def local_files(spark: SparkSession) -> Any:
+    context: Any = spark.sparkContext
+    jvm = context._jvm
+    return jvm.org.apache.hadoop.fs.FileSystem.get(
+        jvm.java.net.URI("file:///"), context._jsc.hadoopConfiguration()
+    )
+
+
+def test_everything_in_the_session_uses_them(spark: SparkSession) -> None:
+    first = local_files(spark)
+    install_local_files(spark)
+    assert first.getClass().getName() == CLASS
+    assert local_files(spark).equals(first)
+
+
+def test_a_file_has_the_permissions_that_were_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    for mode in ("600", "754"):
+        place = jvm.org.apache.hadoop.fs.Path(str(tmp_path / mode))
+        local_files(spark).create(place).close()
+        local_files(spark).setPermission(place, jvm.org.apache.hadoop.fs.permission.FsPermission(mode))
+        assert oct((tmp_path / mode).stat().st_mode)[-3:] == mode

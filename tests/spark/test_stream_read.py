@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.spark.checkpoint import without_signs
+from headrace.spark.checkpoint import without_offset_markers
 from tests.spark.records import add_partitions, committed, create_topic, delete_records, produce, read_stream
 
 # The first of them waits for the JVM.
@@ -43,7 +43,7 @@ def run(spark: SparkSession, bootstrap: str, tmp_path: Path) -> Run:
 def end_offset(query: StreamingQuery) -> dict[str, Any]:
     progress = query.lastProgress
     assert progress is not None
-    return without_signs(json.loads(progress["sources"][0]["endOffset"]))
+    return without_offset_markers(json.loads(progress["sources"][0]["endOffset"]))
 
 
 def test_a_stream_goes_on_where_it_was(run: Run, bootstrap: str) -> None:

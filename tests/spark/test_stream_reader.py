@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from headrace.spark.checkpoint import without_signs
+from headrace.spark.checkpoint import without_offset_markers
 from headrace.spark.errors import BadCheckpoint, BadOption, DataLost
-from headrace.spark.positions import FIRST, TOPIC_IDS, Journal
+from headrace.spark.offsets import FIRST, TOPIC_IDS, Journal
 from headrace.spark.stream_reader import StreamReader
 from headrace.testing import BrokerProcess
 from tests.spark.conftest import Open
@@ -37,7 +37,10 @@ def test_a_batch_ends_where_the_next_begins(open_reader: Open, bootstrap: str) -
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
     assert end[FIRST] == {"orders": {"0": 0, "1": 0}}
-    assert (without_signs(end), values(reader, start, end)) == ({"orders": {"0": 0, "1": 2}}, [b"a", b"b"])
+    assert (without_offset_markers(end), values(reader, start, end)) == (
+        {"orders": {"0": 0, "1": 2}},
+        [b"a", b"b"],
+    )
     assert reader.latestOffset(end, ALL) == end
     assert reader.partitions(end, end) == []
     produce(bootstrap, "orders", ["c"], partition=0)
@@ -49,7 +52,7 @@ def test_a_new_stream_begins_at_the_end_unless_told(open_reader: Open, bootstrap
     produce(bootstrap, "orders", ["a", "b"])
     reader = open_reader(subscribe="orders", startingOffsets="latest")
     end = reader.latestOffset(reader.initialOffset(), ALL)
-    assert (without_signs(end), end[FIRST]) == ({"orders": {"0": 2}}, {"orders": {"0": 2}})
+    assert (without_offset_markers(end), end[FIRST]) == ({"orders": {"0": 2}}, {"orders": {"0": 2}})
 
 
 def test_where_a_stream_begins_is_resolved_once(open_reader: Open, bootstrap: str) -> None:
@@ -111,7 +114,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(open_reader: Op
     produce(bootstrap, "orders.fr", ["gone", "b"])
     delete_records(bootstrap, "orders.fr", 0, 1)
     end = reader.latestOffset(start, ALL)
-    assert without_signs(end) == {"orders.de": {"0": 0, "1": 1}, "orders.fr": {"0": 2}}
+    assert without_offset_markers(end) == {"orders.de": {"0": 0, "1": 1}, "orders.fr": {"0": 2}}
     assert values(reader, start, end) == [b"a", b"b"]
 
 
@@ -123,8 +126,8 @@ def test_a_limit_is_shared_among_partitions(open_reader: Open, bootstrap: str) -
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(3)
     start = reader.initialOffset()
-    assert without_signs(reader.latestOffset(start, limit)) == {"orders": {"0": 2, "1": 1}}
-    assert without_signs(reader.latestOffset(start, ALL)) == {"orders": {"0": 6, "1": 3}}
+    assert without_offset_markers(reader.latestOffset(start, limit)) == {"orders": {"0": 2, "1": 1}}
+    assert without_offset_markers(reader.latestOffset(start, ALL)) == {"orders": {"0": 6, "1": 3}}
     assert reader.reportLatestOffset() == {"orders": {"0": 6, "1": 3}}
 
 
@@ -138,9 +141,9 @@ def test_too_little_is_waited_for_but_not_for_ever(open_reader: Open, bootstrap:
     assert values(patient, start, begun) == []
     assert patient.latestOffset(begun, limit) == begun
     hasty = open_reader(subscribe="orders", minOffsetsPerTrigger="3", maxTriggerDelay="0ms")
-    assert without_signs(hasty.latestOffset(begun, limit)) == {"orders": {"0": 2}}
+    assert without_offset_markers(hasty.latestOffset(begun, limit)) == {"orders": {"0": 2}}
     produce(bootstrap, "orders", ["c"])
-    assert without_signs(patient.latestOffset(begun, limit)) == {"orders": {"0": 3}}
+    assert without_offset_markers(patient.latestOffset(begun, limit)) == {"orders": {"0": 3}}
 
 
 def test_what_is_available_now_does_not_grow(open_reader: Open, bootstrap: str) -> None:
@@ -151,7 +154,7 @@ def test_what_is_available_now_does_not_grow(open_reader: Open, bootstrap: str) 
     reader.prepareForTriggerAvailableNow()
     produce(bootstrap, "orders", ["too late"])
     end = reader.latestOffset(start, ReadMinRows(100))
-    assert without_signs(end) == {"orders": {"0": 1}}
+    assert without_offset_markers(end) == {"orders": {"0": 1}}
     assert reader.latestOffset(end, ReadMinRows(100)) == end
 
 
@@ -171,7 +174,7 @@ def test_a_topic_that_is_no_longer_subscribed_to_keeps_its_place(open_reader: Op
     fewer = open_reader(subscribe="orders")
     start = {"orders": {"0": 0}, "payments": {"0": 1}}
     end = fewer.latestOffset(start, ALL)
-    assert without_signs(end) == {"orders": {"0": 1}, "payments": {"0": 1}}
+    assert without_offset_markers(end) == {"orders": {"0": 1}, "payments": {"0": 1}}
     assert values(fewer, start, end) == [b"a"]
 
 
@@ -224,7 +227,7 @@ def test_a_re_created_topic_is_read_from_its_beginning_where_loss_is_allowed(
     restarted = open_reader(**lenient)
     assert values(restarted, start, end) == []  # a batch of the old topic, repeated
     renewed = restarted.latestOffset(end, ALL)
-    assert without_signs(renewed) == {"orders": {"0": 3}}
+    assert without_offset_markers(renewed) == {"orders": {"0": 3}}
     assert renewed[TOPIC_IDS] != end[TOPIC_IDS]
     assert values(restarted, end, renewed) == [b"new", b"newer"]
     assert restarted.latestOffset(renewed, ALL) == renewed
@@ -238,7 +241,7 @@ def test_a_log_that_lost_its_newest_records_is_not_read_again(open_reader: Open,
         open_reader(subscribe="orders").latestOffset(start, ALL)
     reader = open_reader(subscribe="orders", failOnDataLoss="false")
     end = reader.latestOffset(start, ALL)
-    assert (without_signs(end), values(reader, start, end)) == ({"orders": {"0": 1}}, [])
+    assert (without_offset_markers(end), values(reader, start, end)) == ({"orders": {"0": 1}}, [])
 
 
 def test_a_batch_of_a_checkpoint_older_than_the_log_is_refused_before_it_runs(

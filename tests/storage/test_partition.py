@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from headrace.protocol.batch import COPY_STEP_BYTES
 from headrace.protocol.records import NewRecord, encode_batch
 from headrace.storage.errors import DiskError, InvalidRecord
 from headrace.storage.partition import MAX_OFFSET_SPAN
-from headrace.storage.segment import STAGE_STEP_BYTES
 from tests.storage.batches import NOW, batch, filler, open_log, read_records, read_values
 
 
@@ -56,7 +56,7 @@ def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path):
     assert read_values(log) == [b"a", b"B" * 5000, b"c"]
 
 
-LARGE = b"L" * (3 * STAGE_STEP_BYTES)
+LARGE = b"L" * (3 * COPY_STEP_BYTES)
 
 
 def large_log(folder):
@@ -118,7 +118,7 @@ def test_a_large_batch_for_which_the_disk_has_no_room_is_refused_when_it_is_appe
     large = batch(LARGE)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * STAGE_STEP_BYTES, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * COPY_STEP_BYTES, limit[1]))
     try:
         list(log.stage(large))
         with pytest.raises(DiskError, match="free disk space"):

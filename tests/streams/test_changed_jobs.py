@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App, hopping, tumbling
 from headrace.streams.rows import Rows
-from headrace.streams.windowing import Emit
+from headrace.streams.window_operator import Emit
 from tests.streams.workshop import Workshop
 
 pytestmark = pytest.mark.timeout(300)
@@ -104,11 +104,11 @@ def deduplicating() -> App:
     return app
 
 
-@pytest.mark.parametrize("lost", ["0", "stage.json"])
+@pytest.mark.parametrize("lost", ["0", "operator.json"])
 def test_a_job_whose_state_is_lost_is_refused_and_doubles_nothing(workshop: Workshop, lost: str) -> None:
     workshop.write("clicks", *(click(number, 1) for number in range(9)))
     assert workshop.run_once(deduplicating()) == 0
-    (stage,) = workshop.state.rglob("stage-0")
+    (stage,) = workshop.state.rglob("deduplicate-1")
     (stage / lost).rename(stage / "elsewhere")
     workshop.write("clicks", *(click(number, 2) for number in range(9)))
     said = refusal(workshop, deduplicating())

@@ -5,22 +5,27 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.streams.description import (
+from headrace.engine.description import (
     Description,
     IncompatibleChange,
-    Operator,
     check_change,
     incompatibilities,
 )
+from headrace.spark.internals import SparkOperator
 
-WINDOWED = Operator(
+WINDOWED = SparkOperator(
     kind="aggregation",
     keys=("window struct<start:timestamp,end:timestamp>", "product string"),
     holds=("sum(amount) double",),
     details="60000000",
 )
 BEFORE = Description(
-    generation=1, inputs=("orders", "payments"), output="revenue", mode="append", operators=(WINDOWED,)
+    generation=1,
+    inputs=("orders", "payments"),
+    output="revenue",
+    mode="append",
+    operators=(WINDOWED,),
+    state={"window-1": "windows of 60 s"},
 )
 
 
@@ -45,6 +50,9 @@ def test_what_has_nothing_to_do_with_state_may_change(after: Description) -> Non
         (replace(BEFORE, operators=(replace(WINDOWED, holds=("avg(amount) double",)),)), "avg"),
         (replace(BEFORE, operators=(replace(WINDOWED, details="300000000"),)), "computed differently"),
         (replace(BEFORE, mode="update"), "mode was append and is now update"),
+        (replace(BEFORE, state={}), "kept state for window-1 (windows of 60 s), and has no such operator"),
+        (replace(BEFORE, state={"window-1": "windows of 90 s"}), "now it would be for windows of 90 s"),
+        (replace(BEFORE, state={**BEFORE.state, "join-1": "pairs"}), "join-1 (pairs) is new"),
     ],
 )
 def test_a_change_of_state_is_refused_with_the_ways_out(after: Description, reason: str) -> None:

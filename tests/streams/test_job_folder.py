@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.engine.description import Description, IncompatibleChange
 from headrace.errors import Misuse
 from headrace.spark.progress import ProgressMarker
-from headrace.streams.description import Description, IncompatibleChange
 from headrace.streams.job_folder import JobFolder, JobIsElsewhere, JobIsRunning, find_job, job_folders
 
 DESCRIPTION = Description(generation=1, inputs=("orders",), output="large", mode="append")

@@ -9,7 +9,6 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App, hopping, session, tumbling
 from headrace.errors import Misuse
-from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.rows import Rows
 from headrace.testing import run
 from tests.streams.window_jobs import FAR, at_minute, count_by, counted, inputs, missed, results
@@ -135,7 +134,7 @@ def test_what_cannot_be_done_with_late_rows_is_refused(spark: SparkSession, rows
     app = App("shop")
     job = app.job(into=app.topic("counts"), name="counts", **options)(lambda: make(rows))
     with pytest.raises(Misuse, match=message):
-        job.build(QueryBuilder(spark, "127.0.0.1:1"))
+        job.build(spark, "127.0.0.1:1")
 
 
 def test_a_late_topic_needs_a_name_that_topics_can_have() -> None:

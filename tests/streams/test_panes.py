@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App
+from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
 from headrace.streams.job import Job
-from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.rows import Rows
 from headrace.streams.windows import Hopping, hopping, tumbling
 from headrace.testing import run
@@ -124,7 +124,7 @@ def test_an_aggregate_that_is_not_known_is_refused_with_the_way_that_works(spark
     frame = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
     rows = Rows(frame=frame, event_time="timestamp", watermark_delay="10 seconds")
     windowed = rows.window(hopping("6 minutes", every="2 minutes"))
-    with QueryBuilder(spark, "127.0.0.1:1").active(), pytest.raises(Misuse) as refused:
+    with LogicalPlan(spark, "127.0.0.1:1").active(), pytest.raises(Misuse) as refused:
         windowed.agg(F.skewness("value"))
     assert "a window cannot compute skewness" in str(refused.value)
     assert ".df.groupBy(F.window" in str(refused.value)

@@ -4,8 +4,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace.streams.description import Description, incompatibilities
-from headrace.streams.plan import input_topics, stateful_operators
+from headrace.engine.description import Description, incompatibilities
+from headrace.spark.internals import input_topics, stateful_operators
 
 
 @pytest.fixture

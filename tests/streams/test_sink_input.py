@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App
 from headrace.spark.arrow_step import ArrowStep, chained
-from headrace.streams.plan import gives_python_fixed_sizes
+from headrace.spark.internals import gives_python_fixed_sizes
 from headrace.streams.rows import Rows
 from headrace.streams.sink_input import BYTES_OF_A_BATCH, NO_LIMIT, SinkInput, fitting_batches, sink_input_of
 from headrace.streams.topic import Topic

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace import App
+from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
 from headrace.streams import sql
-from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.rows import Rows
 from headrace.testing import run
 
@@ -74,16 +74,16 @@ MISTAKES = {
 def test_mistakes_are_explained_in_one_line_and_no_view_stays(shop: App, spark: SparkSession) -> None:
     shop.stream("twice", "a int")
     shop.stream("twice", "b int")
-    builder = QueryBuilder(spark, "127.0.0.1:1")
+    plan = LogicalPlan(spark, "127.0.0.1:1")
     tables = spark.catalog.listTables()
-    with builder.active():
+    with plan.active():
         for query, message in MISTAKES.items():
             with pytest.raises(Misuse, match=message) as caught:
                 shop.sql(query)
             assert "\n" not in str(caught.value)
         rows = shop.sql("SELECT * FROM `shop.orders` o WHERE product IN ('tea')", output_mode="update")
     assert (rows.mode, rows.event_time) == ("update", "at")
-    assert [stream.topic for stream in builder.streams] == ["shop.orders"]
+    assert [topic for node in plan.nodes for topic in node.topics] == ["shop.orders"]
     assert spark.catalog.listTables() == tables
 
 

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App
+from headrace.engine import columns
+from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
-from headrace.streams import columns, stream_join
-from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.rows import Rows
 from headrace.streams.stream import Stream
 from headrace.testing import run
@@ -201,7 +201,7 @@ def test_a_mistake_is_explained(app: App, spark: SparkSession, message: str) -> 
     left = Rows(frame=frame.withColumn("x", F.lit(1)).withWatermark("at", "1 minute"), event_time="at",
                 watermark_delay="1 minute")  # fmt: skip
     right = Rows(frame=frame.withWatermark("at", "1 minute"), event_time="at", watermark_delay="1 minute")
-    with QueryBuilder(spark, "127.0.0.1:1").active(), pytest.raises(Misuse, match=message):
+    with LogicalPlan(spark, "127.0.0.1:1").active(), pytest.raises(Misuse, match=message):
         MISTAKES[message](left, right)
     with pytest.raises(Misuse, match="the right side of a join needs to know when"):
         left.join(Rows(frame=frame), on="k", within="1 minute")
@@ -221,17 +221,50 @@ def trips(first: int) -> list[Row]:
     return [*rows, {"k": "a", "n": 1, "m": 1, "at": None, "tags": None, "more": None, "price": None}]
 
 
-def test_a_stage_joins_as_spark_does(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several keys of unlike sizes, columns that have parts, and a join of two joins."""
+NEAR = (
+    "a.k = b.k and a.n = b.m and b.at between a.at - interval 1 minute and a.at + interval 2 minutes "
+    "and a.k is not null and b.k is not null and a.n is not null and b.m is not null"
+)
+
+
+def test_a_join_is_that_of_spark(spark: SparkSession) -> None:
+    """Several keys of unlike sizes, and columns that have parts."""
     app = App("shop")
     times: Any = {"event_time": "at", "watermark_delay": "1 minute"}
     left = app.stream("trips", f"k string, n int, at timestamp, {NESTED}", **times)
     right = app.stream("legs", f"k string, m long, at timestamp, {NESTED}", **times)
-    on = {"k": "k", "n": "m"}
+    names = ["tags", "more", "price", "at"]
 
     @app.job(into=app.topic("out"))
     def joined() -> Rows:
-        one = left.join(right, on=on, within=("1 minute", "2 minutes"), how="left")
+        return left.join(right, on={"k": "k", "n": "m"}, within=("1 minute", "2 minutes"), how="left")
+
+    @app.job(into=app.topic("native"))
+    def native() -> DataFrame:
+        pairs = left.df.alias("a").join(right.df.alias("b"), F.expr(NEAR), "left")
+        others = [F.col(f"b.{name}").alias(f"legs_{name}") for name in names]
+        return pairs.select("a.k", "a.n", *(F.col(f"a.{name}") for name in names), *others)
+
+    inputs = [
+        {"trips": trips(0), "legs": [*trips(1), *trips(60)]},
+        {"trips": [*trips(2), *trips(90)], "legs": [*trips(2), *trips(90)]},
+    ]
+    rows, expected = run(joined, inputs), run(native, inputs)
+    assert sorted(str(sorted(row.items())) for row in rows) == sorted(
+        str(sorted(row.items())) for row in expected
+    )
+    assert len(rows) > 5
+
+
+def test_joins_of_joins_drop_what_is_late(spark: SparkSession) -> None:
+    app = App("shop")
+    times: Any = {"event_time": "at", "watermark_delay": "1 minute"}
+    left = app.stream("trips", f"k string, n int, at timestamp, {NESTED}", **times)
+    right = app.stream("legs", f"k string, m long, at timestamp, {NESTED}", **times)
+
+    @app.job(into=app.topic("out"))
+    def joined() -> Rows:
+        one = left.join(right, on={"k": "k", "n": "m"}, within=("1 minute", "2 minutes"), how="left")
         other = right.join(left, on={"k": "k", "m": "n"}, within="1 minute", how="right")
         return one.join(other, on={"k": "k", "n": "m"}, within="2 minutes")
 
@@ -239,14 +272,11 @@ def test_a_stage_joins_as_spark_does(spark: SparkSession, monkeypatch: pytest.Mo
         {"trips": trips(0), "legs": [*trips(1), *trips(60)]},
         {"trips": [*trips(2), *trips(90)], "legs": [*trips(2), *trips(90)]},
     ]
-    staged = run(joined, inputs)
-    monkeypatch.setattr(stream_join, "join_in_a_stage", lambda plan: None)
-    native = run(joined, inputs)
-    assert sorted(map(str, staged)) == sorted(map(str, native))
-    assert len(staged) > 5
+    rows = run(joined, inputs)
+    assert len(rows) > 5
     # Of the second part five rows of each side are late, twice; where rows come out only as pairs, those
-    # without a key are not counted. (Spark counts none of them: the last join is an inner one.)
-    assert (staged.dropped, native.dropped) == (2 * (5 + 3), 2 * (3 + 3))
+    # without a key are not counted.
+    assert rows.dropped == 2 * (5 + 3)
 
 
 LATENESS, BEFORE, AFTER, FAR = 5, 3, 7, 100_000

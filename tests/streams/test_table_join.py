@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, tumbling
+from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
 from headrace.streams.job import Job
-from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.rows import Rows
 from headrace.testing import run
 from headrace.testing.jobs import TOPIC_STEPS
@@ -282,7 +282,7 @@ def _change(number: int, city: str | None, minute: int) -> Any:
 
 
 def build(spark: SparkSession, job: Job) -> Rows:
-    return job.build(QueryBuilder(spark, "127.0.0.1:9"))
+    return job.build(spark, "127.0.0.1:9")[1]
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_jobs_with_tables_in_one_process_have_connections_of_their_own(workshop:
 def test_a_window_after_a_join_that_waits_is_refused_with_the_reason(app: App, spark: SparkSession) -> None:
     activity = app.stream("activity", ACTIVITY, event_time="at", watermark_delay="1 minute")
     users = app.table("users", USERS, key="id", valid_from="since")
-    with QueryBuilder(spark, "127.0.0.1:1", state="/tmp/nothing").active():
+    with LogicalPlan(spark, "127.0.0.1:1").active():
         joined = activity.join(users, on={"user": "id"}, delay="5 minutes")
         with pytest.raises(
             Misuse, match=r"a window cannot follow join\(…, delay='5 minutes'\): .* behind the"

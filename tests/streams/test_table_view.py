@@ -12,14 +12,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App
+from headrace.engine.description import IncompatibleChange
+from headrace.engine.planner import Planner
 from headrace.errors import Misuse
-from headrace.streams.description import IncompatibleChange
 from headrace.streams.job import Job
-from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.table import Table
-from headrace.streams.table_view import TableView
+from headrace.streams.table_view import TableView, ViewLayout
 from headrace.streams.topic import Topic
-from headrace.streams.view_layout import ViewLayout
 from headrace.testing import run
 from headrace.testing.jobs import TOPIC_STEPS
 from tests.tables.view_reference import Hop, Row, Said, Tables, apply, differences, whole_view
@@ -258,26 +257,20 @@ MISTAKES: dict[str, tuple[Build, str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_view_that_cannot_be_is_refused(
-    app: App, spark: SparkSession, tmp_path: Path, mistake: str
-) -> None:
+def test_a_view_that_cannot_be_is_refused(app: App, spark: SparkSession, mistake: str) -> None:
     build, message = MISTAKES[mistake]
-    builder = QueryBuilder(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
     with pytest.raises(Misuse, match=message):
-        Office(app).log(build).build(builder)
+        Office(app).log(build).build(spark, "127.0.0.1:1")
 
 
 def joined_by_dept(office: Office) -> TableView:
     return office.employees.join(office.departments, on={"dept": "id"})
 
 
-def test_a_view_with_another_key_than_its_rows_is_refused(
-    app: App, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_view_with_another_key_than_its_rows_is_refused(app: App, spark: SparkSession) -> None:
     job = Office(app).job(joined_by_dept, app.view("staff", key="dept"))
-    builder = QueryBuilder(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
     with pytest.raises(Misuse, match="its rows replace one another by id, and the view 'staff' has the key"):
-        job.build(builder)
+        job.build(spark, "127.0.0.1:1")
 
 
 def test_a_view_that_was_joined_otherwise_before_is_refused(
@@ -287,10 +280,12 @@ def test_a_view_that_was_joined_otherwise_before_is_refused(
 
     office = Office(app)
     before = office.employees.join(office.departments, on={"dept": "id"}, how="inner")
-    ViewFolder(path=tmp_path / "view-0").begin(ViewLayout.of(before.first, before.links).shape)
-    builder = QueryBuilder(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path))
-    with pytest.raises(IncompatibleChange, match="delete the view's topic, and begin anew"):
-        office.log(joined_by_dept).build(builder)
+    ViewFolder(path=tmp_path / "view-1").begin(ViewLayout.of(before.first, before.links).shape)
+    plan, rows = office.log(joined_by_dept).build(spark, "127.0.0.1:1")
+    planner = Planner(plan, rows.frame, state=str(tmp_path))
+    planner.planned_rows()
+    with pytest.raises(IncompatibleChange, match="delete the view's topic, and start over"):
+        planner.hooks.check_all()
 
 
 def test_the_columns_of_a_view_are_those_of_its_tables_without_the_keys_of_the_others(
@@ -321,7 +316,7 @@ def test_what_names_no_row_of_a_table_is_a_dead_letter_of_the_view(app: App) -> 
 
 @pytest.mark.parametrize("changelog", [False, True])
 def test_a_function_behind_a_join_of_tables_is_refused_with_dead_letters_before_anything_runs(
-    app: App, spark: SparkSession, tmp_path: Path, changelog: bool
+    app: App, spark: SparkSession, changelog: bool
 ) -> None:
     office = Office(app)
 
@@ -332,4 +327,4 @@ def test_a_function_behind_a_join_of_tables_is_refused_with_dead_letters_before_
         return view.changelog if changelog else view
 
     with pytest.raises(Misuse, match=r"(?s)'staff' has on_error=.*cannot become a dead letter.*another job"):
-        staff.build(QueryBuilder(spark, "127.0.0.1:1", job="shop.staff", state=str(tmp_path)))
+        staff.build(spark, "127.0.0.1:1")

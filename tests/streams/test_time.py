@@ -22,14 +22,14 @@ from headrace import App
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic
 from headrace.durations import interval_of, milliseconds_of, seconds_of
+from headrace.engine.logical import current_plan
 from headrace.errors import Misuse
-from headrace.spark.time_hints import TimeHints
+from headrace.spark.event_time import TimeHints
 from headrace.spark.transactional_sink import Batch
-from headrace.streams.event_time_skew import EventTimeSkewMonitor
 from headrace.streams.job import Job
 from headrace.streams.job_run import JobRun
-from headrace.streams.query_builder import current_builder
 from headrace.streams.run_context import RunContext
+from headrace.streams.source import EventTimeSkewMonitor
 from headrace.streams.stream import Stream
 from headrace.testing import EmbeddedBroker, run
 
@@ -69,7 +69,7 @@ class Seen:
         """What is late and what is closed, in minutes after noon."""
 
     def watch(self) -> None:
-        current_builder("a test").plan.before(self._note)
+        current_plan("a test").hooks.before(self._note)
 
     def _note(self, batch: Batch) -> None:
         noon_ms = NOON.timestamp() * 1000
@@ -116,7 +116,7 @@ def followed(spark: SparkSession) -> tuple[Seen, list[dict[str, Any]]]:
     @app.job(into=app.topic("teas"))
     def teas() -> DataFrame:
         seen.watch()
-        current_builder("a test").plan.follow("users")
+        current_plan("a test").hooks.follow("users")
         return orders.df.filter("product = 'tea'")
 
     parts = [{"orders": [order(5)], "users": users}, {"orders": [order(3), order(8)], "users": users}]
@@ -308,11 +308,11 @@ def test_event_times_stray_when_the_watermark_is_not_near_the_records(
 ) -> None:
     """Records are cut at 10, 20, 30 and 40 seconds, and events are waited for by one."""
     stream = App("shop").stream("orders", SCHEMA, event_time="at", watermark_delay="1 second")
-    straying = EventTimeSkewMonitor(stream, str(tmp_path), lambda: streams)
+    monitor = EventTimeSkewMonitor(stream, str(tmp_path), is_alone=streams == 1)
     with caplog.at_level(logging.WARNING, "headrace.streams"):
         for batch, watermark_ms in enumerate(watermarks):
             TimeHints(tmp_path).write("horizon.orders", {"time_ms": 10_000 * (batch + 1)})
-            straying.look(SimpleNamespace(watermark_ms=watermark_ms))  # type: ignore[arg-type]
+            monitor.check(SimpleNamespace(watermark_ms=watermark_ms))  # type: ignore[arg-type]
     assert [record.args[2] for record in caplog.records if isinstance(record.args, tuple)] == said
 
 
@@ -326,7 +326,7 @@ def test_a_job_at_rest_stays_quiet(app: App, bench: Bench) -> None:
         assert {path.name for path in offsets.iterdir()} == planned
 
 
-@pytest.mark.parametrize("module", ["spark.ticks", "streams.query_builder", "streams.clocks", "durations"])
+@pytest.mark.parametrize("module", ["spark.ticks", "streams.source", "streams.clocks", "durations"])
 def test_the_examples_of_a_module_hold(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"headrace.{module}"))
     assert (result.attempted > 0, result.failed) == (True, 0)

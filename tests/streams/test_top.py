@@ -14,9 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.columns import ranking
 from headrace.columns.ranking import Ranking
+from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
 from headrace.streams import top
-from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.stream import Stream
 from headrace.streams.windows import hopping, session, sliding, tumbling
 from headrace.testing import run
@@ -104,11 +104,10 @@ def test_the_examples_hold() -> None:
         assert (result.attempted > 0, result.failed) == (True, 0)
 
 
-def test_what_cannot_be_ranked_is_explained(app: App, spark: SparkSession, tmp_path: Any) -> None:
+def test_what_cannot_be_ranked_is_explained(app: App, spark: SparkSession) -> None:
     stream = orders(app)
     revenue = F.sum("amount").alias("revenue")
-    place = {"job": "shop.best", "state": str(tmp_path)}
-    with QueryBuilder(spark, "127.0.0.1:1", **place, by_rows=frozenset({stream})).active():
+    with LogicalPlan(spark, "127.0.0.1:1", job="shop.best").active():
         minutes = stream.window(tumbling("1 minute"), by=["product", "city"]).agg(revenue)
         by_city = minutes.top(1, order=["revenue desc", "product"], by="city")
         assert by_city.event_time == "window_end"

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, hopping, session, sliding, tumbling
+from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
 from headrace.streams import windows
-from headrace.streams.query_builder import QueryBuilder
 from headrace.streams.rows import Rows
 from headrace.testing import run
 from tests.streams.window_jobs import FAR, at_minute, count_by, counted, inputs, results
@@ -98,9 +98,9 @@ def totals(rows: Rows, name: str, **options: Any) -> Rows:
 
 @pytest.mark.parametrize("message", WRONG)
 def test_what_cannot_be_computed_is_refused_with_the_way_out(spark: SparkSession, message: str) -> None:
-    builder = QueryBuilder(spark, "127.0.0.1:1")
+    plan = LogicalPlan(spark, "127.0.0.1:1")
     frame = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
-    with builder.active(), pytest.raises(Misuse, match=message):
+    with plan.active(), pytest.raises(Misuse, match=message):
         WRONG[message](Rows(frame=frame, event_time="timestamp", watermark_delay="10 seconds"))
 
 

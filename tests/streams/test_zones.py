@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.errors import Misuse
 from headrace.streams.rows import Rows
+from headrace.streams.window_assignment import in_zone, zoned_bounds
 from headrace.streams.windows import Hopping, hopping, tumbling
-from headrace.streams.zones import in_zone, zoned_bounds
 from headrace.testing import run
 
 pytestmark = pytest.mark.timeout(300)

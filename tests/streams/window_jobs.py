@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 from headrace import App
 from headrace.streams.job import Job
 from headrace.streams.rows import Rows
-from headrace.streams.windowing import Emit
+from headrace.streams.window_operator import Emit
 from headrace.streams.windows import Window
 from tests.streams.window_reference import Event, Result, Span
 

@@ -93,10 +93,11 @@ class Workshop:
         return Runner(order, self.recorder).run()
 
     @contextmanager
-    def running(self, app: App) -> Iterator[Runner]:
+    def running(self, app: App, **options: Any) -> Iterator[Runner]:
         """A run in a thread of its own, stopped cleanly at the end."""
         self.recorder = Recorder()
-        runner = Runner(RunOptions(app=app, broker=self.bootstrap, state=self.state), self.recorder)
+        order = RunOptions(app=app, broker=self.bootstrap, state=self.state, **options)
+        runner = Runner(order, self.recorder)
         codes: list[int] = []
         thread = threading.Thread(target=lambda: codes.append(runner.run()))
         thread.start()

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from headrace.columns.key_hash import key_bytes
 from headrace.tables.changes import Changes, Positions, VersionMaker, joined_changes
 from headrace.tables.definition import Definition
 from headrace.tables.files import read_versions
-from headrace.tables.keys import key_bytes
 from headrace.tables.lookup import TableSnapshot, Versions
 
 USERS = Definition(

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.columns.key_hash import key_bytes, keys_of
 from headrace.tables.kernels import Order, hash_keys, mark_needed, merge_orders
-from headrace.tables.keys import key_bytes, keys_of
 from headrace.tables.lookup import Versions
 from headrace.tables.versions import SYSTEM
 

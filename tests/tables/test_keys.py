@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.columns.key_hash import key_bytes
 from headrace.errors import Misuse
 from headrace.tables.definition import Definition
-from headrace.tables.keys import RecordKeys, key_bytes
+from headrace.tables.keys import RecordKeys
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from headrace.columns.key_hash import sip_hash
 from headrace.tables import kernels
 from headrace.tables.copy import TableCopy
 from headrace.tables.preparation import prepare_tables
 from tests.tables.models import USERS, Log, Record, cities, snapshot
 
-LOOPS = [kernels.hash_keys, kernels.fill_buckets, kernels.find_versions, kernels.choose_newer]
+LOOPS = [sip_hash, kernels.fill_buckets, kernels.find_versions, kernels.choose_newer]
 
 
 def signatures() -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
-import logging
 import resource
 import signal
 import sys
@@ -18,10 +17,13 @@ from headrace.broker.listeners import Protocol, parse_listeners
 from headrace.broker.security.sasl import SCRAM
 from headrace.broker.security.settings import MECHANISMS, ClientAuth, OAuthSettings, SecuritySettings
 from headrace.errors import HeadraceError
+from headrace.logs import FORMATS, LEVELS, configure_logging
+from headrace.metrics.address import MetricsAddress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.broker.broker import Broker
     from headrace.broker.listeners import Endpoint, Listener
 
 DEFAULT_LISTENER: Final = "127.0.0.1:9092"
@@ -103,8 +105,40 @@ def _parser() -> argparse.ArgumentParser:
         help="memory for requests being read and responses waiting to be sent, of all connections",
     )
     _add_security_options(parser)
-    parser.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
+    _add_monitoring_options(parser)
     return parser
+
+
+def _add_monitoring_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="serve /metrics, /health/live and /health/ready on this address (default: not served; "
+        "the host is 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--metrics-allow-remote",
+        action="store_true",
+        help="allow --metrics on an address that other machines reach, without authentication",
+    )
+    parser.add_argument(
+        "--client-metrics-interval-ms",
+        default=60_000,
+        type=int,
+        metavar="MS",
+        help="how often clients push their own metrics, which /metrics shows (default: 60000)",
+    )
+    parser.add_argument(
+        "--slow-request-ms",
+        type=int,
+        metavar="MS",
+        help="log requests that take longer, without the time that a long poll or a rebalance waits "
+        "(default: none)",
+    )
+    parser.add_argument("--log-level", default="warning", choices=LEVELS, help="log from this level on")
+    parser.add_argument(
+        "--log-format", default="text", choices=FORMATS, help="format of the log on standard error"
+    )
 
 
 def _add_security_options(parser: argparse.ArgumentParser) -> None:
@@ -199,6 +233,12 @@ def _security(options: argparse.Namespace) -> SecuritySettings:
     )
 
 
+def _metrics(options: argparse.Namespace) -> MetricsAddress | None:
+    if options.metrics is None:
+        return None
+    return MetricsAddress.parse(options.metrics, allow_remote=options.metrics_allow_remote)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker; returns the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -206,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return init(given[1:])
     options = _parser().parse_args(given)
     options.listen = options.listen or [DEFAULT_LISTENER]
-    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    configure_logging(options.log_level, options.log_format)
     try:
         config = BrokerConfig(
             data=options.data,
@@ -223,6 +263,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_connections=options.max_connections,
             max_connections_per_ip=options.max_connections_per_ip,
             connection_memory_bytes=options.connection_memory_bytes,
+            slow_request_ms=options.slow_request_ms,
+            metrics=_metrics(options),
+            client_metrics_interval_ms=options.client_metrics_interval_ms,
         )
         _raise_file_limit()
         return _run(config)
@@ -258,14 +301,28 @@ def _run(config: BrokerConfig) -> int:
 
 async def _serve(config: BrokerConfig) -> int:
     from headrace.broker.broker import Broker
+
+    if config.metrics is None:
+        return await _run_until_stopped(await Broker.start(config))
+    from headrace.broker.metrics import BrokerMetricsSource
+    from headrace.metrics.server import MetricsServer
+
+    source = BrokerMetricsSource(asyncio.get_running_loop())
+    with MetricsServer(config.metrics, source) as server:
+        source.broker = await Broker.start(config)
+        return await _run_until_stopped(source.broker, server.address)
+
+
+async def _run_until_stopped(broker: Broker, metrics: MetricsAddress | None = None) -> int:
     from headrace.broker.garbage_collection import freeze_growth
 
-    broker = await Broker.start(config)
     freeze_growth()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         broker.loop.add_signal_handler(number, stop.set)
     sys.stdout.write(f"headrace broker ready on {', '.join(map(_shown, broker.endpoints))}\n")
+    if metrics is not None:
+        sys.stdout.write(f"headrace broker metrics on http://{metrics}/metrics\n")
     sys.stdout.flush()
     stopped = broker.loop.create_task(stop.wait())
     ends: list[asyncio.Future[Any]] = [stopped, broker.failed]

@@ -1,7 +1,7 @@
-"""The table of APIs: which Kafka requests are served, in which versions, and by whom.
+"""The table of APIs: which Kafka requests are served, in which versions, and by which handler.
 
-ApiVersions is derived from this table. Produce, Fetch and their kin of share groups get the frame itself; all
-others get kio's entity and give back a mapping that is packed for the version that was asked for.
+ApiVersions is derived from this table. Produce, Fetch, ShareFetch and ShareAcknowledge get the frame itself;
+all others get kio's entity and return a mapping that is encoded for the version of the request.
 """
 
 from __future__ import annotations
@@ -10,41 +10,32 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.handlers import (
+    acls,
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_client_quotas,
-    alter_configs,
-    alter_share_group_offsets,
-    alter_user_scram_credentials,
     api_versions,
-    create_acls,
+    client_telemetry,
+    configs,
     create_partitions,
     create_topics,
-    delete_acls,
     delete_groups,
     delete_records,
-    delete_share_group_offsets,
     delete_topics,
-    describe_acls,
     describe_client_quotas,
     describe_cluster,
-    describe_configs,
     describe_groups,
     describe_log_dirs,
     describe_producers,
-    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
-    describe_user_scram_credentials,
     end_txn,
     fetch,
     find_coordinator,
     heartbeat,
-    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
-    list_config_resources,
     list_groups,
     list_offsets,
     list_transactions,
@@ -54,12 +45,13 @@ from headrace.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
-    sasl_authenticate,
-    sasl_handshake,
+    sasl,
+    scram_credentials,
     share_acknowledge,
     share_fetch,
     share_group_describe,
     share_group_heartbeat,
+    share_group_offsets,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -87,6 +79,8 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
+TELEMETRY: Final = frozenset({71, 72})
+"""APIs for the metrics of clients, which only a broker that serves metrics lists."""
 BY_PEER: Final = frozenset({FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE})
 """APIs with sessions, which belong to a connection."""
 MAX_ADMIN_BYTES: Final = 8 * 2**20
@@ -122,7 +116,7 @@ APIS: Final[Mapping[int, Api]] = {
     14: _api(sync_group),
     15: _api(describe_groups),
     16: _api(list_groups),
-    17: _api(sasl_handshake),
+    17: Api(*sasl.HANDSHAKE_VERSIONS, sasl.handshake),
     API_VERSIONS: _api(api_versions),
     19: _api(create_topics),
     20: _api(delete_topics),
@@ -134,38 +128,40 @@ APIS: Final[Mapping[int, Api]] = {
     26: _api(end_txn),
     27: _api(write_txn_markers),
     28: _api(txn_offset_commit),
-    29: _api(describe_acls),
-    30: _api(create_acls),
-    31: _api(delete_acls),
-    32: _api(describe_configs),
-    33: _api(alter_configs),
+    29: Api(*acls.DESCRIBE_VERSIONS, acls.describe),
+    30: Api(*acls.CREATE_VERSIONS, acls.create),
+    31: Api(*acls.DELETE_VERSIONS, acls.delete),
+    32: Api(*configs.DESCRIBE_VERSIONS, configs.describe),
+    33: Api(*configs.ALTER_VERSIONS, configs.alter),
     35: _api(describe_log_dirs),
-    36: _api(sasl_authenticate),
+    36: Api(*sasl.AUTHENTICATE_VERSIONS, sasl.authenticate),
     37: _api(create_partitions),
     42: _api(delete_groups),
-    44: _api(incremental_alter_configs),
+    44: Api(*configs.INCREMENTAL_ALTER_VERSIONS, configs.alter_incrementally),
     47: _api(offset_delete),
     48: _api(describe_client_quotas),
     49: _api(alter_client_quotas),
-    50: _api(describe_user_scram_credentials),
-    51: _api(alter_user_scram_credentials),
+    50: Api(*scram_credentials.DESCRIBE_VERSIONS, scram_credentials.describe),
+    51: Api(*scram_credentials.ALTER_VERSIONS, scram_credentials.alter),
     60: _api(describe_cluster),
     61: _api(describe_producers),
     65: _api(describe_transactions),
     66: _api(list_transactions),
-    74: _api(list_config_resources),
+    71: Api(*client_telemetry.SUBSCRIPTIONS_VERSIONS, client_telemetry.get_subscriptions),
+    72: Api(*client_telemetry.PUSH_VERSIONS, client_telemetry.push),
+    74: Api(*configs.LIST_VERSIONS, configs.list_resources),
     75: _api(describe_topic_partitions),
     76: _api(share_group_heartbeat),
     77: _api(share_group_describe),
     SHARE_FETCH: _api(share_fetch),
     SHARE_ACKNOWLEDGE: _api(share_acknowledge),
-    90: _api(describe_share_group_offsets),
-    91: _api(alter_share_group_offsets),
-    92: _api(delete_share_group_offsets),
+    90: Api(*share_group_offsets.DESCRIBE_VERSIONS, share_group_offsets.describe),
+    91: Api(*share_group_offsets.ALTER_VERSIONS, share_group_offsets.alter),
+    92: Api(*share_group_offsets.DELETE_VERSIONS, share_group_offsets.delete),
 }
 
 SERVED: Final[Mapping[int, tuple[int, int]]] = {
-    # librdkafka breaks when Produce begins above 0 (KAFKA-18659); versions below 3 are refused all the same.
+    # librdkafka breaks when Produce begins above 0 (KAFKA-18659); versions below 3 are refused nevertheless.
     key: (0 if key == PRODUCE else api.low, api.high)
     for key, api in APIS.items()
 }
@@ -220,6 +216,7 @@ async def _serve(
         body = api.handle(broker, request, context)
         if inspect.isawaitable(body):
             body = await body
+        broker.requests.count_errors(header.api_key, body)
         return await time_slice.run(
             response_steps(header.api_key, header.version, header.correlation_id, body)
         )

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.broker.apis import SERVED, handle_request
+from headrace.broker.apis import SERVED, TELEMETRY, handle_request
+from headrace.broker.client_telemetry import ClientTelemetry
 from headrace.broker.clock import EventLoopClock
 from headrace.broker.config import BrokerConfig, Flush
 from headrace.broker.control import ControlServer
@@ -22,6 +23,7 @@ from headrace.broker.key_validation import KeyValidator
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import CommittedOffsets
 from headrace.broker.overflow.manager import OverflowManager
+from headrace.broker.request_metrics import RequestMetrics
 from headrace.broker.scheduling import RequestScheduler
 from headrace.broker.security.certificates import tls_contexts
 from headrace.broker.security.manager import SecurityManager
@@ -55,9 +57,14 @@ class Broker:
         self.loop = loop
         self.clock = EventLoopClock(loop)
         self.scheduler = RequestScheduler(loop)
+        self.requests = RequestMetrics(config.slow_request_ms)
         self._search_lock = asyncio.Lock()
         """Held by a search by timestamp while it has a batch open."""
-        self.served = SERVED
+        self.client_telemetry: ClientTelemetry | None = None
+        """The metrics that clients push; None in a broker that does not serve metrics."""
+        self.served = {
+            key: versions for key, versions in SERVED.items() if config.metrics or key not in TELEMETRY
+        }
         self.node_id = config.node_id
         first = config.all_listeners[0]
         self.endpoints: list[tuple[Listener, Endpoint]] = []
@@ -69,6 +76,10 @@ class Broker:
         # One thread: decoding records holds the GIL, and a second thread would only slow down the event loop.
         self._record_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-records")
         self.key_validator = KeyValidator(self._record_executor)
+        if config.metrics is not None:
+            self.client_telemetry = ClientTelemetry(
+                self.clock, self._record_executor, config.client_metrics_interval_ms
+            )
         self.flusher = Flusher(config.flush, self._executor, loop, self._fail)
         self.folder = DataFolder(
             config.data,
@@ -92,7 +103,7 @@ class Broker:
         self.maintenance = Maintenance(self)
         self.is_stopping = False
         """Whether long polls should complete with the records that are available."""
-        self._server: Server | None = None
+        self.server: Server | None = None
         self._control = ControlServer(self)
         self._flush_timer: asyncio.TimerHandle | None = None
 
@@ -149,7 +160,7 @@ class Broker:
         broker.shares.start()
         broker.maintenance.start()
         broker.quotas_changed()
-        broker._server = Server(broker, bound)
+        broker.server = Server(broker, bound)
         await broker._control.start()
         if config.flush is Flush.INTERVAL:
             broker._flush_regularly()
@@ -171,8 +182,8 @@ class Broker:
 
         self.security.quotas.changed()
         self.respond = respond_within_quotas if self.security.quotas else handle_request
-        if self._server is not None:
-            self._server.respond_changed()
+        if self.server is not None:
+            self.server.respond_changed()
 
     def _flush_regularly(self) -> None:
         self.flusher.sync_soon()
@@ -224,8 +235,8 @@ class Broker:
         self.groups.drain()
         self.shares.complete_waiting()
         await self._control.close()
-        if self._server is not None:
-            await self._server.close()
+        if self.server is not None:
+            await self.server.close()
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         await self.maintenance.close()

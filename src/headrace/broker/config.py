@@ -10,7 +10,8 @@ from headrace.broker.groups.settings import GroupSettings
 from headrace.broker.listeners import Endpoint, InvalidSetting, Listener
 from headrace.broker.security.settings import SecuritySettings
 from headrace.broker.shares.settings import ShareSettings
-from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.transaction import TransactionSettings
+from headrace.metrics.address import MetricsAddress  # noqa: TC001  a field of a dataclass
 
 __all__ = ["BrokerConfig", "Flush", "InvalidSetting"]
 
@@ -71,6 +72,12 @@ class BrokerConfig:
     """What all topics in memory may hold together."""
     compaction_bytes_per_second: int = 0
     """The most that compaction reads and writes a second; 0 for no limit."""
+    slow_request_ms: int | None = None
+    """Requests that take longer are logged; None for none."""
+    metrics: MetricsAddress | None = None
+    """Where metrics and health are served; None for nowhere. Clients may push their metrics if they are."""
+    client_metrics_interval_ms: int = 60_000
+    """How often clients push their metrics (KIP-714)."""
 
     def __post_init__(self) -> None:
         for listener in self.all_listeners:
@@ -79,6 +86,8 @@ class BrokerConfig:
             raise InvalidSetting(f"node id {self.node_id} is not possible: choose one from 0 to 2147483647")
         if self.default_partitions < 1:
             raise InvalidSetting("a topic has at least one partition")
+        if not 100 <= self.client_metrics_interval_ms < 2**31:
+            raise InvalidSetting("clients push their metrics every 100 ms at most: raise the interval")
 
     @property
     def all_listeners(self) -> tuple[Listener, ...]:

@@ -20,6 +20,7 @@ import socket
 import struct
 import types
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from headrace.broker.handlers.produce import DelayedResponse
@@ -62,9 +63,12 @@ ResponseChunks = list[object]
 class PendingResponse:
     """The place of a response in the order of requests; `chunks` is None until it is there."""
 
-    __slots__ = ("chunks", "future", "held_bytes")
+    __slots__ = ("api_key", "chunks", "future", "held_bytes", "started")
 
-    def __init__(self) -> None:
+    def __init__(self, api_key: int, started: float) -> None:
+        self.api_key = api_key
+        self.started = started
+        """When the request arrived."""
         self.chunks: ResponseChunks | None = None
         self.held_bytes = 0
         """What is kept of the request until it can be answered, and then of the response until it is sent."""
@@ -384,29 +388,32 @@ class Connection:
     # ---------------------------------------------------------------- requests
 
     def _handle(self, frame: memoryview) -> None:
+        started = perf_counter()
+        api_key = frame[1]  # all APIs that are served have a number below 256
         try:
             response = self._respond(self._server.broker, frame, self)
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
             return
-        if response is None:
-            return
         if inspect.isawaitable(response):
-            self._respond_later(response)
-        else:
-            self._send_response([response] if isinstance(response, bytes) else response)
+            self._respond_later(response, PendingResponse(api_key, started))
+            self._server.requests.handled(api_key, perf_counter() - started, self.host)
+            return
+        if response is not None:
+            self._send_response([response] if isinstance(response, bytes) else response, api_key, started)
+        self._server.requests.completed(api_key, perf_counter() - started, self.host)
 
-    def _send_response(self, chunks: ResponseChunks) -> None:
+    def _send_response(self, chunks: ResponseChunks, api_key: int, started: float) -> None:
         if self._pending:
-            pending = PendingResponse()
+            pending = PendingResponse(api_key, started)
             self._pending.append(pending)
             self._set(pending, chunks)
         else:
             self._queue(chunks)
 
-    def _respond_later(self, response: Awaitable[Any]) -> None:
+    def _respond_later(self, response: Awaitable[Any], pending: PendingResponse) -> None:
         if isinstance(response, asyncio.Future):
-            self._pending.append(pending := PendingResponse())
+            self._pending.append(pending)
             self._follow(pending, response)
             return
         held_bytes = response.held_bytes if isinstance(response, DelayedResponse) else 0
@@ -414,22 +421,25 @@ class Connection:
         try:
             waits_for = next(steps)
         except StopIteration as end:
-            self._take_result(end.value)
+            self._take_result(end.value, pending)
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
         else:
-            self._pending.append(pending := PendingResponse())
+            self._pending.append(pending)
             pending.held_bytes = held_bytes
             self._hold(held_bytes)
             self._wait(pending, steps, waits_for)
 
-    def _take_result(self, result: Any) -> None:
+    def _take_result(self, result: Any, pending: PendingResponse) -> None:
         """The result of a handler that did not have to wait."""
         if isinstance(result, asyncio.Future):
-            self._pending.append(pending := PendingResponse())
+            self._pending.append(pending)
             self._follow(pending, result)
-        elif result is not None:
-            self._send_response([result] if isinstance(result, bytes) else result)
+            return
+        if result is not None:
+            chunks = [result] if isinstance(result, bytes) else result
+            self._send_response(chunks, pending.api_key, pending.started)
+        self._completed(pending)
 
     def _wait(self, pending: PendingResponse, steps: Generator[Any, Any, Any], waits_for: Any) -> None:
         """Let a handler wait: between two slices of its work, or for something else."""
@@ -496,6 +506,7 @@ class Connection:
     def _fill(self, pending: PendingResponse, chunks: ResponseChunks) -> None:
         if self.is_closed:
             return
+        self._completed(pending)
         self._set(pending, chunks)
         while self._pending and self._pending[0].chunks is not None:
             first = self._pending.popleft()
@@ -505,6 +516,10 @@ class Connection:
             self._write()
         else:
             self._resume()
+
+    def _completed(self, pending: PendingResponse) -> None:
+        seconds = perf_counter() - pending.started
+        self._server.requests.completed(pending.api_key, seconds, self.host)
 
     def _set(self, pending: PendingResponse, chunks: ResponseChunks) -> None:
         """Give a pending its response, which is held until those before it are there."""

@@ -7,9 +7,11 @@ next one: group commit.
 from __future__ import annotations
 
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from headrace.broker.config import Flush
+from headrace.metrics.families import Histogram
 from headrace.storage.errors import DiskError
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class Flusher:
         """Waiters for the sync in progress."""
         self._task: asyncio.Task[None] | None = None
         self._fault: DiskError | None = None
+        self.latency = Histogram()
+        """How long syncs took, for metrics."""
 
     def appended(self, partition: Partition) -> None:
         """Called after each append; notifies readers when they may read the records."""
@@ -87,11 +91,13 @@ class Flusher:
 
     async def _sync(self, dirty: set[Partition]) -> None:
         partitions = [partition for partition in dirty if not partition.log.is_deleted]
+        started = perf_counter()
         try:
             reached = await self._loop.run_in_executor(self._executor, _sync_all, partitions)
         except OSError as fault:
             self._fail(fault)
             return
+        self.latency.observe(perf_counter() - started)
         for partition, end_offset in zip(partitions, reached, strict=True):
             partition.log.synced(end_offset)
             partition.notify()

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Create the user; gives the exit code."""
+    """Create the user. Returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
         if not 0 < len(options.user.encode()) <= MAX_USER_BYTES:

@@ -60,15 +60,12 @@ class KeyValidator:
         return task
 
     @contextmanager
-    def holding(self, partition: Partition) -> Iterator[bool]:
-        """Let later batches for the partition wait; False where others wait already, and nothing is held."""
-        if partition in self._last or partition.log.config.is_compacted:
-            yield False
-            return
+    def holding(self, partition: Partition) -> Iterator[None]:
+        """Let later batches for the partition wait; for a batch that does not have to wait itself."""
         held = asyncio.get_running_loop().create_future()
         self._last[partition] = held
         try:
-            yield True
+            yield
         finally:
             self._forget(partition, held)
             held.cancel()

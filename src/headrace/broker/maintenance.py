@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class CompactionCounts:
+    """The compactions since the broker started, for metrics."""
+
+    runs: int = 0
+    read_bytes: int = 0
+    reclaimed_bytes: int = 0
+
+
 class Maintenance:
     """Two tasks that run until the broker stops: cleanup and compaction."""
 
@@ -35,6 +45,7 @@ class Maintenance:
         self._broker = broker
         self._interval = broker.config.maintenance_interval_ms / 1000
         self._tasks: list[asyncio.Task[None]] = []
+        self.compactions = CompactionCounts()
 
     def start(self) -> None:
         """Start the tasks."""
@@ -116,6 +127,9 @@ class Maintenance:
                 return
             await self._swap_group(partition, group)
         partition.first_dirty_offset = max(partition.first_dirty_offset, result.first_dirty)
+        self.compactions.runs += 1
+        self.compactions.read_bytes += result.bytes_before
+        self.compactions.reclaimed_bytes += result.bytes_before - result.bytes_after
         log.info(
             "%s: compacted %d records to %d", request.directory, result.records_before, result.records_after
         )

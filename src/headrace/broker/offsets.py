@@ -3,7 +3,7 @@
 Both are stored in `__consumer_offsets`. A commit takes effect when it is in the log. Offsets of a transaction
 are appended with its producer id, and are pending until the transaction's marker applies or drops all of
 them. Of two commits for a partition the later one in the log wins, regardless of when its transaction ended,
-so that a replay of the log gives the same result.
+so that a replay of the log has the same result.
 """
 
 from __future__ import annotations

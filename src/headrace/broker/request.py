@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.broker.security.authentication import ConnectionAuthentication
 
 
+NOT_AUTHORIZED: Final = "the user is not authorized for this operation"
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 """What stands for the authorized operations when the client does not ask for them."""
 

@@ -74,6 +74,11 @@ class Server:
         self._unauthenticated: dict[Connection, asyncio.TimerHandle] = {}
         """Connections that are being authenticated, the oldest first, with the timers that end them."""
         self._connections: set[Connection] = set()
+        self.requests = broker.requests
+        self.accepted = 0
+        """Connections since the start, for metrics; likewise the two below."""
+        self.refused = 0
+        self.failed_authentications = 0
         self._by_host: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper = self.loop.call_later(self._sweep_seconds, self._sweep)
@@ -106,6 +111,7 @@ class Server:
         refusal = self._refusal(client, host)
         if refusal is not None:
             log.warning("a connection from %s is refused: %s", host, refusal)
+            self.refused += 1
             client.close()
             return
         client.setblocking(False)
@@ -117,6 +123,7 @@ class Server:
             log.info("%s went away before it was served: %s", host, fault)
             client.close()
             return
+        self.accepted += 1
         self._by_host[host] += 1
         self._connections.add(connection)
         if listener.mechanisms is not None:
@@ -135,6 +142,7 @@ class Server:
             principal = self.broker.security.certificate_principal(certificate)
         except NoMatchingRule as fault:
             log.warning("%s is not authenticated: %s", connection.host, fault)
+            self.failed_authentications += 1
             connection.close()
             return
         self.authenticated(connection, principal)
@@ -150,6 +158,7 @@ class Server:
 
     def _end_late(self, connection: Connection) -> None:
         log.warning("%s was not authenticated in time: closed", connection.host)
+        self.failed_authentications += 1
         connection.close()
 
     def authenticated(self, connection: Connection, principal: str) -> None:

@@ -63,6 +63,7 @@ class TlsConnection(Connection):
             return
         except (OSError, ValueError) as fault:  # also what the ssl module raises
             log.warning("the TLS handshake of %s failed: %s", self.host, fault)
+            self._server.failed_authentications += 1
             self.close()
             return
         loop.remove_writer(self._fd)

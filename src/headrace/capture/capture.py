@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.capture.errors import CaptureError, CaptureStopped, DatabaseUnavailable, SlotInUse
+from headrace.capture.metrics import CaptureMetrics
 from headrace.capture.offsets import create_offsets_topic, read_offsets
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.settings import MIB
@@ -78,8 +79,12 @@ class Capture:
         self._stopped = threading.Event()
         self._sessions = 0
         """The number of sessions that reached both the database and the broker."""
-        self.records = 0
+        self.metrics = CaptureMetrics(name=settings.name)
+
+    @property
+    def records(self) -> int:
         """The number of committed records, including those of snapshots."""
+        return self.metrics.records
 
     def stop(self) -> None:
         """Request a clean stop: complete transactions are committed and confirmed to the database."""
@@ -122,15 +127,16 @@ class Capture:
         source = PostgresSource(
             self._settings,
             on_message=self._on_message,
-            on_progress=self._on_progress,
+            on_progress=self._progress,
             stopped=self._stopped.is_set,
+            metrics=self.metrics,
         )
         try:
             source.preflight()
             with Cluster.of(self._bootstrap, timeout_s=BROKER_TIMEOUT_S) as cluster:
                 create_offsets_topic(cluster)
                 writer = TransactionalChangeWriter(
-                    cluster, self._bootstrap, self._settings, source.on_committed
+                    cluster, self._bootstrap, self._settings, source.on_committed, self.metrics
                 )
                 try:
                     self._capture(source, writer)
@@ -141,10 +147,13 @@ class Capture:
                     raise
                 else:
                     writer.close()
-                finally:
-                    self.records += writer.records
         finally:
+            self.metrics.is_connected = self.metrics.is_taking_snapshot = False
             source.close()
+
+    def _progress(self, table: str, rows: int, total: int) -> None:
+        self.metrics.snapshots[table] = (rows, total)
+        self._on_progress(table, rows, total)
 
     def _capture(self, source: CaptureSource, writer: TransactionalChangeWriter) -> None:
         known = read_offsets(self._bootstrap)
@@ -160,6 +169,8 @@ class Capture:
         self._sessions += 1
         source.create_topics(writer.offset, writer)
         self._on_ready()
+        self.metrics.is_connected = self.metrics.is_taking_snapshot = True
         source.snapshot(writer.offset, writer)
+        self.metrics.is_taking_snapshot = False
         if not self._stopped.is_set():
             source.stream_changes(writer.offset, writer)

@@ -24,7 +24,7 @@ STOP: Final = "/stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSnapshot:
+class CompletedSnapshot:
     """A completed snapshot of a table."""
 
     topic: str
@@ -48,14 +48,14 @@ class CaptureOffset:
     """The end LSN of the last committed transaction; 0 before the slot exists."""
     time_ms: int = 0
     """The highest timestamp of a record so far; timestamps never decrease."""
-    tables: Mapping[str, TableSnapshot] = field(default_factory=dict)
+    tables: Mapping[str, CompletedSnapshot] = field(default_factory=dict)
 
     @property
     def slot(self) -> str:
         """The name of the replication slot and of the publication."""
         return slot_name(self.name)
 
-    def with_table(self, name: str, table: TableSnapshot) -> Self:
+    def with_table(self, name: str, table: CompletedSnapshot) -> Self:
         """A copy with one more completed snapshot."""
         return replace(self, tables={**self.tables, name: table})
 
@@ -69,7 +69,7 @@ class CaptureOffset:
         try:
             document: dict[str, Any] = json.loads(value)
             tables = {
-                name: TableSnapshot(**{**table, "key": tuple(table["key"])})
+                name: CompletedSnapshot(**{**table, "key": tuple(table["key"])})
                 for name, table in document.pop("tables").items()
             }
             return cls(**document, tables=tables)

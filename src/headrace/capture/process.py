@@ -14,9 +14,11 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import IO, TYPE_CHECKING, Any
+import time
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from headrace.capture.errors import CaptureError, CaptureFailed, DatabaseUnavailable
+from headrace.capture.metrics import CaptureMetrics
 from headrace.capture.settings import CaptureSettings
 from headrace.errors import HeadraceError, Misuse
 
@@ -26,12 +28,24 @@ if TYPE_CHECKING:
     from headrace.capture.capture import Capture
 
 
+METRICS_INTERVAL_S: Final = 1.0
+"""How often a capture sends its metrics."""
+
+
 class CaptureProcess:
     """A capture in its own process, which ends with its parent, even if the parent is killed."""
 
     def __init__(
-        self, settings: CaptureSettings, bootstrap: str, *, on_message: Callable[[str], None]
+        self,
+        settings: CaptureSettings,
+        bootstrap: str,
+        *,
+        on_message: Callable[[str], None],
+        sends_metrics: bool = False,
     ) -> None:
+        self.metrics = CaptureMetrics(name=settings.name)
+        """What the process counted, if it `sends_metrics`; `is_active` reads them."""
+        self._sends_metrics = sends_metrics
         self._settings = settings
         self._bootstrap = bootstrap
         self._on_message = on_message
@@ -65,7 +79,11 @@ class CaptureProcess:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        request = {"settings": self._settings.to_dict(), "bootstrap": self._bootstrap}
+        request = {
+            "settings": self._settings.to_dict(),
+            "bootstrap": self._bootstrap,
+            "metrics": self._sends_metrics,
+        }
         stdin, stdout = self._pipes(self._process)
         os.set_blocking(stdout.fileno(), False)
         stdin.write(json.dumps(request).encode() + b"\n")
@@ -111,12 +129,15 @@ class CaptureProcess:
             self._on_message(f"{self.name} {document['text']}")
         elif "ready" in document:
             self._is_ready = True
+        elif "metrics" in document:
+            self.metrics = CaptureMetrics.from_dict(document["metrics"])
         else:
             kind = DatabaseUnavailable if document["retryable"] else CaptureFailed
             self._fault = kind(document["error"])
 
     def _close(self) -> None:
         process, self._process = self._process, None
+        self.metrics.is_connected = False
         if process is not None:
             with process:
                 process.wait()
@@ -140,6 +161,8 @@ def main() -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
     threading.Thread(target=_stop_at_end_of_input, args=(capture,), daemon=True).start()
+    if request["metrics"]:
+        threading.Thread(target=_send_metrics, args=(capture,), daemon=True).start()
     gc.freeze()  # keep loaded modules out of collections, which would delay changes
     try:
         capture.run()
@@ -154,10 +177,21 @@ def _stop_at_end_of_input(capture: Capture) -> None:
     capture.stop()
 
 
+def _send_metrics(capture: Capture) -> None:
+    while True:
+        _emit(metrics=capture.metrics.to_dict())
+        time.sleep(METRICS_INTERVAL_S)
+
+
+_output_lock = threading.Lock()
+"""Held while a document is written: threads emit metrics and messages."""
+
+
 def _emit(**document: Any) -> None:
     try:
-        sys.stdout.write(json.dumps(document) + "\n")
-        sys.stdout.flush()
+        with _output_lock:
+            sys.stdout.write(json.dumps(document) + "\n")
+            sys.stdout.flush()
     except BrokenPipeError:
         pass  # the parent has exited
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.offsets import CaptureOffset, TableSnapshot
+    from headrace.capture.offsets import CaptureOffset, CompletedSnapshot
 
 LARGEST_RECORD: Final = 64 << 20
 """The most bytes of a record's value."""
@@ -45,7 +45,7 @@ class ChangeWriter(Protocol):
     def commit_complete(self) -> None:
         """Commit all complete transactions; called when there is nothing more to read."""
 
-    def finish_snapshot(self, name: str, table: TableSnapshot) -> None:
+    def finish_snapshot(self, name: str, table: CompletedSnapshot) -> None:
         """Commit the snapshot of a table, which is complete."""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.capture import source
 from headrace.capture.errors import CaptureError
+from headrace.capture.metrics import CaptureMetrics
 from headrace.capture.offsets import STOP, TOPIC, live_keys
 from headrace.client.partition import TopicPartition, partition_of
 from headrace.client.shared_transaction import SharedTransaction
@@ -24,7 +25,7 @@ from headrace.protocol.records import encode_varint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.capture.offsets import CaptureOffset, TableSnapshot
+    from headrace.capture.offsets import CaptureOffset, CompletedSnapshot
     from headrace.capture.settings import CaptureSettings
     from headrace.client.cluster import Cluster
     from headrace.client.shared_transaction import ProducerIdentity
@@ -123,8 +124,14 @@ class TransactionalChangeWriter:
     """Writes records and offsets under one transactional id."""
 
     def __init__(
-        self, cluster: Cluster, bootstrap: str, settings: CaptureSettings, on_committed: Callable[[int], None]
+        self,
+        cluster: Cluster,
+        bootstrap: str,
+        settings: CaptureSettings,
+        on_committed: Callable[[int], None],
+        metrics: CaptureMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or CaptureMetrics(name=settings.name)
         self._cluster = cluster
         self._bootstrap = bootstrap
         self._settings = settings
@@ -138,9 +145,8 @@ class TransactionalChangeWriter:
         self._offset: CaptureOffset | None = None
         self._sent_bytes = 0
         self._complete_position: int | None = None
-        self.records = 0
-        """The number of committed records."""
         self._open_records = 0
+        self._open_transactions = 0
         self._max_timestamp_ms = 0
 
     def start_from(self, offset: CaptureOffset, *, clear_stop_request: bool = False) -> None:
@@ -209,6 +215,7 @@ class TransactionalChangeWriter:
     def end_transaction(self, position: int) -> None:
         """All records up to this position are complete; commits when the transaction is large enough."""
         self._complete_position = position
+        self._open_transactions += 1
         if self._sent_bytes >= TRANSACTION_BYTES:
             self._commit_offset(replace(self.offset, position=position))
 
@@ -217,7 +224,7 @@ class TransactionalChangeWriter:
         if self._complete_position is not None:
             self._commit_offset(replace(self.offset, position=self._complete_position))
 
-    def finish_snapshot(self, name: str, table: TableSnapshot) -> None:
+    def finish_snapshot(self, name: str, table: CompletedSnapshot) -> None:
         """Commit the snapshot of a table."""
         self._commit_offset(self.offset.with_table(name, table))
 
@@ -259,8 +266,10 @@ class TransactionalChangeWriter:
         self._producer.flush()
         self._transaction.commit()
         self._sent_bytes, self._complete_position = 0, None
-        self.records += self._open_records
-        self._open_records = 0
+        self._metrics.committed(
+            records=self._open_records, transactions=self._open_transactions, newest_ms=offset.time_ms
+        )
+        self._open_records = self._open_transactions = 0
         self._offset = offset
         self._on_committed(offset.position)
 

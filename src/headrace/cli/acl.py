@@ -16,7 +16,7 @@ from headrace.errors import Misuse
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 commands = typer.Typer(no_args_is_help=True, help="Add, list and remove the rights of users.")
 
@@ -202,13 +202,13 @@ def remove(
         print_line(f"removed {_sentence(entry)}")
 
 
-def add_acls(session: Session, entries: Iterable[AclListing]) -> None:
+def add_acls(session: BrokerSession, entries: Iterable[AclListing]) -> None:
     """Add entries."""
     for entry in entries:
         session.ask_about("create_acls", _binding(entry), f"add {_sentence(entry)}")
 
 
-def remove_acls(session: Session, entries: Iterable[AclListing]) -> None:
+def remove_acls(session: BrokerSession, entries: Iterable[AclListing]) -> None:
     """Remove exactly these entries."""
     from headrace.cli.librdkafka import AclBindingFilter
 
@@ -216,7 +216,9 @@ def remove_acls(session: Session, entries: Iterable[AclListing]) -> None:
         session.ask_about("delete_acls", _binding(entry, AclBindingFilter), f"remove {_sentence(entry)}")
 
 
-def read_acls(session: Session, principal: str | None, resource: Resource, pattern: str) -> list[AclListing]:
+def read_acls(
+    session: BrokerSession, principal: str | None, resource: Resource, pattern: str
+) -> list[AclListing]:
     """The entries of a principal for a resource; `match` finds prefixes and wildcards too."""
     from headrace.cli.librdkafka import (
         AclBindingFilter,

@@ -15,6 +15,7 @@ from headrace.cli import (
     demo,
     doctor,
     events,
+    explain,
     group,
     init,
     job,
@@ -23,6 +24,7 @@ from headrace.cli import (
     queue,
     quota,
     run,
+    state,
     topic,
     txn,
     user,
@@ -58,6 +60,8 @@ app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
 app.command("run")(run.run)
+app.command("explain")(explain.explain)
+app.command("state")(state.state)
 app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

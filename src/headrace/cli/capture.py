@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path  # noqa: TC003  typer reads annotations when it runs
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -18,12 +18,14 @@ from typer.core import TyperGroup
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.output import Progress, confirm, note, print_json, print_line, print_table, size_text
 from headrace.errors import Misuse
+from headrace.logs import configure_logging
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.capture.settings import CaptureSettings
+    from headrace.metrics.address import MetricsAddress
 
 
 class CaptureDisplay:
@@ -184,6 +186,10 @@ def start(
         bool, typer.Option("--once", help="Stop when everything that is committed now is captured.")
     ] = False,
     broker: options.Broker = None,
+    metrics: options.Metrics = None,
+    metrics_allow_remote: options.MetricsAllowRemote = False,
+    log_level: options.LogLevel = None,
+    log_format: options.LogFormat = None,
 ) -> None:
     """Capture tables: take a snapshot, then stream every change until Ctrl-C.
 
@@ -194,6 +200,8 @@ def start(
     """
     from headrace.capture.settings import CaptureSettings
 
+    configured = Settings.read()
+    configure_logging(*configured.log(log_level, log_format))
     settings = CaptureSettings(
         url=_start_url(url),
         tables=_listed(tables),
@@ -208,7 +216,8 @@ def start(
         stop_bytes=stop_mb * MIB,
         once=once,
     )
-    _run(settings, _bootstrap(broker))
+    address = configured.metrics("capture", metrics, allow_remote=metrics_allow_remote)
+    _run(settings, _bootstrap(broker), address)
 
 
 @commands.command("list")
@@ -303,11 +312,17 @@ def drop(
     print_line(f"capture {name} dropped")
 
 
-def _run(settings: CaptureSettings, bootstrap: str) -> None:
+def _run(settings: CaptureSettings, bootstrap: str, metrics: MetricsAddress | None) -> None:
     from headrace.capture.capture import Capture
 
-    with CaptureDisplay() as display:
+    with CaptureDisplay() as display, ExitStack() as stack:
         capture = Capture(settings, bootstrap, on_message=display.tell, on_progress=display.report)
+        if metrics is not None:
+            from headrace.capture.metrics import CaptureMetricsSource
+            from headrace.metrics.server import MetricsServer
+
+            server = stack.enter_context(MetricsServer(metrics, CaptureMetricsSource(capture.metrics)))
+            note(f"metrics are served on http://{server.address}/metrics")
         gc.freeze()  # keep loaded modules out of collections, which would delay changes
         with stopping_by_signals(capture.stop):
             capture.run()

@@ -12,7 +12,7 @@ from headrace.cli import options  # noqa: TC001  typer reads annotations when it
 from headrace.cli.offsets import END, START, Kind, Position, read_position
 from headrace.cli.options import complete_group
 from headrace.cli.output import Progress
-from headrace.cli.record_output import VALUES_ONLY, json_line, read_format
+from headrace.cli.record_lines import VALUES_ONLY, json_line, read_format
 from headrace.cli.session import connect
 from headrace.cli.termination import RequestFailed, discard_standard_output, terminated_like_interrupt
 from headrace.errors import Misuse
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from headrace.cli.reader import TopicReader
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 PLACES = "start|end|OFFSET|TIME"
 
@@ -101,7 +101,7 @@ class _Plan:
     """The partitions to read, with their start and end offsets."""
 
     def __init__(
-        self, session: Session, topic: str, numbers: Collection[int], *, committed_only: bool
+        self, session: BrokerSession, topic: str, numbers: Collection[int], *, committed_only: bool
     ) -> None:
         from headrace.cli.topic_admin import choose_partitions
 

@@ -15,13 +15,13 @@ from headrace.cli.session import connect
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
     from headrace.streams.dead_letter import DeadLetter
 
 SUFFIX: Final = ".dead"
 
 
-def dead_topic(session: Session, name: str) -> str:
+def dead_topic(session: BrokerSession, name: str) -> str:
     """The dead-letter topic for the name of a job, or of the topic itself."""
     from headrace.cli.topic_admin import find_partitions, topic_names
 
@@ -33,7 +33,7 @@ def dead_topic(session: Session, name: str) -> str:
 
 
 def read_letters(
-    session: Session, topic: str, *, begin: Mapping[int, int] | None = None
+    session: BrokerSession, topic: str, *, begin: Mapping[int, int] | None = None
 ) -> Iterator[DeadLetter]:
     """The dead letters of a topic, starting at the offsets in `begin`."""
     from headrace.cli.offsets import read_offset_ranges
@@ -57,7 +57,7 @@ def read_letters(
         reader.close()
 
 
-def sent_again(session: Session, topic: str) -> dict[int, int]:
+def sent_again(session: BrokerSession, topic: str) -> dict[int, int]:
     """For each partition, the offset before which dead letters were resent."""
     from confluent_kafka import Consumer, TopicPartition
 

@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.output import print_line
 from headrace.cli.termination import terminated_like_interrupt
-from headrace.demo.scenarios import Scenario, run_scenario
+from headrace.demo import Scenario, run_scenario
 
 
 def demo(

@@ -127,7 +127,7 @@ def package_version(name: str) -> Finding:
 
 def memory() -> Finding:
     """Whether there is enough memory for Spark's heap, its Python processes and the page cache."""
-    from headrace.spark.machine import driver_memory_gib, usable_memory_bytes
+    from headrace.spark.java import driver_memory_gib, usable_memory_bytes
 
     usable = usable_memory_bytes()
     found = f"{size_text(usable)}, of which Spark's heap gets {driver_memory_gib(usable)} GiB"

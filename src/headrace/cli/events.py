@@ -16,7 +16,7 @@ from headrace.cli.session import connect
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
     from headrace.events.aggregate import AggregateSchema
     from headrace.events.event import RecordedEvent
     from headrace.events.history import StateChange
@@ -162,7 +162,7 @@ def _show(
         print_line(f"  {name}: {_text(value)}")
 
 
-def _topics(session: Session, of: str) -> StoreTopics:
+def _topics(session: BrokerSession, of: str) -> StoreTopics:
     from headrace.events.topics import find_topics
 
     return find_topics(session.cluster, *_names(of))

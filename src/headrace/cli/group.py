@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from headrace.cli.offsets import Partition
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 EMPTY: Final = "empty"
 DEAD: Final = "dead"
@@ -85,12 +85,12 @@ class GroupDetails:
     """The total lag of all partitions."""
 
 
-def group_names(session: Session) -> list[str]:
+def group_names(session: BrokerSession) -> list[str]:
     """The names of all consumer groups."""
     return [listing.group for listing in list_groups(session)]
 
 
-def list_groups(session: Session) -> list[GroupListing]:
+def list_groups(session: BrokerSession) -> list[GroupListing]:
     """All consumer groups, sorted by name."""
     result = session.ask(
         lambda: session.admin.list_consumer_groups(request_timeout=session.timeout_s).result(),
@@ -104,7 +104,7 @@ def list_groups(session: Session) -> list[GroupListing]:
     return sorted(listings, key=lambda listing: listing.group)
 
 
-def describe_group(session: Session, group: str) -> GroupDetails:
+def describe_group(session: BrokerSession, group: str) -> GroupDetails:
     """The members and lag of a group; raises `UnknownGroup` if it does not exist."""
     found = _describe(session, group)
     committed = read_committed_offsets(session, group)
@@ -127,7 +127,7 @@ def describe_group(session: Session, group: str) -> GroupDetails:
     )
 
 
-def read_committed_offsets(session: Session, group: str) -> dict[Partition, int]:
+def read_committed_offsets(session: BrokerSession, group: str) -> dict[Partition, int]:
     """The committed offsets of a group, by topic and partition."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
@@ -137,7 +137,7 @@ def read_committed_offsets(session: Session, group: str) -> dict[Partition, int]
     return {(place.topic, place.partition): place.offset for place in sorted(found)}
 
 
-def write_committed_offsets(session: Session, group: str, offsets: Mapping[Partition, int]) -> None:
+def write_committed_offsets(session: BrokerSession, group: str, offsets: Mapping[Partition, int]) -> None:
     """Commit offsets for a group, which must have no members."""
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
@@ -150,13 +150,13 @@ def write_committed_offsets(session: Session, group: str, offsets: Mapping[Parti
             raise session.failure(place.error, f"{act} on partition {place.partition} of {place.topic!r}")
 
 
-def delete_group(session: Session, group: str) -> None:
+def delete_group(session: BrokerSession, group: str) -> None:
     """Delete a group and its offsets."""
     require_idle(session, group)
     session.ask_about("delete_consumer_groups", group, f"delete group {group!r}")
 
 
-def require_idle(session: Session, group: str) -> None:
+def require_idle(session: BrokerSession, group: str) -> None:
     """Raise `ActiveGroup` unless the group is empty: members would overwrite the change."""
     found = _describe(session, group)
     if _state(found) in (EMPTY, DEAD):
@@ -170,12 +170,12 @@ def require_idle(session: Session, group: str) -> None:
     )
 
 
-def _describe(session: Session, group: str) -> Any:
+def _describe(session: BrokerSession, group: str) -> Any:
     return session.ask_about("describe_consumer_groups", group, f"describe group {group!r}")
 
 
 def _lags(
-    session: Session, committed: Mapping[Partition, int], owners: Mapping[Partition, str]
+    session: BrokerSession, committed: Mapping[Partition, int], owners: Mapping[Partition, str]
 ) -> tuple[PartitionLag, ...]:
     partitions = sorted(committed.keys() | owners.keys())
     ranges = read_offset_ranges(session, partitions)
@@ -343,7 +343,7 @@ def delete(
 
 
 def plan_moves(
-    session: Session, group: str, to: Position, *, topics: Collection[str], numbers: Collection[int]
+    session: BrokerSession, group: str, to: Position, *, topics: Collection[str], numbers: Collection[int]
 ) -> list[Move]:
     """The new offset of each partition for the position `to`."""
     from headrace.cli.offsets import read_offset_ranges, resolve
@@ -359,7 +359,7 @@ def plan_moves(
     ]
 
 
-def _chosen(session: Session, topics: Collection[str], numbers: Collection[int]) -> list[Partition]:
+def _chosen(session: BrokerSession, topics: Collection[str], numbers: Collection[int]) -> list[Partition]:
     from headrace.cli.topic_admin import choose_partitions
 
     return [(topic, number) for topic in topics for number in choose_partitions(session, topic, numbers)]

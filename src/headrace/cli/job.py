@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.output import confirm, print_json, print_line, print_table
+from headrace.cli.output import confirm, print_json, print_line, print_table, size_text
 from headrace.errors import Misuse
+from headrace.folders import local_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.cli.offsets import Position
+    from headrace.state.inspection import OperatorState
     from headrace.streams.job_folder import JobFolder, StartPosition
 
 commands = typer.Typer(no_args_is_help=True, help="List, describe and reset jobs that have run.")
@@ -56,7 +58,7 @@ def list_(*, state: State = None, as_json: options.Json = False) -> None:
     """
     from headrace.streams.job_folder import job_folders
 
-    lines = [_line(folder) for folder in job_folders(_state_folder(state))]
+    lines = [_line(folder) for folder in job_folders(state_folder(state))]
     if as_json:
         print_json(lines)
         return
@@ -72,11 +74,12 @@ def describe(*, job: Name, state: State = None, as_json: options.Json = False) -
     """
     from headrace.streams.job_folder import find_job
 
-    folder = find_job(_state_folder(state), job)
+    folder = find_job(state_folder(state), job)
     description = folder.description()
     if as_json:
         shown = None if description is None else description.to_json()
-        print_json({"app": folder.app, "job": folder.name, "running": folder.is_held, "query": shown})
+        document = {"app": folder.app, "job": folder.name, "running": folder.is_held, "query": shown}
+        print_json({**document, "state": _operators(folder)})
         return
     print_line(f"job {folder.name} of {folder.app}{', running' if folder.is_held else ''}")
     print_line(f"checkpoint  {folder.checkpoint}")
@@ -86,6 +89,9 @@ def describe(*, job: Name, state: State = None, as_json: options.Json = False) -
     print_line(f"reads       {', '.join(description.inputs)}")
     print_line(f"writes      {description.output} ({description.mode})")
     print_line(f"columns     {description.schema}")
+    figures = {kept.operator: _figures_text(kept) for kept in _operators(folder)}
+    for name, outline in description.state.items():
+        print_line(f"keeps       {name}: {outline}{figures.get(name, '')}")
     for operator in description.operators:
         by = f" by {', '.join(operator.keys)}" if operator.keys else ""
         print_line(f"keeps       {operator.kind}{by}")
@@ -103,10 +109,10 @@ def reset(
             help="New position in all topics: start, end, an offset, a time (2026-01-31T12:00), or -5m.",
         ),
     ],
-    beside: Annotated[
+    rebuild: Annotated[
         bool,
         typer.Option(
-            "--beside",
+            "--rebuild",
             help="Rebuild the job's view in the background, and switch to it when it has caught up.",
         ),
     ] = False,
@@ -116,7 +122,7 @@ def reset(
     """Restart a job with empty state from a position in its topics.
 
     The old checkpoint is kept. Results that the job has written stay in its topic, so a job that restarts
-    from an earlier position writes some of them again. With --beside, a job with a view rebuilds it in the
+    from an earlier position writes some of them again. With --rebuild, a job with a view rebuilds it in the
     background, while another process may still run the old version; when the new view has caught up, readers
     switch to it at once.
 
@@ -125,16 +131,24 @@ def reset(
     from headrace.streams.job_folder import find_job
 
     position = _position(to)
-    folder = find_job(_state_folder(state), job)
-    if beside:
+    folder = find_job(state_folder(state), job)
+    if rebuild:
         began = folder.beside.reset(kind=position.kind.value, value=position.value)
         print_line(
-            f"when it is started next, job {folder.name} begins {_beginning_text(began)}, beside its view"
+            f"at its next start, job {folder.name} rebuilds its view: it begins {_beginning_text(began)}"
         )
         return
     confirm(f"Discard the state of {folder.name}, and restart it from {to}?", yes=yes)
     beginning = folder.reset(kind=position.kind.value, value=position.value)
-    print_line(f"job {folder.name} begins {_beginning_text(beginning)}, when it is started next")
+    print_line(f"at its next start, job {folder.name} begins {_beginning_text(beginning)}")
+
+
+def _operators(folder: JobFolder) -> list[OperatorState]:
+    """The state of the job's operators; none if it is not in a folder of this machine."""
+    from headrace.state.inspection import list_operators
+
+    location = f"{folder.checkpoint}/operators"
+    return [] if local_path(location) is None else list_operators(location)
 
 
 def _line(folder: JobFolder) -> JobListing:
@@ -149,7 +163,7 @@ def _line(folder: JobFolder) -> JobListing:
     )
 
 
-def _state_folder(option: str | None) -> Path:
+def state_folder(option: str | None) -> Path:
     """The state directory that `headrace run` uses here, or that of the only project in a subdirectory."""
     from headrace.settings import Settings
 
@@ -187,3 +201,8 @@ def _beginning_text(beginning: StartPosition) -> str:
         case _:
             moment = datetime.fromtimestamp(beginning.value / 1000, UTC)
             return f"at the records of {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _figures_text(kept: OperatorState) -> str:
+    size = size_text(kept.byte_size)
+    return f" ({kept.rows:,} rows, {size}, {kept.state_ms:.1f} ms in batch {kept.batch})"

@@ -14,7 +14,7 @@ from headrace.cli.termination import RequestFailed
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 AGO: Final = re.compile(r"-(\d+)([smhdw])")
@@ -96,7 +96,7 @@ Partition = tuple[str, int]
 
 
 def read_offset_ranges(
-    session: Session, partitions: Collection[Partition], *, committed_only: bool = False
+    session: BrokerSession, partitions: Collection[Partition], *, committed_only: bool = False
 ) -> dict[Partition, OffsetRange]:
     """The offset ranges of partitions; with `committed_only` they end at the last stable offset."""
     starts = _read(session, dict.fromkeys(partitions, _spec("earliest")), committed_only=committed_only)
@@ -105,7 +105,7 @@ def read_offset_ranges(
 
 
 def resolve(
-    session: Session, position: Position, ranges: Mapping[Partition, OffsetRange]
+    session: BrokerSession, position: Position, ranges: Mapping[Partition, OffsetRange]
 ) -> dict[Partition, int]:
     """The offset of `position` in each partition of `ranges`.
 
@@ -123,7 +123,9 @@ def resolve(
     return dict.fromkeys(ranges, position.value)
 
 
-def _at_time(session: Session, time_ms: int, ranges: Mapping[Partition, OffsetRange]) -> dict[Partition, int]:
+def _at_time(
+    session: BrokerSession, time_ms: int, ranges: Mapping[Partition, OffsetRange]
+) -> dict[Partition, int]:
     found = _read(session, dict.fromkeys(ranges, _spec("for_timestamp", time_ms)))
     return {
         partition: ranges[partition].end if offset == NONE_FOUND else offset
@@ -155,7 +157,7 @@ def _spec(kind: str, *arguments: int) -> Any:
 
 
 def _read(
-    session: Session, specs: Mapping[Partition, Any], *, committed_only: bool = False
+    session: BrokerSession, specs: Mapping[Partition, Any], *, committed_only: bool = False
 ) -> dict[Partition, int]:
     from confluent_kafka import IsolationLevel, TopicPartition
 

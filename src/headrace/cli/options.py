@@ -11,7 +11,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 PATIENCE_S: Final = 1.0
 """Shell completion must not block for longer."""
@@ -34,7 +34,7 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_view(ctx: typer.Context, incomplete: str) -> list[str]:
     """Views that start with the typed text."""
 
-    def view_names(session: Session) -> list[str]:
+    def view_names(session: BrokerSession) -> list[str]:
         from headrace.feeds.catalog import read_views
 
         return list(read_views(session.cluster))
@@ -42,7 +42,9 @@ def complete_view(ctx: typer.Context, incomplete: str) -> list[str]:
     return _beginning_with(incomplete, view_names, ctx)
 
 
-def _beginning_with(typed: str, read_names: Callable[[Session], list[str]], ctx: typer.Context) -> list[str]:
+def _beginning_with(
+    typed: str, read_names: Callable[[BrokerSession], list[str]], ctx: typer.Context
+) -> list[str]:
     from headrace.cli.session import connect
 
     try:
@@ -63,6 +65,31 @@ Broker = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="Serve /metrics, /health/live and /health/ready on this address (default: not served).",
+    ),
+]
+MetricsAllowRemote = Annotated[
+    bool,
+    typer.Option(
+        "--metrics-allow-remote",
+        help="Allow --metrics on an address that other machines reach, without authentication.",
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level", metavar="LEVEL", help="Log from this level on: debug, info, warning or error."
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="FORMAT", help="Format of the log on standard error: text or json."),
+]
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)
 ]

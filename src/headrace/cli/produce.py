@@ -15,7 +15,7 @@ import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.output import Progress, note, print_line
-from headrace.cli.record_input import ANY_PARTITION, Headers, MalformedLine, json_lines, plain_lines
+from headrace.cli.record_lines import ANY_PARTITION, Headers, MalformedLine, json_lines, plain_lines
 from headrace.cli.session import connect
 from headrace.cli.termination import RequestFailed
 from headrace.errors import Misuse
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from headrace.cli.record_input import InputRecord
-    from headrace.cli.session import Session
+    from headrace.cli.record_lines import InputRecord
+    from headrace.cli.session import BrokerSession
 
 POLL_EVERY: Final = 1000
 SMALLEST_LIMIT_BYTES: Final = 1000
@@ -47,7 +47,7 @@ class RecordSender:
     """A producer for one topic. Unless `acks` is 0 or 1, it is idempotent and keeps the order of records."""
 
     def __init__(
-        self, session: Session, topic: str, *, acks: str, compression: str, limit_bytes: int
+        self, session: BrokerSession, topic: str, *, acks: str, compression: str, limit_bytes: int
     ) -> None:
         from confluent_kafka import KafkaException, Producer
 
@@ -106,7 +106,7 @@ class RecordSender:
         )
 
     @staticmethod
-    def _config(session: Session, acks: str, compression: str, limit_bytes: int) -> dict[str, Any]:
+    def _config(session: BrokerSession, acks: str, compression: str, limit_bytes: int) -> dict[str, Any]:
         return session.client_config(
             acks=acks,
             compression_type=compression,
@@ -209,9 +209,7 @@ def _line_reader(
             "--key gives every record the same key, --key-separator takes it from the line: choose one."
         )
     if separator == "":
-        raise Misuse(
-            "--key-separator is empty: give what stands between key and value, for example : or a tab."
-        )
+        raise Misuse("--key-separator is empty: set the text between key and value, for example : or a tab.")
     return plain_lines(
         key=None if key is None else key.encode(),
         separator=None if separator is None else separator.encode(),

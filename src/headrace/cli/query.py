@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
     from headrace.feeds.catalog import ViewDescription
 
 UNKNOWN: Final = "TABLE_OR_VIEW_NOT_FOUND"
@@ -118,7 +118,7 @@ def _json_cell(value: object) -> object:
 class _Names:
     """Resolves the names in a query to views and topics."""
 
-    def __init__(self, session: Session, schemas: Mapping[str, str]) -> None:
+    def __init__(self, session: BrokerSession, schemas: Mapping[str, str]) -> None:
         from headrace.feeds.catalog import read_views
 
         self._broker = str(session.address)

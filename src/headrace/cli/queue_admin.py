@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message, Producer
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
     from headrace.client.share_groups import ShareProgress
 
 REDRIVE_GROUP: Final = "headrace-redrive"
@@ -106,7 +106,7 @@ class QueueDeadLetter:
     """Its offset in the queue."""
 
 
-def list_queues(session: Session) -> list[QueueListing]:
+def list_queues(session: BrokerSession) -> list[QueueListing]:
     """All share groups with each of their topics."""
     return [
         QueueListing(
@@ -124,7 +124,7 @@ def list_queues(session: Session) -> list[QueueListing]:
     ]
 
 
-def describe_queue(session: Session, group: str) -> QueueDetails:
+def describe_queue(session: BrokerSession, group: str) -> QueueDetails:
     """Members, progress and dead letters of a share group; raises `UnknownQueue` if it does not exist."""
     progress = read_progress(session, group)
     found = describe_share_group(session.cluster, group)
@@ -154,7 +154,7 @@ def describe_queue(session: Session, group: str) -> QueueDetails:
     )
 
 
-def read_progress(session: Session, group: str) -> list[ShareProgress]:
+def read_progress(session: BrokerSession, group: str) -> list[ShareProgress]:
     """The progress of a share group; raises `UnknownQueue` if there is none."""
     try:
         return share_progress(session.cluster, group)
@@ -172,7 +172,7 @@ def topics_of(progress: list[ShareProgress]) -> list[str]:
     return sorted({part.topic for part in progress})
 
 
-def choose_topic(session: Session, group: str, topic: str | None) -> str:
+def choose_topic(session: BrokerSession, group: str, topic: str | None) -> str:
     """The given topic, or the only topic of the group."""
     topics = topics_of(read_progress(session, group))
     if topic is None and len(topics) == 1:
@@ -185,7 +185,7 @@ def choose_topic(session: Session, group: str, topic: str | None) -> str:
     raise UnknownQueue(f"share group {group!r} does not read {topic!r}; it reads {names}.")
 
 
-def dead_letter_range(session: Session, topic: str, group: str) -> OffsetRange:
+def dead_letter_range(session: BrokerSession, topic: str, group: str) -> OffsetRange:
     """The offsets of dead letters that were not redriven; empty if there is no dead-letter topic."""
     name = dead_letter_topic(topic, group)
     if name not in session.cluster.topics([name]):
@@ -196,13 +196,15 @@ def dead_letter_range(session: Session, topic: str, group: str) -> OffsetRange:
     return OffsetRange(start=min(max(held.start, redriven), held.end), end=held.end)
 
 
-def count_dead(session: Session, topic: str, group: str) -> int:
+def count_dead(session: BrokerSession, topic: str, group: str) -> int:
     """The number of dead letters of a queue."""
     held = dead_letter_range(session, topic, group)
     return held.end - held.start
 
 
-def read_dead(session: Session, topic: str, group: str, count: int | None = None) -> Iterator[list[Message]]:
+def read_dead(
+    session: BrokerSession, topic: str, group: str, count: int | None = None
+) -> Iterator[list[Message]]:
     """The dead letters of a queue, batch by batch, the oldest first."""
     held = dead_letter_range(session, topic, group)
     if held.start >= held.end:
@@ -247,7 +249,7 @@ DROPPED: Final = NAMES | {DELAY_MS, DELIVER_AT, ONLY_GROUP}
 """Headers that a redriven message does not keep, so that it is delivered at once, as a new one."""
 
 
-def redrive(session: Session, topic: str, group: str, count: int | None) -> Iterator[int]:
+def redrive(session: BrokerSession, topic: str, group: str, count: int | None) -> Iterator[int]:
     """Move dead letters back to their queue. Yields the number of moved messages per batch.
 
     A message goes to its original partition, for this share group only: other groups of the topic skip it.
@@ -265,7 +267,7 @@ def redrive(session: Session, topic: str, group: str, count: int | None) -> Iter
             yield len(batch)
 
 
-def _move(session: Session, producer: Producer, topic: str, group: str, batch: list[Message]) -> None:
+def _move(session: BrokerSession, producer: Producer, topic: str, group: str, batch: list[Message]) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
     producer.begin_transaction()
@@ -293,7 +295,7 @@ def _next(batch: list[Message]) -> int:
     return (batch[-1].offset() or 0) + 1
 
 
-def _delete(session: Session, name: str, end: int) -> None:
+def _delete(session: BrokerSession, name: str, end: int) -> None:
     from confluent_kafka import TopicPartition
 
     session.ask_about("delete_records", TopicPartition(name, 0, end), f"drop what went back from {name!r}")

@@ -16,7 +16,7 @@ from headrace.errors import Misuse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 commands = typer.Typer(no_args_is_help=True, help="Set, list and delete the quotas of users and client ids.")
 
@@ -132,7 +132,7 @@ def delete(
     print_line(f"deleted quotas of {_sentence(entity)}")
 
 
-def alter_quotas(session: Session, entity: Entity, values: Mapping[str, float | None]) -> None:
+def alter_quotas(session: BrokerSession, entity: Entity, values: Mapping[str, float | None]) -> None:
     """Set quotas of an entity; those whose value is None are deleted."""
     from kio.schema.alter_client_quotas.v1.request import (
         AlterClientQuotasRequest,
@@ -160,7 +160,7 @@ def alter_quotas(session: Session, entity: Entity, values: Mapping[str, float | 
         _check(entry, f"set the quotas of {_sentence(entity)}")
 
 
-def read_quotas(session: Session) -> list[QuotaListing]:
+def read_quotas(session: BrokerSession) -> list[QuotaListing]:
     """All quotas of users and client ids."""
     from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
     from kio.schema.describe_client_quotas.v1.response import DescribeClientQuotasResponse

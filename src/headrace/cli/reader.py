@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 BATCH: Final = 10_000
 POLL_S: Final = 0.1
@@ -31,7 +31,7 @@ class TopicReader:
 
     def __init__(
         self,
-        session: Session,
+        session: BrokerSession,
         topic: str,
         *,
         group: str | None,

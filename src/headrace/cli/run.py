@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.logs import configure_logging
+from headrace.settings import Settings
+
 
 def run(
     *,
@@ -46,6 +50,10 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events as JSON, one document per line.")
     ] = False,
+    metrics: options.Metrics = None,
+    metrics_allow_remote: options.MetricsAllowRemote = False,
+    log_level: options.LogLevel = None,
+    log_format: options.LogFormat = None,
 ) -> None:
     """Run the jobs of a file until Ctrl-C.
 
@@ -59,6 +67,7 @@ def run(
     from headrace.streams.command import run_app
     from headrace.streams.pipeline import load_app
 
+    configure_logging(*Settings.read(project=pipeline.parent.absolute()).log(log_level, log_format))
     code = run_app(
         load_app(pipeline),
         jobs=job or (),
@@ -68,6 +77,8 @@ def run(
         state=state,
         seconds=seconds,
         as_json=as_json,
+        metrics=metrics,
+        metrics_allow_remote=metrics_allow_remote,
         project=pipeline.parent,
     )
     if code:

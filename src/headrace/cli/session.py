@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def broker_address(
     option: str | None, *, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> BrokerAddress:
-    """The address that counts, given the value of `--broker`.
+    """The broker's address: the value of `--broker`, or else from the settings.
 
     The environment and the current folder are those of the process, unless others are given.
     """
@@ -48,8 +48,8 @@ PASSING: Final = frozenset({5, 6, 14, 15, 16, LOST})
 a lost connection."""
 
 
-class Session:
-    """The way to one broker or cluster. What is not used is not opened, nor imported."""
+class BrokerSession:
+    """A connection to one broker or cluster. Clients are imported and opened when they are first used."""
 
     def __init__(self, address: BrokerAddress, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
@@ -114,7 +114,7 @@ class Session:
 
     @contextmanager
     def asking(self, act: str) -> Iterator[None]:
-        """Turn librdkafka's errors inside the block into ours, which say that the broker did not `act`."""
+        """Raise librdkafka's errors inside the block as errors that say that the broker did not `act`."""
         from confluent_kafka import KafkaException
 
         try:
@@ -141,7 +141,7 @@ class Session:
     def probe(self) -> None:
         """Return when one of the addresses accepts a connection; fail at once when none does.
 
-        librdkafka would retry for the whole timeout, and would not give the reason. With a security profile
+        librdkafka would retry for the whole timeout, and would not report the reason. With a security profile
         the connection is also authenticated.
         """
         if self.address.profile != PLAINTEXT:
@@ -167,9 +167,9 @@ class Session:
 
 
 @contextmanager
-def connect(broker: str | None, *, timeout_s: float = TIMEOUT_S) -> Iterator[Session]:
+def connect(broker: str | None, *, timeout_s: float = TIMEOUT_S) -> Iterator[BrokerSession]:
     """A session with the broker that `--broker`, the environment or `headrace.toml` names."""
-    session = Session(broker_address(broker), timeout_s=timeout_s)
+    session = BrokerSession(broker_address(broker), timeout_s=timeout_s)
     session.probe()
     try:
         yield session

@@ -19,7 +19,7 @@ from headrace.errors import Misuse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
     from headrace.cli.topic_admin import TopicSetting
 
 STATUS: Final = "headrace.overflow.status"
@@ -274,7 +274,7 @@ def delete(
             print_line(f"deleted topic {topic}")
 
 
-def describe_topic(session: Session, topic: str) -> TopicDetails:
+def describe_topic(session: BrokerSession, topic: str) -> TopicDetails:
     """The details of a topic."""
     from headrace.cli import topic_admin
     from headrace.cli.offsets import read_offset_ranges

@@ -12,7 +12,7 @@ from headrace.suggestion import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 BATCH_LIMIT: Final = "max.message.bytes"
 DEFAULT_BATCH_LIMIT_BYTES: Final = 1_048_588
@@ -58,12 +58,12 @@ def is_internal(topic: str) -> bool:
     return topic.startswith("__")
 
 
-def topic_names(session: Session) -> list[str]:
+def topic_names(session: BrokerSession) -> list[str]:
     """The names of all topics."""
     return sorted(_metadata(session))
 
 
-def list_topics(session: Session) -> list[TopicListing]:
+def list_topics(session: BrokerSession) -> list[TopicListing]:
     """All topics, sorted by name, including internal ones."""
     found = _metadata(session)
     return [
@@ -76,7 +76,7 @@ def list_topics(session: Session) -> list[TopicListing]:
     ]
 
 
-def find_partitions(session: Session, topic: str) -> list[PartitionReplicas]:
+def find_partitions(session: BrokerSession, topic: str) -> list[PartitionReplicas]:
     """The partitions of a topic. Raises `TopicNotFound` if it does not exist, and does not create it."""
     # Lists all topics: requesting one by name might create it.
     found = _metadata(session)
@@ -88,7 +88,7 @@ def find_partitions(session: Session, topic: str) -> list[PartitionReplicas]:
     return [_place(found[topic].partitions[number]) for number in sorted(found[topic].partitions)]
 
 
-def choose_partitions(session: Session, topic: str, numbers: Collection[int]) -> list[int]:
+def choose_partitions(session: BrokerSession, topic: str, numbers: Collection[int]) -> list[int]:
     """The partitions in `numbers`, or all partitions of the topic if it is empty."""
     known = [place.partition for place in find_partitions(session, topic)]
     for number in numbers:
@@ -100,7 +100,7 @@ def choose_partitions(session: Session, topic: str, numbers: Collection[int]) ->
     return sorted(numbers) or known
 
 
-def read_configs(session: Session, topic: str) -> list[TopicSetting]:
+def read_configs(session: BrokerSession, topic: str) -> list[TopicSetting]:
     """All settings of a topic, by name."""
     from headrace.cli.librdkafka import ConfigResource
 
@@ -112,7 +112,7 @@ def read_configs(session: Session, topic: str) -> list[TopicSetting]:
     ]
 
 
-def read_batch_limit(session: Session, topic: str) -> int:
+def read_batch_limit(session: BrokerSession, topic: str) -> int:
     """The maximum size of a batch in this topic, in bytes."""
     try:
         configs = {config.name: config.value for config in read_configs(session, topic)}
@@ -122,7 +122,12 @@ def read_batch_limit(session: Session, topic: str) -> int:
 
 
 def create_topic(
-    session: Session, topic: str, *, partitions: int | None, replicas: int | None, configs: Mapping[str, str]
+    session: BrokerSession,
+    topic: str,
+    *,
+    partitions: int | None,
+    replicas: int | None,
+    configs: Mapping[str, str],
 ) -> None:
     """Create a topic; the broker's defaults apply to what is not given."""
     from headrace.cli.librdkafka import NewTopic
@@ -137,7 +142,7 @@ def create_topic(
     _await_leaders(session, topic)
 
 
-def add_partitions(session: Session, topic: str, total: int) -> None:
+def add_partitions(session: BrokerSession, topic: str, total: int) -> None:
     """Increase the number of partitions to `total`."""
     from headrace.cli.librdkafka import NewPartitions
 
@@ -145,7 +150,9 @@ def add_partitions(session: Session, topic: str, total: int) -> None:
     session.ask_about("create_partitions", new, f"raise topic {topic!r} to {total} partitions")
 
 
-def alter_configs(session: Session, topic: str, *, put: Mapping[str, str], unset: Sequence[str]) -> None:
+def alter_configs(
+    session: BrokerSession, topic: str, *, put: Mapping[str, str], unset: Sequence[str]
+) -> None:
     """Set and unset settings of a topic, all or none of them."""
     from headrace.cli.librdkafka import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -160,19 +167,19 @@ def alter_configs(session: Session, topic: str, *, put: Mapping[str, str], unset
     session.ask_about("incremental_alter_configs", resource, f"alter the settings of topic {topic!r}")
 
 
-def delete_topic(session: Session, topic: str) -> None:
+def delete_topic(session: BrokerSession, topic: str) -> None:
     """Delete a topic and all its records."""
     session.ask_about("delete_topics", topic, f"delete topic {topic!r}")
 
 
-def _metadata(session: Session) -> dict[str, Any]:
+def _metadata(session: BrokerSession) -> dict[str, Any]:
     def question() -> dict[str, Any]:
         return dict(session.admin.list_topics(timeout=session.timeout_s).topics)
 
     return session.ask(question, "list its topics")
 
 
-def _await_leaders(session: Session, topic: str) -> None:
+def _await_leaders(session: BrokerSession, topic: str) -> None:
     """Wait until the new topic has leaders: a cluster reports it as created before."""
     for _ in attempts(SETTLING_S):
         found = _metadata(session).get(topic)

@@ -17,7 +17,7 @@ from headrace.suggestion import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
     from headrace.client.transactions import Transaction
 
 commands = typer.Typer(no_args_is_help=True, help="List and describe transactions, and abort hanging ones.")
@@ -97,7 +97,7 @@ def abort(transactional_id: TransactionalId, yes: options.Yes = False, broker: o
 
 
 @contextmanager
-def _suggested(session: Session, transactional_id: str) -> Iterator[None]:
+def _suggested(session: BrokerSession, transactional_id: str) -> Iterator[None]:
     """Add the most similar transactional id to the error about an unknown one."""
     from headrace.client.transactions import UnknownTransaction, list_transactions
 

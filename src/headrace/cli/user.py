@@ -15,7 +15,7 @@ from headrace.cli.termination import RequestFailed
 from headrace.password import VARIABLE, read_new_password
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
 
 commands = typer.Typer(no_args_is_help=True, help="Create, list and delete users.")
 
@@ -88,7 +88,7 @@ def delete(user: User, yes: options.Yes = False, broker: options.Broker = None) 
     print_line(f"deleted user {user}")
 
 
-def set_password(session: Session, user: str, password: str) -> None:
+def set_password(session: BrokerSession, user: str, password: str) -> None:
     """Let a user authenticate with this password, with every SCRAM mechanism."""
     from headrace.cli.librdkafka import ScramCredentialInfo, UserScramCredentialUpsertion
 
@@ -97,12 +97,12 @@ def set_password(session: Session, user: str, password: str) -> None:
         _alter(session, UserScramCredentialUpsertion(user, info, password.encode()), f"create user {user!r}")
 
 
-def _alter(session: Session, change: Any, act: str) -> None:
+def _alter(session: BrokerSession, change: Any, act: str) -> None:
     """Change one credential: Kafka accepts only one change of a user in a request."""
     session.ask_about("alter_user_scram_credentials", change, act)
 
 
-def read_users(session: Session) -> list[UserListing]:
+def read_users(session: BrokerSession) -> list[UserListing]:
     """All users by name."""
 
     def question() -> Any:
@@ -121,7 +121,7 @@ def read_users(session: Session) -> list[UserListing]:
     ]
 
 
-def delete_user(session: Session, user: UserListing) -> None:
+def delete_user(session: BrokerSession, user: UserListing) -> None:
     """Delete every credential of a user."""
     from headrace.cli.librdkafka import ScramMechanism, UserScramCredentialDeletion
 

@@ -17,7 +17,7 @@ from headrace.errors import Misuse
 from headrace.printable import printable
 
 if TYPE_CHECKING:
-    from headrace.cli.session import Session
+    from headrace.cli.session import BrokerSession
     from headrace.feeds.feed import Change
     from headrace.feeds.server import ServerOptions
 
@@ -167,7 +167,7 @@ async def _serve_until_stopped(offer: ServerOptions, host: str, port: int) -> No
     await server.close()
 
 
-def _check_view(session: Session, view: str | None) -> None:
+def _check_view(session: BrokerSession, view: str | None) -> None:
     if view is not None:
         from headrace.feeds.catalog import find_view
 

@@ -1,21 +1,58 @@
-"""The text that names a cluster: addresses, and before them the security profile to connect with.
+"""Bootstrap addresses of a cluster: `host:port`, or a list of them, with an optional security profile.
 
-The profile is written as Kafka writes the name of a listener, once before the first address. The text goes
-wherever an address goes: into arguments, into Spark's options and to other processes. It holds the name of
-the profile and none of its secrets: `headrace.client.security` resolves the name in the process that
-connects.
+The profile is written as Kafka writes the name of a listener, once before the first address. The text is used
+wherever an address is: in arguments, in Spark's options and in other processes. It has the name of the
+profile and none of its secrets: `headrace.client.security` resolves the name in the process that connects.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
-from headrace.client.address import BadAddress, read_addresses
+from headrace.errors import HeadraceError
 
-if TYPE_CHECKING:
-    from headrace.client.address import Address
+DEFAULT_PORT: Final = 9092
+
+
+class BadAddress(HeadraceError):
+    """Text that is not a host and a port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """One host and its port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_addresses(text: str) -> tuple[Address, ...]:
+    """Parse a list of addresses; the default port is 9092.
+
+    >>> [str(address) for address in read_addresses("kafka-1:9094, localhost, [::1]:9093")]
+    ['kafka-1:9094', 'localhost:9092', '[::1]:9093']
+    """
+    return tuple(_read_address(part.strip()) for part in text.split(","))
+
+
+def _read_address(text: str) -> Address:
+    host, port = text, str(DEFAULT_PORT)
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") if rest else port
+    elif ":" in text:
+        host, _, port = text.rpartition(":")
+    if not host or "/" in host or (":" in host and not text.startswith("[")):
+        raise BadAddress(f"{text!r} is not an address: write HOST:PORT, for example 127.0.0.1:9092")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadAddress(f"{port!r} in {text!r} is not a port: write a number from 1 to 65535")
+    return Address(host=host, port=int(port))
+
 
 PLAINTEXT: Final = "PLAINTEXT"
 """The profile of connections without TLS and SASL, which always exists."""

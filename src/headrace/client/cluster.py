@@ -23,8 +23,7 @@ from kio.schema.metadata.v10.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8
 
-from headrace.client.address import Address
-from headrace.client.bootstrap import PLAINTEXT, Bootstrap
+from headrace.client.bootstrap import PLAINTEXT, Address, Bootstrap
 from headrace.client.connection import Connection
 from headrace.client.errors import (
     COORDINATOR_RETRIABLE,

@@ -32,7 +32,7 @@ LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class OAuthToken:
     """A token and the time at which it expires."""
 
     text: str = field(repr=False)
@@ -42,7 +42,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CachedToken:
-    token: Token
+    token: OAuthToken
     renew_s: float
 
 
@@ -50,7 +50,7 @@ _cache: dict[tuple[str | None, ...], _CachedToken] = {}
 _cache_lock = threading.Lock()
 
 
-def get_token(security: Security) -> Token:
+def get_token(security: Security) -> OAuthToken:
     """A valid token for a new connection or a new session of it."""
     callback = security.get("sasl.oauthbearer.callback")
     if callback is not None:
@@ -81,7 +81,7 @@ def extensions(security: Security) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _from_callback(security: Security, name: str) -> Token:
+def _from_callback(security: Security, name: str) -> OAuthToken:
     function = _load(security, name)
     try:
         text, expires_s, *_ = function(security.get("sasl.oauthbearer.config") or "")
@@ -90,7 +90,7 @@ def _from_callback(security: Security, name: str) -> Token:
             f"{name}, which gets the tokens of the security profile {security.profile!r}, failed: "
             f"{type(fault).__name__}: {security.redact(str(fault))}"
         ) from fault
-    return Token(text=text, expires_s=float(expires_s))
+    return OAuthToken(text=text, expires_s=float(expires_s))
 
 
 def _load(security: Security, name: str) -> Callable[[str], tuple[Any, ...]]:
@@ -106,7 +106,7 @@ def _load(security: Security, name: str) -> Callable[[str], tuple[Any, ...]]:
     return loaded
 
 
-def _from_endpoint(security: Security) -> Token:
+def _from_endpoint(security: Security) -> OAuthToken:
     url = _checked_url(security)
     answer = _post(security, url)
     try:
@@ -114,7 +114,7 @@ def _from_endpoint(security: Security) -> Token:
         lifetime_s = float(answer.get("expires_in", DEFAULT_LIFETIME_S))
     except (KeyError, TypeError, ValueError):
         raise TokenUnavailable(f"the answer of the token endpoint {url} has no access_token") from None
-    return Token(text=text, expires_s=time.time() + lifetime_s)
+    return OAuthToken(text=text, expires_s=time.time() + lifetime_s)
 
 
 def _checked_url(security: Security) -> str:

@@ -21,7 +21,7 @@ from headrace.client.partition import TopicPartition, by_leader, by_topic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.client.address import Address
+    from headrace.client.bootstrap import Address
     from headrace.client.cluster import Cluster
 
 EARLIEST: Final = -2
@@ -38,8 +38,8 @@ def list_offsets(
 ) -> dict[TopicPartition, int]:
     """Look up an offset of each partition: `EARLIEST`, `LATEST`, or a timestamp in milliseconds.
 
-    A timestamp gives the first offset at or after it, or −1. With `read_committed` the latest offset is the
-    last stable offset.
+    A timestamp resolves to the first offset at or after it, or −1. With `read_committed` the latest offset is
+    the last stable offset.
     """
     found: dict[TopicPartition, int] = {}
 

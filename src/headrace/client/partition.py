@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.client.address import Address
+    from headrace.client.bootstrap import Address
     from headrace.client.cluster import Cluster
 
 MASK: Final = 0xFFFFFFFF

@@ -46,7 +46,7 @@ from headrace.protocol.wire import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from headrace.client.address import Address
+    from headrace.client.bootstrap import Address
     from headrace.client.cluster import Cluster
     from headrace.client.connection import Connection
     from headrace.protocol.compression import Bytes

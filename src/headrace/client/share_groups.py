@@ -32,7 +32,7 @@ from kio.schema.share_group_heartbeat.v1 import ShareGroupHeartbeatRequest, Shar
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32
 
-from headrace.client.address import Address
+from headrace.client.bootstrap import Address
 from headrace.client.errors import COORDINATOR_RETRIABLE, BadResponse, RequestRefused
 from headrace.protocol.errors import ProtocolError
 from headrace.protocol.share import AcknowledgeType, pack_delay

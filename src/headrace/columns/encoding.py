@@ -6,42 +6,123 @@ until it has 64 KiB of them, then the next. Rows of one partition keep their ord
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.columns.blobs import blobs_of, header_blobs_of, no_headers, null_blobs
+from headrace.columns.buffers import InvalidRows, blobs_of, header_blobs_of, no_headers, null_blobs
 from headrace.columns.encoding_kernels import (
+    BY_KEY,
     COUNT,
     END,
     MAX_RECORD_BYTES,
     PLAN_ROWS,
     SLOT,
     START,
+    STICKY_PARTITION,
+    STICKY_ROWS,
     measure_rows,
     order_rows,
+    place_rows,
     plan_batches,
     write_batches,
 )
-from headrace.columns.errors import UnfitRows
-from headrace.columns.placement import Placement
 from headrace.protocol.batch import HEADER_BYTES, build_batch, seal_batch, stamp_producer
 from headrace.protocol.compression import CODECS, NONE, compress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.columns.blobs import Blobs, HeaderBlobs
+    from numpy.typing import NDArray
+
+    from headrace.columns.buffers import Blobs, HeaderBlobs
     from headrace.protocol.compression import Bytes
 
+
+class Placement:
+    """Assigns a partition to each row. The partitions of all topics are numbered as slots.
+
+    The column `partition` decides; if it is null or missing, the hash of the key does, as in the Java client.
+    Rows without a key go to one partition at a time.
+    """
+
+    def __init__(self, partition_counts: Mapping[str, int], topic: str | None) -> None:
+        self._names = list(partition_counts)
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        counts = np.array(list(partition_counts.values()), np.int64)
+        if (counts < 1).any():
+            raise InvalidRows(f"a topic has no partitions: {dict(partition_counts)}")
+        self._first_slots: NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._topic = None if topic is None else self._number(topic)
+        self._sticky = np.zeros((STICKY_ROWS, len(counts)), np.int64)
+        # Tasks begin at different partitions, or the first one would get the rows of every small batch.
+        self._sticky[STICKY_PARTITION] = [random.randrange(count) for count in counts.tolist()]
+
+    @property
+    def slot_count(self) -> int:
+        """The number of partitions of all topics."""
+        return int(self._first_slots[-1])
+
+    def partition(self, slot: int) -> tuple[str, int]:
+        """The topic and the number of the partition that a slot stands for."""
+        topic = int(np.searchsorted(self._first_slots, slot, side="right")) - 1
+        return self._names[topic], slot - int(self._first_slots[topic])
+
+    def slots(self, rows: pa.RecordBatch, key: Blobs, bare: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The slot of each row; raises `InvalidRows` for a topic or partition that does not exist."""
+        topics, partitions = self._topics(rows), _partitions(rows)
+        slots = np.empty(rows.num_rows, np.int64)
+        refused = place_rows(key, topics, partitions, self._first_slots, bare, self._sticky, slots)
+        if refused >= 0:
+            topic = int(topics[refused])
+            count = self._first_slots[topic + 1] - self._first_slots[topic]
+            raise InvalidRows(
+                f"a row has partition {partitions[refused]} of topic {self._names[topic]}, which "
+                f"has the partitions 0 to {count - 1}: correct the column partition, or leave it null "
+                "for the key to decide"
+            )
+        return slots
+
+    def _topics(self, rows: pa.RecordBatch) -> NDArray[np.int64]:
+        """The number of each row's topic."""
+        if self._topic is not None:
+            return np.full(rows.num_rows, self._topic, np.int64)
+        if "topic" not in rows.schema.names:
+            raise InvalidRows("rows have no column topic and no topic was named: name one, or add the column")
+        column = rows.column("topic").cast(pa.string()).dictionary_encode()
+        if column.null_count:
+            raise InvalidRows("the topic of a row is null: set it for each row, or name one for all of them")
+        numbers = np.array([self._number(str(name)) for name in column.dictionary.to_pylist()], np.int64)
+        codes: NDArray[np.int32] = column.indices.to_numpy()
+        return numbers[codes]
+
+    def _number(self, topic: str) -> int:
+        if topic not in self._numbers:
+            known = ", ".join(sorted(self._names)) or "none"
+            raise InvalidRows(f"a row has the topic {topic}, which is not an output topic: {known}")
+        return self._numbers[topic]
+
+
+def _partitions(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """The partition that each row names, `BY_KEY` where it names none."""
+    if "partition" not in rows.schema.names:
+        return np.full(rows.num_rows, BY_KEY, np.int64)
+    column = rows.column("partition")
+    if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+        raise InvalidRows(f"the column partition is of type {column.type}: make it an integer column")
+    wanted = column.cast(pa.int64()).fill_null(BY_KEY)
+    return np.array(wanted.to_numpy(zero_copy_only=False), np.int64)
+
+
 HOLD_BYTES: Final = 4 * 1024 * 1024
-"""Rows are held until they are so many bytes, so that many small Arrow batches make few record batches."""
+"""Rows are buffered up to this many bytes, so that many small Arrow batches make few record batches."""
 
 
 class Encoded(NamedTuple):
-    """A whole record batch for one partition; it bears no producer's identity yet."""
+    """A whole record batch for one partition, without a producer id yet."""
 
     topic: str
     partition: int
@@ -50,11 +131,11 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """Record batches from rows with a column `value` and, as there are, key, headers, topic and partition.
+    """Record batches from rows with a column `value` and, optionally, key, headers, topic and partition.
 
-    `partition_counts` names the topics that may be written and how many partitions each has. With `topic`
-    all rows go there, and a column of that name is not looked at. No batch is larger than `max_batch_bytes`,
-    unless one record alone is. Rows are held back until they are worth a batch: `flush` gives what is left.
+    `partition_counts` has the output topics and their numbers of partitions. With `topic` all rows go there,
+    and a column of that name is ignored. A batch larger than `max_batch_bytes` has only one record. Rows are
+    buffered until they fill a batch: `flush` returns the rest.
 
     >>> encoder = Encoder({"greetings": 3}, topic="greetings")
     >>> encoder.encode(pa.record_batch({"key": ["a"], "value": ["hello"]}))
@@ -78,11 +159,11 @@ class Encoder:
         self._hold_bytes = hold_bytes
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
-        # Where batches are written, kept from call to call: new memory costs more than the writing.
+        # The buffer of batches, kept from call to call: allocating memory costs more than writing.
         self._output = np.empty(0, np.uint8)
 
     def encode(self, rows: pa.RecordBatch, *, now_ms: int | None = None) -> list[Encoded]:
-        """The batches that are ready with these rows, or `UnfitRows`; `now_ms` is their records' time."""
+        """The batches that are full with these rows; `now_ms` is their time. Raises `InvalidRows`."""
         if rows.num_rows == 0:
             return []
         if rows.nbytes >= self._hold_bytes:
@@ -92,7 +173,7 @@ class Encoder:
         return self.flush(now_ms=now_ms) if self._held_bytes >= self._hold_bytes else []
 
     def flush(self, *, now_ms: int | None = None) -> list[Encoded]:
-        """The batches of all rows that are still held, or `UnfitRows`."""
+        """The batches of all buffered rows; raises `InvalidRows`."""
         held, self._held, self._held_bytes = self._held, [], 0
         if not held:
             return []
@@ -103,7 +184,7 @@ class Encoder:
         bare = np.empty(rows.num_rows, np.int64)
         largest = measure_rows(key, value, *headers, bare)
         if largest > MAX_RECORD_BYTES:
-            raise UnfitRows(f"a row makes a record of {largest} bytes, and Kafka's records end before 2 GiB")
+            raise InvalidRows(f"a row is a record of {largest} bytes: the limit of Kafka is 2 GiB")
         slots = self._placement.slots(rows, key, bare)
         order = np.empty(rows.num_rows, np.int64)
         order_rows(slots, np.zeros(self._placement.slot_count + 1, np.int64), order)
@@ -118,11 +199,11 @@ class Encoder:
         ]
 
     def _finished(self, slot: int, count: int, batch: memoryview, now_ms: int) -> Encoded:
-        """The batch whose records are written, with its header and checksum, compressed if that helps."""
+        """The batch of the written records, with header and checksum, compressed if that makes it smaller."""
         topic, partition = self._placement.partition(slot)
         if self._codec != NONE:
             records = compress(self._codec, batch[HEADER_BYTES:])
-            # What cannot be compressed would grow, past the limit of a batch perhaps.
+            # Incompressible data would grow, perhaps past the limit of a batch.
             if len(records) < len(batch) - HEADER_BYTES:
                 smaller = build_batch(
                     records, count, base_timestamp=now_ms, max_timestamp=now_ms, attributes=self._codec
@@ -135,7 +216,7 @@ class Encoder:
 def stamp(
     batch: Bytes, *, producer_id: int, epoch: int, base_sequence: int, transactional: bool = True
 ) -> bytearray:
-    """A copy of `batch` that bears the identity of a producer and the sequence of its first record."""
+    """A copy of `batch` with the producer's id and epoch, and the sequence of its first record."""
     stamped = bytearray(batch)
     stamp_producer(stamped, producer_id, epoch, base_sequence, transactional=transactional)
     return stamped
@@ -145,7 +226,8 @@ def _blobs(rows: pa.RecordBatch, name: str, *, required: bool = False) -> Blobs:
     if name in rows.schema.names:
         return blobs_of(rows.column(name), name)
     if required:
-        raise UnfitRows(f"rows have no column {name}, only {', '.join(rows.schema.names)}: call one {name}")
+        found = ", ".join(rows.schema.names)
+        raise InvalidRows(f"rows have no column {name}, only {found}: rename one to {name}")
     return null_blobs(rows.num_rows)
 
 
@@ -163,4 +245,4 @@ def _codec(compression: str) -> int:
     for codec, name in CODECS.items():
         if name == compression:
             return codec
-    raise UnfitRows(f"compression {compression} is unknown: choose one of {', '.join(CODECS.values())}")
+    raise InvalidRows(f"compression {compression} is unknown: choose one of {', '.join(CODECS.values())}")

@@ -6,24 +6,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headrace.columns.memory import copy_bytes
 from headrace.protocol.batch import HEADER_BYTES
-from headrace.protocol.kernels import borrowing
+from headrace.protocol.kernels import borrowing, copy_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.columns.blobs import Blobs
+    from headrace.columns.buffers import Blobs
     from headrace.protocol.kernels import Columns, Octets
 
     Numbers = NDArray[np.int64]
 
 BY_KEY: Final = -(1 << 63)
-"""In the place of a partition: the key decides."""
+"""Instead of a partition: the key decides."""
 STICKY_BYTES: Final = 64 * 1024
-"""Rows without a key go to one partition until they are so many bytes, then to the next one."""
+"""Rows without a key go to one partition until it has this many bytes of them, then to the next one."""
 MAX_RECORD_BYTES: Final = (1 << 31) - 1 - 128
-"""The most that a record's length and its batch's can say, with room for a header."""
+"""The largest record whose length and batch length fit into 32 bits, with a header."""
 
 SLOT: Final = 0
 FIRST: Final = 1
@@ -39,7 +38,7 @@ STICKY_ROWS: Final = 2
 
 @borrowing
 def murmur2(data: Octets, start: int, size: int) -> int:
-    """The hash by which the Java client places keys, as a number of 32 bits without sign."""
+    """The hash by which the Java client partitions keys, as an unsigned 32-bit number."""
     mix = np.uint32(0x5BD1E995)
     value = np.uint32(0x9747B28C) ^ np.uint32(size)
     whole = size & ~3
@@ -87,7 +86,7 @@ def place_rows(
     sticky: Columns,
     slots: Numbers,
 ) -> int:
-    """Fill `slots` with the number of each row's partition, or give the first row that names none there is.
+    """Fill `slots` with each row's partition; returns the first row whose partition does not exist, or −1.
 
     The partitions of topic `t` are the slots from `first_slots[t]` to `first_slots[t + 1]`. −1 means that
     every row was placed.
@@ -109,7 +108,7 @@ def place_rows(
 
 @borrowing
 def _stick(sticky: Columns, topic: int, count: int, size: int) -> int:
-    """The partition of a row without a key: that of the row before it, until that one has its share."""
+    """The partition of a row without a key: that of the previous one, until it has `STICKY_BYTES`."""
     if sticky[STICKY_FILLED, topic] >= STICKY_BYTES:
         sticky[STICKY_PARTITION, topic] += 1
         sticky[STICKY_FILLED, topic] = 0
@@ -137,7 +136,7 @@ def order_rows(slots: Numbers, places: Numbers, order: Numbers) -> None:
 def plan_batches(order: Numbers, slots: Numbers, bare: Numbers, limit: int, plan: Columns) -> int:
     """Fill `plan` with the batches that the ordered rows make, each within `limit` bytes; how many they are.
 
-    A record that is larger than that by itself gets a batch of its own.
+    A record that is larger than that gets its own batch.
     """
     batch = -1
     position = 0
@@ -172,7 +171,7 @@ def write_batches(
     plan: Columns,
     output: Octets,
 ) -> None:
-    """Write the records of each planned batch behind the room that is left for its header."""
+    """Write the records of each planned batch, after space for its header."""
     for batch in range(plan.shape[1]):
         position = plan[START, batch] + HEADER_BYTES
         for delta in range(plan[COUNT, batch]):
@@ -195,7 +194,7 @@ def write_batches(
 
 @borrowing
 def write_blob(output: Octets, position: int, data: Octets, start: int, size: int) -> int:
-    """Write a length and as many bytes of `data`, or the −1 of null; the position behind them."""
+    """Write a length and that many bytes of `data`, or −1 for null. Returns the position after them."""
     position = write_varint(output, position, size)
     copied = max(size, 0)
     copy_bytes(output, position, data, start, copied)
@@ -204,7 +203,7 @@ def write_blob(output: Octets, position: int, data: Octets, start: int, size: in
 
 @borrowing
 def write_varint(output: Octets, position: int, value: int) -> int:
-    """Write a number as a zigzag varint; the position behind it."""
+    """Write a number as a zigzag varint. Returns the position after it."""
     rest = np.uint64(value << 1 ^ value >> 63)
     while rest > np.uint64(0x7F):
         output[position] = np.uint8(rest & np.uint64(0x7F) | np.uint64(0x80))
@@ -216,7 +215,7 @@ def write_varint(output: Octets, position: int, value: int) -> int:
 
 @borrowing
 def varint_size(value: int) -> int:
-    """Bytes of a number that is not negative as a zigzag varint."""
+    """The size of a number that is not negative as a zigzag varint."""
     size = 1
     while value > 63:
         value >>= 7
@@ -226,12 +225,12 @@ def varint_size(value: int) -> int:
 
 @borrowing
 def blob_size(size: int) -> int:
-    """Bytes of a length and as many bytes behind it."""
+    """The size of a length and that many bytes."""
     return 1 if size < 0 else varint_size(size) + size
 
 
 @borrowing
 def record_size(bare: int, delta: int) -> int:
-    """Bytes of a whole record that is the one numbered `delta` of its batch."""
+    """The size of a whole record with offset delta `delta`."""
     body = bare + varint_size(delta)
     return varint_size(body) + body

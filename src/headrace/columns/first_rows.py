@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.keyed import KernelResult, key_codes
+from headrace.columns.keyed import NEVER, Deadlines, KernelResult, StatefulKernel, key_codes
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _NEVER: Final = -(1 << 63) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstRowsKernel:
+class FirstRowsKernel(StatefulKernel):
     """Rows in the order of `arrival`; those that pass come out in that order, and without that column."""
 
     keys: tuple[str, ...]
@@ -46,6 +46,16 @@ class FirstRowsKernel:
         passes[known] = self._firsts(fresh.filter(pa.array(known)), state)
         output = fresh.filter(pa.array(passes))
         return KernelResult(output, self._next_state(output, state, times), count)
+
+    def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
+        """A row that passed is forgotten when no row can come that repeats it."""
+        del times
+        return Deadlines(np.full(state.num_rows, NEVER), _times(state[self.time]) + self.within_us)
+
+    @property
+    def deadline_rule(self) -> str:
+        """For how long rows are remembered."""
+        return f"within {self.within_us} us"
 
     def _is_late(self, rows: pa.Table, times: Times) -> NDArray[np.bool_]:
         late = pc.less_equal(rows[self.time].cast(pa.int64()), times.late_us)

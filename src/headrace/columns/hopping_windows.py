@@ -30,7 +30,7 @@ from headrace.columns.aggregates import (
     parts_of_table,
     with_state,
 )
-from headrace.columns.keyed import KernelResult, key_codes
+from headrace.columns.keyed import NEVER, Deadlines, KernelResult, StatefulKernel, key_codes
 from headrace.columns.range_kernels import find_hops
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _merged(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoppingKernel:
+class HoppingKernel(StatefulKernel):
     """Panes of keys; the output has window_start, window_end, keys and aggregates."""
 
     settings: WindowKernelSettings
@@ -173,6 +173,26 @@ class HoppingKernel:
         output = self._results(held, fresh, expired, due)
         last = assigner.last_windows(held[PANE].to_numpy())
         return KernelResult(output, held.filter(pa.array(last > until)), late)
+
+    def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
+        """A pane is due when the next of its windows closes, and expires with the last one."""
+        settings, assigner = self.settings, self.assigner
+        panes = state[PANE].to_numpy()
+        lasts = assigner.last_windows(panes)
+        given = assigner.last_closed(settings.closing(times).watermark_us)
+        nexts = np.maximum(assigner.first_windows(panes), given + 1)
+        closes_us = assigner.starts_us(nexts) + assigner.size_us - settings.allowed_lateness_us
+        waits = (nexts <= lasts) & (not settings.on_update)
+        return Deadlines(np.where(waits, closes_us, NEVER), assigner.starts_us(lasts) + assigner.size_us)
+
+    @property
+    def deadline_rule(self) -> str:
+        """Whether and when results are given."""
+        return self.settings.deadline_rule
+
+    def upgraded(self, state: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The state with the partial aggregates of today's aggregates."""
+        return self.settings.upgraded(state, schema)
 
     def _without_late(self, rows: pa.Table, expired: int) -> tuple[pa.Table, int]:
         """Without panes that are in no open window; and how many rows missed a window."""

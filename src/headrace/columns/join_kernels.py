@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Numbers: TypeAlias = NDArray[np.int64]
-    Marks: TypeAlias = NDArray[np.bool_]
 
 
 @borrowing
@@ -79,12 +78,15 @@ def fill_pairs(firsts: Numbers, lasts: Numbers, begin: int, end: int, ones: Numb
 
 
 @borrowing
-def mark_ranges(firsts: Numbers, lasts: Numbers, ones: Marks, others: Marks) -> None:
-    """Mark the rows that have a range, and the rows that are in one."""
+def find_matched(firsts: Numbers, lasts: Numbers, rows: Numbers) -> int:
+    """How many rows are in a range; as many as there is room for are filled in, in their order."""
+    count = 0
     done = 0
-    for row in range(len(firsts)):
-        if lasts[row] > firsts[row]:
-            ones[row] = True
-            for other in range(max(done, firsts[row]), lasts[row]):
-                others[other] = True
-            done = max(done, lasts[row])
+    for index in range(len(firsts)):
+        if lasts[index] > firsts[index]:
+            for row in range(max(done, firsts[index]), lasts[index]):
+                if count < len(rows):
+                    rows[count] = row
+                count += 1
+            done = max(done, lasts[index])
+    return count

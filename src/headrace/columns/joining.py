@@ -1,8 +1,9 @@
 """The kernel of the join of two streams: rows of equal keys whose times are near each other.
 
-New rows of each side look into what the other side kept, and the new rows of both into each other: so each
-pair is found once. Rows are kept, as segments, until the watermark says that no match can come any more; in
-an outer join those that never had one come out then.
+New rows of each side are matched with the rows that the other side kept, and the new rows of both sides with
+each other: so each pair is found once. Rows are kept, as segments, until the watermark says that no match can
+come any more; in an outer join those that never had one come out then. Which rows had a match is kept apart
+from the rows, by their ids, so that no segment changes.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.join_kernels import fill_pairs, find_ranges, mark_ranges
-from headrace.columns.segments import AT, CODE, JoinSegment, make_segments, merge_segments, same_keys
+from headrace.columns.join_kernels import fill_pairs, find_matched, find_ranges
+from headrace.columns.segments import AT, CODE, make_segments, same_keys, whole_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from headrace.columns.keyed import Times
+    from headrace.columns.segments import JoinSegment
 
     Numbers: TypeAlias = NDArray[np.int64]
     Marks: TypeAlias = NDArray[np.bool_]
@@ -34,23 +36,45 @@ SIDE: Final = "side"
 MILLISECOND_US: Final = 1000
 PAIRS_AT_ONCE: Final = 500_000
 
-Sides: TypeAlias = tuple[tuple[JoinSegment, ...], tuple[JoinSegment, ...]]
+ID: Final = "_headrace_id"
+"""The column by which a kept row of a side that comes out without a match is known."""
+MATCHED: Final = "_headrace_matched"
+"""The column that says of such a row whether it had a match in its own batch."""
+BEGINNING: Final = -(1 << 62)
+"""Before every time."""
+
+Sides: TypeAlias = "tuple[Sequence[JoinSegment], Sequence[JoinSegment]]"
+
+
+def _no_matches(side: int, ids: Numbers) -> Marks:
+    del side
+    return np.zeros(len(ids), np.bool_)
 
 
 class JoinState(NamedTuple):
-    """What a join keeps of a partition."""
+    """What a join kept of a partition."""
 
     sides: Sides = ((), ())
-    watermark_us: int = 0
+    watermark_us: int = BEGINNING
     """Rows whose time was over by then have come out, if they had to."""
+    has_match: Callable[[int, Numbers], Marks] = _no_matches
+    """Which of the kept rows of a side, by their ids, were matched by a later batch."""
+
+
+class Matches(NamedTuple):
+    """Kept rows of a side that were matched for the first time, and their times; in order of id."""
+
+    ids: Numbers
+    times_us: Numbers
 
 
 class JoinResult(NamedTuple):
     """What the kernel gives."""
 
     output: Iterator[pa.Table]
-    kept: JoinState | None
-    """None if nothing changed."""
+    added: Sides
+    """The new rows to keep."""
+    matches: tuple[Matches, Matches]
     late: int
 
 
@@ -71,10 +95,11 @@ class Probe:
     firsts: Numbers
     lasts: Numbers
 
-    def mark(self) -> None:
-        """Note in both segments which rows have a match."""
-        marks = [_marks(segment) for segment in (self.one, self.other)]
-        mark_ranges(self.firsts, self.lasts, *marks)
+    def matched(self) -> Numbers:
+        """The rows of the other segment that have a match."""
+        rows = np.empty(find_matched(self.firsts, self.lasts, np.empty(0, np.int64)), np.int64)
+        find_matched(self.firsts, self.lasts, rows)
+        return rows
 
     def pairs(self) -> Iterator[tuple[Numbers, Numbers]]:
         """The positions of rows that match, some at a time."""
@@ -106,19 +131,17 @@ class JoinKernel:
     output: pa.Schema
 
     def __call__(self, rows: pa.Table, kept: JoinState, times: Times) -> JoinResult:
-        """Pairs of which one row is new, and what has waited in vain."""
+        """Pairs of which one row is new, and rows whose time ran out without a match."""
         rows = rows.combine_chunks()
         late, loose, fresh = self._sorted_out(rows, times)
         probes = self._probes(fresh, kept.sides)
-        for probe in probes:
-            if any(self.keeps):
-                probe.mark()
-        due = list(self._due(kept.sides, kept.watermark_us, times))
-        after = self._after(kept, fresh, times)
-        # A probe may have marked rows that are kept, though its own rows are over at once.
-        has_changed = bool(due or probes) or after.sides != kept.sides
-        due += [*loose, *self._due(fresh, None, times)]
-        return JoinResult(self._output(probes, due), after if has_changed else None, late)
+        matches = self._matches(probes, kept)
+        due = [*self._due(kept, matches, times), *loose, *self._due_at_once(fresh, times)]
+        added = tuple(
+            [segment for segment in fresh[side] if segment.last_us > self.over_us(side, times.watermark_us)]
+            for side in (LEFT, RIGHT)
+        )
+        return JoinResult(self._output(probes, due), (added[LEFT], added[RIGHT]), matches, late)
 
     def _sorted_out(self, rows: pa.Table, times: Times) -> tuple[int, list[tuple[int, pa.Table]], Sides]:
         """How many rows are late, those that can have no match, and segments of the others."""
@@ -134,8 +157,7 @@ class JoinKernel:
             if self.keeps[side] and alone.any():
                 loose.append((side, columns.filter(pa.array(alone))))
             known = columns.take(np.flatnonzero(here & can_match))
-            marks = np.zeros(known.num_rows, np.bool_) if self.keeps[side] else None
-            fresh.append(tuple(make_segments(known, self.keys, marks)))
+            fresh.append(make_segments(known, self.keys))
         return int(np.count_nonzero(is_late)), loose, (fresh[LEFT], fresh[RIGHT])
 
     def _probes(self, fresh: Sides, kept: Sides) -> list[Probe]:
@@ -157,33 +179,63 @@ class JoinKernel:
             lasts[found[~same]] = firsts[found[~same]]
         return Probe(side=side, one=one, other=other, firsts=firsts, lasts=lasts)
 
-    def _over_us(self, side: int, watermark_us: int) -> int:
+    def over_us(self, side: int, watermark_us: int) -> int:
         """The last time for which no match can come any more; Spark's bound, which counts milliseconds."""
         return watermark_us - (self.after_us if side == LEFT else self.before_us) - MILLISECOND_US
 
-    def _due(self, sides: Sides, watermark_us: int | None, times: Times) -> Iterator[tuple[int, pa.Table]]:
-        """Rows without a match whose time has run out since a watermark, or before that if they are new."""
+    def _matches(self, probes: Sequence[Probe], kept: JoinState) -> tuple[Matches, Matches]:
+        """Mark the new rows that have a match, and find the kept ones that had none before."""
+        found: tuple[list[pa.Table], list[pa.Table]] = ([], [])
+        for probe in probes:
+            other = RIGHT if probe.side == LEFT else LEFT
+            if self.keeps[probe.side]:
+                probe.one.matched[probe.lasts > probe.firsts] = True
+            if self.keeps[other]:
+                rows = probe.matched()
+                if ID in probe.other.rows.column_names:
+                    known = probe.other.rows.select([ID, AT, MATCHED]).take(rows)
+                    found[other].append(known.filter(pc.invert(known[MATCHED])))
+                else:
+                    probe.other.matched[rows] = True
+        left, right = (self._first_matches(side, found[side], kept) for side in (LEFT, RIGHT))
+        return left, right
+
+    def _first_matches(self, side: int, found: Sequence[pa.Table], kept: JoinState) -> Matches:
+        if not found:
+            return Matches(np.empty(0, np.int64), np.empty(0, np.int64))
+        rows = pa.concat_tables(found)
+        ids, firsts = np.unique(whole_numbers(rows[ID]), return_index=True)
+        is_new = ~kept.has_match(side, ids)
+        return Matches(ids[is_new], whole_numbers(rows[AT])[firsts[is_new]])
+
+    def _due(
+        self, kept: JoinState, matches: tuple[Matches, Matches], times: Times
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Kept rows without a match whose time has run out since the batch before."""
         for side in (LEFT, RIGHT):
-            over_us = self._over_us(side, times.watermark_us)
-            for segment in sides[side] if self.keeps[side] else ():
-                if segment.first_us > over_us:
+            until_us = self.over_us(side, times.watermark_us)
+            after_us = self.over_us(side, kept.watermark_us)
+            for segment in kept.sides[side] if self.keeps[side] else ():
+                if segment.first_us > until_us or segment.last_us <= after_us:
                     continue
-                waits = (segment.times <= over_us) & ~_marks(segment)
-                if watermark_us is not None:
-                    waits &= segment.times > self._over_us(side, watermark_us)
+                places = segment.between(after_us, until_us)
+                rows = segment.rows.take(places)
+                ids = whole_numbers(rows[ID])
+                order = np.argsort(ids)
+                has_match = np.array(rows[MATCHED].to_numpy(zero_copy_only=False), np.bool_)
+                has_match[order] |= kept.has_match(side, ids[order])
+                waits = ~has_match & ~np.isin(ids, matches[side].ids)
+                if waits.any():
+                    yield side, rows.filter(pa.array(waits))
+
+    def _due_at_once(self, fresh: Sides, times: Times) -> Iterator[tuple[int, pa.Table]]:
+        """New rows without a match whose time has run out already."""
+        for side in (LEFT, RIGHT):
+            until_us = self.over_us(side, times.watermark_us)
+            for segment in fresh[side] if self.keeps[side] else ():
+                waits = (segment.times <= until_us) & ~segment.matched
                 if waits.any():
                     yield side, segment.rows.filter(pa.array(waits))
-
-    def _after(self, kept: JoinState, fresh: Sides, times: Times) -> JoinState:
-        left, right = (self._next(side, kept.sides[side], fresh[side], times) for side in (LEFT, RIGHT))
-        return JoinState((left, right), times.watermark_us)
-
-    def _next(
-        self, side: int, kept: Sequence[JoinSegment], fresh: Sequence[JoinSegment], times: Times
-    ) -> tuple[JoinSegment, ...]:
-        over_us = self._over_us(side, times.watermark_us)
-        stays = [segment for segment in (*kept, *fresh) if segment.last_us > over_us]
-        return tuple(merge_segments(stays, self.keys, over_us))
 
     def _output(self, probes: Sequence[Probe], due: Sequence[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
         for probe in probes:
@@ -217,8 +269,3 @@ def _filled(column: pa.ChunkedArray) -> tuple[Numbers, Marks]:
     numbers = column.cast(pa.int64()).combine_chunks()
     filled = pc.fill_null(numbers, 0) if numbers.null_count else numbers
     return np.asarray(filled.to_numpy()), np.asarray(pc.is_valid(numbers).to_numpy(zero_copy_only=False))
-
-
-def _marks(segment: JoinSegment) -> Marks:
-    """Where a segment's matches are noted; a place that is thrown away where nobody asks."""
-    return np.zeros(len(segment), np.bool_) if segment.matched is None else segment.matched

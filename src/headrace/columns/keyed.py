@@ -1,22 +1,28 @@
 """What a keyed stage asks of its kernel, and rows in order of their keys.
 
-A kernel is called once for each partition of a micro-batch, with the rows of its keys that are new, with what
-it kept, and with the times of the batch. It does no I/O: the same arguments give the same outcome.
+A kernel is called once for each partition of a micro-batch, with the new rows, with the state of their keys
+and of keys that are due, and with the times of the batch. It does no I/O: the same arguments give the same
+outcome.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 MANY = 1 << 31
 """Above this the numbers of keys are made small again."""
+
+
+NEVER: Final = (1 << 63) - 1
+"""The due time of rows that no kernel waits to see again."""
 
 
 class Times(NamedTuple):
@@ -42,7 +48,53 @@ class KernelResult(NamedTuple):
     """How many rows came too late, and are not in the outcome."""
 
 
-Kernel: TypeAlias = Callable[[pa.Table, pa.Table | None, Times], KernelResult]
+class Deadlines(NamedTuple):
+    """When each row of a state matters again, in microseconds since 1970."""
+
+    due_us: NDArray[np.int64]
+    """The watermark at which the kernel has to be called with the row, even if no new row has its key.
+
+    `NEVER` if there is none. That of a key is the earliest of its rows.
+    """
+    expires_us: NDArray[np.int64]
+    """The watermark from which on the row makes no difference. That of a key is the latest of its rows."""
+
+
+class Kernel(Protocol):
+    """What is done with the rows of a partition.
+
+    `state` has the rows of all keys that the batch has rows of, or that are due; it may have those of other
+    keys too. The state of the result takes their place.
+    """
+
+    def __call__(self, rows: pa.Table, state: pa.Table | None, times: Times) -> KernelResult:
+        """The outcome of a batch."""
+
+    def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
+        """The deadlines of the rows of a state that a batch with these times left."""
+
+    @property
+    def deadline_rule(self) -> str:
+        """What deadlines depend on besides rows and times: if it changes, they are computed again."""
+
+    def upgraded(self, state: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The rows of an earlier definition of the operator, for a batch whose rows have `schema`."""
+
+
+class StatefulKernel:
+    """What most kernels have in common: deadlines by a fixed rule, and columns that never change."""
+
+    __slots__ = ()
+
+    @property
+    def deadline_rule(self) -> str:
+        """What deadlines depend on besides rows and times."""
+        return ""
+
+    def upgraded(self, state: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The state as it is."""
+        del schema
+        return state
 
 
 def key_codes(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lists:
-    """Lists one after the other: list n has the values from offset n up to offset n + 1."""
+    """Concatenated lists: list n has the values from offset n up to offset n + 1."""
 
     flat: pa.Array
     offsets: NDArray[np.int64]
@@ -31,7 +31,7 @@ class Lists:
 
     @classmethod
     def of_rows(cls, values: pa.Array, is_value: pa.Array) -> Lists:
-        """A list for each row: of its value, or of none."""
+        """A list for each row: with its value, or empty."""
         lengths = is_value.to_numpy(zero_copy_only=False).astype(np.int64)
         return cls(flat=values.filter(is_value), offsets=np.concatenate([[0], np.cumsum(lengths)]))
 
@@ -42,12 +42,12 @@ class Lists:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many values each list has."""
+        """The number of values of each list."""
         return np.diff(self.offsets)
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The number of its list for each value."""
+        """The list of each value, by its number."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.lengths)
 
     def joined(self, starts: NDArray[np.int64]) -> Lists:
@@ -70,7 +70,7 @@ class Lists:
         return replace(self, flat=self.flat.take(order))
 
     def distinct(self, most: int = 0) -> Lists:
-        """Each value of a list once, in order; with `most`, only so many of the smallest."""
+        """Each value of a list once, in order; with `most`, at most that many of the smallest."""
         encoded = self.flat.dictionary_encode()
         order = pc.sort_indices(encoded.dictionary).to_numpy()
         size = max(1, len(order))
@@ -89,9 +89,9 @@ class Lists:
         )
 
     def quantiles(self, shares: Sequence[float], *, is_continuous: bool) -> pa.Array:
-        """The values at some shares of each list, as a list of them; null for a list without values.
+        """The quantiles of each list, as a list of them; null for an empty list.
 
-        Continuous quantiles lie between two values where a share does; others are values of the list.
+        Continuous quantiles interpolate between two values; discrete ones are values of the list.
         """
         ordered = self.sorted()
         lengths, begins = self.lengths[:, None], self.offsets[:-1, None]
@@ -117,6 +117,6 @@ class Lists:
         return pa.array((1 - weights) * below + weights * above)
 
     def _taken(self, places: NDArray[np.int64]) -> pa.Array:
-        """The values at some places; null where there is none."""
+        """The values at some positions, or null."""
         is_there = places < len(self.flat)
         return self.flat.take(pa.array(np.where(is_there, places, 0), mask=~is_there))

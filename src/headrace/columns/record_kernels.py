@@ -1,6 +1,6 @@
 """Compiled loops that find batches and records in fetched bytes and gather their parts for Arrow.
 
-What the bytes claim is held against the bytes that are there: a lie ends a loop with a fault.
+Every length is checked against the available bytes: a wrong one ends a loop with a fault.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headrace.columns.memory import copy_bytes
 from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD
 from headrace.protocol.kernels import (
     BAD_ORDER,
@@ -17,6 +16,7 @@ from headrace.protocol.kernels import (
     BAD_VARINT,
     LEFT_OVER,
     borrowing,
+    copy_bytes,
     read_varint,
     walk_record,
 )
@@ -39,16 +39,16 @@ COUNT: Final = 2
 BASE_OFFSET: Final = 3
 BASE_TIMESTAMP: Final = 4
 APPEND_TIME: Final = 5
-"""Whether the base timestamp is that of the append and holds for each record: 1 or 0."""
+"""1 if the timestamp is the append time of all records, else 0."""
 KEPT: Final = 6
-"""Filled by the walk: how many records of the section lie within the wanted offsets."""
+"""Filled by the walk: the number of the section's records at requested offsets."""
 SECTION_ROWS: Final = 7
 
 OFFSET: Final = OFFSET_DELTA
 TIMESTAMP_US: Final = TIMESTAMP_DELTA
-"""After `walk_sections` these rows hold offsets and times, no longer differences."""
+"""After `walk_sections` these rows have offsets and times instead of deltas."""
 NO_TIME: Final = -(1 << 63)
-"""In the place of a time that cannot be counted in microseconds with 64 bits."""
+"""Stands for a time that does not fit into 64 bits of microseconds."""
 _LAST_MS: Final = ((1 << 63) - 1) // 1000
 
 NAME_START: Final = 0
@@ -60,7 +60,7 @@ HEADER_ROWS: Final = 4
 
 @borrowing
 def count_batches(data: Octets) -> int:
-    """How many whole batches `data` consists of, or −1 − the position at which there is none."""
+    """The number of whole batches in `data`, or −1 − the position of the first invalid one."""
     count = 0
     position = 0
     while position < len(data):
@@ -83,7 +83,7 @@ def find_batches(data: Octets, starts: NDArray[np.int64]) -> None:
 
 @borrowing
 def _batch_size(data: Octets, position: int) -> int:
-    """Bytes of the batch at `position`, 0 when it is not there as a whole."""
+    """The size of the batch at `position`, 0 if it is incomplete."""
     if len(data) - position < HEADER_BYTES:
         return 0
     length = np.int64(0)
@@ -98,8 +98,8 @@ def _batch_size(data: Octets, position: int) -> int:
 def walk_sections(data: Octets, sections: Columns, first: int, end: int, columns: Columns) -> int:
     """Fill `columns` with the records at the offsets [first, end); how many they are, or −(a fault).
 
-    There must be a column for each record that the sections count. Offsets and times come out as they are,
-    times in microseconds.
+    There must be a column for each record that the sections count. The results are offsets, and times in
+    microseconds.
     """
     row = 0
     for index in range(sections.shape[1]):
@@ -152,7 +152,7 @@ def gather(
     offsets: NDArray[np.int32],
     output: Octets,
 ) -> None:
-    """Copy spans of `data` one behind the other and note where each begins; a size of −1 copies nothing."""
+    """Copy spans of `data` one after the other and record where each begins; a size of −1 is skipped."""
     position = 0
     for index in range(len(starts)):
         offsets[index] = position

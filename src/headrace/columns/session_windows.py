@@ -26,7 +26,7 @@ from headrace.columns.aggregates import (
     parts_of_table,
     with_state,
 )
-from headrace.columns.keyed import KernelResult, key_codes
+from headrace.columns.keyed import Deadlines, KernelResult, StatefulKernel, key_codes
 from headrace.columns.range_kernels import find_stretches
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _merged(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionKernel:
+class SessionKernel(StatefulKernel):
     """Stretches of keys; the output has window_start, window_end, keys and aggregates."""
 
     settings: WindowKernelSettings
@@ -152,6 +152,16 @@ class SessionKernel:
         held = merge_stretches(held, settings.keys, settings.partials, self.gap_us)
         ended = self._ended(held, times.watermark_us)
         return KernelResult(self._results(held.filter(pa.array(ended))), held.filter(pa.array(~ended)), late)
+
+    def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
+        """A session is due, and gone, when the watermark is a gap behind its last row."""
+        del times
+        ends_us = state[LAST].to_numpy() + self.gap_us
+        return Deadlines(ends_us, ends_us)
+
+    def upgraded(self, state: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The state with the partial aggregates of today's aggregates."""
+        return self.settings.upgraded(state, schema)
 
     def _ended(self, stretches: pa.Table, time_us: int) -> NDArray[np.bool_]:
         return np.asarray(stretches[LAST].to_numpy() + self.gap_us <= time_us)

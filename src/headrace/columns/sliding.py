@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.columns.aggregates import Ranges, decimal_sums, fitted, partials_of, parts_of_rows
-from headrace.columns.keyed import KernelResult, changes, key_codes
+from headrace.columns.keyed import NEVER, Deadlines, KernelResult, StatefulKernel, changes, key_codes
 from headrace.columns.ordering import order_of
 from headrace.columns.range_kernels import find_slides
 
@@ -28,7 +28,7 @@ BLOCKS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlidingKernel:
+class SlidingKernel(StatefulKernel):
     """Rows of time, keys and values; what comes out has time, keys and aggregates, in order of time."""
 
     time: str
@@ -48,6 +48,11 @@ class SlidingKernel:
         output = self._slide(held, codes, at, times)
         kept = held.filter(pa.array(at > times.watermark_us - self.size_us))
         return KernelResult(output, kept, late)
+
+    def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
+        """An event is due when the watermark passes it, and expires when it is in no later event's window."""
+        at = self._times(state)
+        return Deadlines(np.where(at > times.watermark_us, at, NEVER), at + self.size_us)
 
     def _without_late(self, rows: pa.Table, times: Times) -> tuple[pa.Table, int]:
         """Rows without a time are in no window: they are left out as Spark's windows leave them out."""

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headrace.columns.memory import copy_bytes
-from headrace.protocol.kernels import borrowing, octets
+from headrace.protocol.kernels import borrowing, copy_bytes, octets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.columns.blobs import Blobs
+    from headrace.columns.buffers import Blobs
     from headrace.protocol.kernels import Columns, Octets
 
     Numbers = NDArray[np.int64]
@@ -37,7 +36,7 @@ _HEX = octets(b"0123456789ABCDEF")
 _BASE64 = octets(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 _QUOTE, _BACKSLASH, _MINUS, _ZERO = 0x22, 0x5C, 0x2D, 0x30
 _SHORT = octets(bytes({8: 98, 9: 116, 10: 110, 12: 102, 13: 114}.get(code, 0) for code in range(32)))
-"""The letter behind the backslash, of the control characters that have one."""
+"""The letter after the backslash, of control characters that have one."""
 
 DAY_US: Final = 86_400_000_000
 PLAIN_DIGITS: Final = 7
@@ -46,7 +45,7 @@ PLAIN_DIGITS: Final = 7
 
 @borrowing
 def write_wholes(values: Numbers, output: Octets, position: int, starts: Numbers, sizes: Numbers) -> int:
-    """Write whole numbers; the position behind them."""
+    """Write whole numbers. Returns the position after them."""
     for row in range(len(sizes)):
         starts[row] = position
         if sizes[row] >= 0:
@@ -57,7 +56,7 @@ def write_wholes(values: Numbers, output: Octets, position: int, starts: Numbers
 
 @borrowing
 def write_flags(values: Octets, output: Octets, position: int, starts: Numbers, sizes: Numbers) -> int:
-    """Write true and false; the position behind them."""
+    """Write true and false. Returns the position after them."""
     for row in range(len(sizes)):
         starts[row] = position
         if sizes[row] >= 0:
@@ -70,7 +69,7 @@ def write_flags(values: Octets, output: Octets, position: int, starts: Numbers, 
 
 @borrowing
 def write_dates(days: Numbers, output: Octets, position: int, starts: Numbers, sizes: Numbers) -> int:
-    """Write days since 1970 as dates in quotes; the position behind them."""
+    """Write days since 1970 as dates in quotes. Returns the position after them."""
     for row in range(len(sizes)):
         starts[row] = position
         if sizes[row] >= 0:
@@ -84,7 +83,7 @@ def write_dates(days: Numbers, output: Octets, position: int, starts: Numbers, s
 
 @borrowing
 def write_times(times_us: Numbers, output: Octets, position: int, starts: Numbers, sizes: Numbers) -> int:
-    """Write microseconds since 1970 as times of UTC in quotes; the position behind them."""
+    """Write microseconds since 1970 as times of UTC in quotes. Returns the position after them."""
     for row in range(len(sizes)):
         starts[row] = position
         if sizes[row] >= 0:
@@ -110,7 +109,7 @@ def write_times(times_us: Numbers, output: Octets, position: int, starts: Number
 
 @borrowing
 def write_plain(texts: Blobs, output: Octets, position: int, starts: Numbers, sizes: Numbers) -> int:
-    """Write texts as they are; the position behind them."""
+    """Write texts as they are. Returns the position after them."""
     for row in range(len(sizes)):
         starts[row] = position
         if sizes[row] >= 0:
@@ -138,7 +137,7 @@ def measure_quoted(texts: Blobs) -> int:
 
 @borrowing
 def write_quoted(texts: Blobs, output: Octets, position: int, starts: Numbers, sizes: Numbers) -> int:
-    """Write texts in quotes, what JSON forbids in them behind a backslash; the position behind them."""
+    """Write texts in quotes, with escapes. Returns the position after them."""
     for row in range(len(sizes)):
         starts[row] = position
         if sizes[row] < 0:
@@ -163,7 +162,7 @@ def write_quoted(texts: Blobs, output: Octets, position: int, starts: Numbers, s
 
 @borrowing
 def write_base64(blobs: Blobs, output: Octets, position: int, starts: Numbers, sizes: Numbers) -> int:
-    """Write bytes as base64 in quotes; the position behind them."""
+    """Write bytes as base64 in quotes. Returns the position after them."""
     for row in range(len(sizes)):
         starts[row] = position
         if sizes[row] < 0:
@@ -216,7 +215,7 @@ def measure_documents(sizes: Columns, fixed: int, ends: Numbers) -> None:
 def write_documents(
     cells: Octets, starts: Columns, sizes: Columns, names: Blobs, ends: Numbers, output: Octets
 ) -> None:
-    """Write a document for each row: before each cell its name, and a brace behind the last."""
+    """Write a document for each row: each value after its name, and a closing brace."""
     for row in range(sizes.shape[1]):
         position = ends[row]
         for column in range(sizes.shape[0]):
@@ -236,7 +235,7 @@ def _write_whole(output: Octets, position: int, value: int) -> int:
     if value < 0:
         output[position] = _MINUS
         position += 1
-    # The smallest number has no positive one: without a sign it has.
+    # The smallest number has no positive counterpart as a signed number.
     rest = np.uint64(-value) if value < 0 else np.uint64(value)
     size = 1
     limit = np.uint64(10)
@@ -259,7 +258,7 @@ def _write_digits(output: Octets, position: int, value: int, width: int) -> None
 
 @borrowing
 def _write_date(output: Octets, position: int, days: int) -> int:
-    """Write a day since 1970 as Java does: years of four digits, with a sign where they have more."""
+    """Write a day since 1970 as Java does: years have four digits, or a sign and more."""
     # Years begin in March, so that the leap day is the last of its year; eras are of 400 years.
     shifted = days + 719_468
     era = shifted // 146_097
@@ -313,7 +312,7 @@ def _write_fraction(text: Octets, index: int, end: int, output: Octets, position
     if is_negative:
         output[position] = _MINUS
         position += 1
-    # The digits go two places further than they belong, for there may come a point or a zero before them.
+    # The digits are written two positions later than needed, because a point or a zero may precede them.
     digits = position + 8
     count, point, exponent = _read_digits(text, index, end, output, digits)
     magnitude = point + exponent  # of 0.d₁d₂d₃… × 10^magnitude
@@ -340,7 +339,7 @@ def _write_beyond(is_infinite: bool, is_negative: bool, output: Octets, position
 
 @borrowing
 def _read_digits(text: Octets, index: int, end: int, output: Octets, position: int) -> tuple[int, int, int]:
-    """Write the digits that count; how many they are, how many of them are before the point, the exponent."""
+    """Write the significant digits. Returns their number, how many are before the point, and the exponent."""
     count, point, seen_point, zeros = 0, 0, False, 0
     while index < end and text[index] != 0x65:  # e
         byte = text[index]
@@ -365,7 +364,7 @@ def _read_digits(text: Octets, index: int, end: int, output: Octets, position: i
 
 @borrowing
 def _place_point(output: Octets, position: int, digits: int, count: int, before: int) -> int:
-    """Write digits that lie further on, with a point behind the first `before` of them, zeros as needed."""
+    """Write the digits found further on, with a point after the first `before`, and zeros as needed."""
     if before <= 0:
         output[position] = _ZERO
         position += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.columns.aggregates import AggregateSpec, Partial, partials_of
+from headrace.columns.aggregates import AggregateSpec, Partial, partials_of, with_state
 from headrace.columns.hopping_windows import HoppingAssigner
 from headrace.columns.session_windows import SessionAssigner
 from headrace.columns.zoned_windows import ZonedAssigner
@@ -41,6 +41,15 @@ class WindowKernelSettings:
     def gives_changes(self) -> bool:
         """Whether a result can be given more than once."""
         return self.on_update or self.allowed_lateness_us > 0
+
+    @property
+    def deadline_rule(self) -> str:
+        """What the deadlines of windows depend on besides the windows."""
+        return "on update" if self.on_update else f"on close, {self.allowed_lateness_us} us of lateness"
+
+    def upgraded(self, state: pa.Table, schema: pa.Schema) -> pa.Table:
+        """A state with the columns of today's rows; aggregates that it does not have start empty."""
+        return with_state(state, schema.empty_table(), self.partials)
 
     def closing(self, times: Times) -> Times:
         """The watermarks by which results are given."""

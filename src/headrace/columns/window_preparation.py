@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.columns.aggregates import AggregateSpec
 from headrace.columns.first_rows import FirstRowsKernel
 from headrace.columns.hopping_windows import HoppingAssigner
 from headrace.columns.joining import JoinKernel, JoinState
+from headrace.columns.key_hash import row_hashes
 from headrace.columns.keyed import Times
 from headrace.columns.session_windows import SessionAssigner
 from headrace.columns.sliding import SlidingKernel
@@ -37,6 +39,7 @@ def prepare_windows() -> None:
         partials = assigner.partial_aggregation("at", (), SPECS)(rows.to_batches(), times)
         assigner.kernel(settings)(pa.Table.from_batches(list(partials)), None, times)
     FirstRowsKernel(keys=("whole",), time="at", arrival="decimal", within_us=1)(rows, None, times)
+    row_hashes(rows, ["whole"], np.zeros(2, np.uint64))
     _prepare_joins(rows["at"], times)
 
 

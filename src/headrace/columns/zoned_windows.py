@@ -22,7 +22,7 @@ from headrace.columns.aggregates import (
     parts_of_table,
     with_state,
 )
-from headrace.columns.keyed import KernelResult, key_codes
+from headrace.columns.keyed import NEVER, Deadlines, KernelResult, StatefulKernel, key_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -87,7 +87,7 @@ def _merged(rows: pa.Table, keys: tuple[str, ...], parts: Parts, partials: tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZonedKernel:
+class ZonedKernel(StatefulKernel):
     """Windows of keys; the output has window_start, window_end, keys and aggregates."""
 
     settings: WindowKernelSettings
@@ -105,6 +105,22 @@ class ZonedKernel:
         ends = held[WINDOW_END].to_numpy()
         output = self._results(held, fresh, settings.closing(times))
         return KernelResult(output, held.filter(pa.array(ends > times.watermark_us)), late)
+
+    def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
+        """A window is due when it closes, and expires when late rows correct it no longer."""
+        settings, ends_us = self.settings, state[WINDOW_END].to_numpy()
+        closes_us = ends_us - settings.allowed_lateness_us
+        waits = (closes_us > times.watermark_us) & (not settings.on_update)
+        return Deadlines(np.where(waits, closes_us, NEVER), ends_us)
+
+    @property
+    def deadline_rule(self) -> str:
+        """Whether and when results are given."""
+        return self.settings.deadline_rule
+
+    def upgraded(self, state: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The state with the partial aggregates of today's aggregates."""
+        return self.settings.upgraded(state, schema)
 
     def _results(self, held: pa.Table, fresh: pa.Table, due: Times) -> pa.Table:
         settings, ends = self.settings, held[WINDOW_END].to_numpy()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.demo.simulator import ShopSimulator
 
 LAST: Final = "next-day"
-"""The order that only lets time pass."""
+"""The last order, which only advances event time."""
 WINDOWS: Final = 5
 """Windows per click: five minutes, every minute."""
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from headrace.broker.process import BrokerProcess
 from headrace.client.librdkafka import client_config
-from headrace.demo.scenarios import print_results
+from headrace.demo import print_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

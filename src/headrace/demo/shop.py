@@ -1,30 +1,50 @@
-"""The parts of the scenario `shop`: its servers, simulator, workers and checks."""
+"""The scenario `shop`: servers, simulator, jobs, workers, and checks that no record is lost or duplicated."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
+from abc import abstractmethod
+from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from headrace.broker.process import BrokerProcess
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
+from headrace.demo import print_results
+from headrace.demo.chaos import Chaos, kill_captures
 from headrace.demo.checks import CheckMonitor
 from headrace.demo.database import ShopDatabase
 from headrace.demo.mail_server import DemoMailServer
 from headrace.demo.outputs import INPUTS, OUTPUTS, ExternalReader, OutputTopicReader
-from headrace.demo.page_server import PageState
+from headrace.demo.page_server import PageState, PageThread
 from headrace.demo.simulator import ShopClock, ShopSimulator
-from headrace.demo.worker import Worker
+from headrace.demo.worker import PIPELINE, Worker
+from headrace.streams.display import Board
+from headrace.streams.pipeline import load_app
+from headrace.streams.runner import Runner, RunOptions
+from headrace.testing import postgres, redis
 from headrace.testing.postgres import PostgresServer
 from headrace.testing.redis import RedisServer
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
+    from collections.abc import Callable, Sequence
 
+    from rich.console import Console, RenderableType
+
+    from headrace.demo.checks import CheckResult
     from headrace.streams.app import App
+    from headrace.streams.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,3 +127,184 @@ def _set_variable(name: str, value: str | None) -> None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
+
+
+class Phase(Enum):
+    """The phase of a scenario."""
+
+    WAITING = auto()
+    WARMING = auto()
+    RUNNING = auto()
+    DRAINING = auto()
+    DONE = auto()
+
+
+class DemoDisplay(Board):
+    """The live display of a scenario, which also starts its phases."""
+
+    def __init__(self, console: Console) -> None:
+        self._phase = Phase.WAITING
+        self._since_s = time.monotonic()
+        self.stop: Callable[[], None] = lambda: None
+        """Stops the run; set when the run starts."""
+        super().__init__(console)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the scenario is complete."""
+        return self._phase is Phase.DONE
+
+    def show(self, reports: Sequence[Report]) -> None:
+        """Show the reports, and start the next phase if it is due."""
+        super().show(reports)
+        self._direct(time.monotonic() - self._since_s)
+
+    @abstractmethod
+    def _direct(self, passed_s: float) -> None:
+        """Run the next step, given the time since the phase began."""
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase, self._since_s = phase, time.monotonic()
+
+    def _end(self, text: str) -> None:
+        self.say(text)
+        self._enter(Phase.DONE)
+        self.stop()
+
+
+TIMEOUT_S: Final = 180.0
+
+
+class ShopDisplay(DemoDisplay):
+    """The live display of the scenario `shop`."""
+
+    def __init__(
+        self, console: Console, shop: Shop, chaos: Chaos | None, *, begin_s: float, seconds: float
+    ) -> None:
+        self._shop = shop
+        self._chaos = chaos
+        self._begin_s = begin_s
+        self._seconds = seconds
+        super().__init__(console)  # last, because it draws the first picture
+
+    def say(self, text: str) -> None:
+        """Print a line in the terminal and on the web page."""
+        super().say(text)
+        self._shop.live.news = text
+
+    def show(self, reports: Sequence[Report]) -> None:
+        """Show the reports, and start the next phase if it is due."""
+        self._shop.live.reports = reports
+        super().show(reports)
+
+    def _direct(self, passed_s: float) -> None:
+        for worker in self._shop.workers:
+            worker.restart_if_ended()
+        watch = self._shop.watch
+        match self._phase:
+            case Phase.WAITING:  # the database is captured now: what changes from here on has its history
+                self._shop.simulator.start()
+                self.say("The shop is open: customers order, pay and click.")
+                self._enter(Phase.WARMING)
+            case Phase.WARMING if watch.results and watch.results[0].found:
+                self.say(
+                    f"The first results are there {time.monotonic() - self._begin_s:.0f} s after the start."
+                )
+                self._enter(Phase.RUNNING)
+            case Phase.WARMING if passed_s > TIMEOUT_S:
+                self._end("There are no results: the lines above should say why.")
+            case Phase.RUNNING if passed_s > self._seconds and (not self._chaos or self._chaos.is_through):
+                self._close_shop()
+            case Phase.RUNNING:
+                self._do_harm()
+            case Phase.DRAINING if watch.is_complete:
+                self._end(f"All that happened has come out, {passed_s:.0f} s later.")
+            case Phase.DRAINING if passed_s > TIMEOUT_S:
+                self._end("Something has not come out: the check says what.")
+
+    def _do_harm(self) -> None:
+        said = self._chaos.turn() if self._chaos is not None else None
+        if said is not None:
+            self.say(said)
+
+    def _close_shop(self) -> None:
+        self._shop.simulator.close()
+        self.say("The shop is closed, and a night passes; the jobs finish what is left.")
+        self._enter(Phase.DRAINING)
+
+    def _picture(self) -> RenderableType:
+        return Group(super()._picture(), check_table(self._shop.watch.results))
+
+
+def check_table(results: Sequence[CheckResult]) -> RenderableType:
+    """The checks as a table: expected, found and wrong results."""
+    picture = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    picture.add_column("check", no_wrap=True)
+    for heading in ("happened", "came out", "wrong"):
+        picture.add_column(heading, justify="right", no_wrap=True)
+    for each in results:
+        style = "red" if each.wrong else "green" if each.holds else ""
+        picture.add_row(
+            Text(each.claim, style=style), f"{each.expected:,}", f"{each.found:,}", f"{each.wrong:,}"
+        )
+    return picture
+
+
+MIN_SECONDS: Final = 5.0
+
+
+class ShopDemo:
+    """One run of the scenario."""
+
+    def __init__(self, console: Console, seconds: float, *, chaos: bool = False, port: int = 0) -> None:
+        self._console = console
+        self._chaos = chaos
+        self._port = port
+        self._seconds = max(seconds, MIN_SECONDS)
+        postgres.find_program("initdb")  # report missing programs before anything starts
+        redis.find_program()
+
+    def run(self) -> bool:
+        """Run the scenario. Returns whether all checks passed."""
+        begin_s = time.monotonic()
+        with ExitStack() as stack:
+            servers = DemoServers.open(stack)
+            self._say(
+                "A broker, a PostgreSQL, a Redis and a mail server are up after "
+                f"{time.monotonic() - begin_s:.1f} s. Spark starts; that takes some seconds …"
+            )
+            app = load_app(PIPELINE)
+            make_topics(servers.broker.bootstrap, app)
+            shop = Shop.open(stack, servers)
+            page = stack.enter_context(PageThread(servers.broker.bootstrap, shop.live.document, self._port))
+            self._say(f"The page to watch is {page.url}")
+            return self._play(servers, shop, app, begin_s)
+
+    def _play(self, servers: DemoServers, shop: Shop, app: App, begin_s: float) -> bool:
+        chaos = Chaos(servers, shop.workers) if self._chaos else None
+        stage = ShopDisplay(self._console, shop, chaos, begin_s=begin_s, seconds=self._seconds)
+        runner = Runner(
+            RunOptions(app=app, broker=servers.broker.bootstrap, state=servers.folder / "state"), stage
+        )
+        stage.stop = runner.stop
+        if chaos is not None:
+            chaos.add("the capture", partial(kill_captures, runner))
+        code = runner.run()
+        if not stage.is_over:
+            self._say("It was stopped before its end, so there is nothing to check.")
+            return code == 0
+        shop.watch.close()
+        shop.watch.update()
+        return self._check(shop, code)
+
+    def _check(self, shop: Shop, code: int) -> bool:
+        claims = {f"{each.expected:,} {each.claim}": each.holds for each in shop.watch.results}
+        held = print_results(self._console, {**claims, "no job gave up": code == 0})
+        self._say(
+            "\nAll of it is one file: `headrace demo --pipeline`; docs/demo.md walks through it. Begin your "
+            "own with `headrace init NAME`."
+        )
+        return held
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False)

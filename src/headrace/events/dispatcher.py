@@ -27,6 +27,7 @@ from headrace.errors import HeadraceError
 from headrace.events.commands import CommandReply, set_error, set_reply
 from headrace.events.errors import CommandTimeout
 from headrace.events.handlers import CONCURRENT_WRITES, HandlerContext, PartitionAssignment, QueuedCommand
+from headrace.events.metrics import HandlerMetrics
 from headrace.events.partition_processor import CommandEnvelope
 from headrace.events.topics import end_offsets, open_topics, topic_partitions
 
@@ -239,6 +240,7 @@ class CommandDispatcher:
     ) -> None:
         with Cluster.of(broker, timeout_s=timeout_s) as cluster:
             self.topics = open_topics(cluster, store, schema.name, partitions)
+        self.metrics = HandlerMetrics()
         self._replies = ReplyReader(broker, self.topics)
         self._producer = Producer(
             client_config(
@@ -259,6 +261,7 @@ class CommandDispatcher:
             send=partial(self._send, timeout_s=RESEND_S),
             on_reply=self._replies.deliver,
             write_slots=threading.Semaphore(CONCURRENT_WRITES),
+            metrics=self.metrics,
             on_open=_ignore,
         )
         self._assignment = PartitionAssignment(context) if handles else None
@@ -269,7 +272,9 @@ class CommandDispatcher:
         handler = self._handler(command.aggregate_id)
         if handler is not None and handler.error is not None:
             raise handler.error
-        if handler is None or not handler.offer(QueuedCommand(CommandEnvelope(command), future)):
+        if handler is None or not handler.offer(
+            QueuedCommand(CommandEnvelope(command), future, time.perf_counter())
+        ):
             self._send(command, future, timeout_s=timeout_s)
         return future
 
@@ -281,6 +286,10 @@ class CommandDispatcher:
     def handled_partitions(self) -> set[int]:
         """The partitions that this process handles."""
         return set() if self._assignment is None else self._assignment.handled_partitions()
+
+    def errors(self) -> list[str]:
+        """Why partitions of this process handle no commands."""
+        return [] if self._assignment is None else self._assignment.errors()
 
     def forget(self, command: Command, future: Future[CommandReply]) -> None:
         """Ignore the reply: its caller no longer waits."""

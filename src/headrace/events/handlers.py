@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.client.fetch import FetchedBatches
     from headrace.events.aggregate import AggregateSchema
     from headrace.events.commands import CommandReply
+    from headrace.events.metrics import HandlerMetrics
     from headrace.events.partition_processor import Limits
     from headrace.events.topics import StoreTopics
     from headrace.protocol.records import Record
@@ -73,6 +75,8 @@ class QueuedCommand(NamedTuple):
     envelope: CommandEnvelope
     future: Future[CommandReply] | None = None
     """Gets the reply, if the caller is in this process and sent the command directly."""
+    arrived_s: float = 0.0
+    """When it arrived, on the clock of `time.perf_counter`."""
 
 
 class HandlerContext(NamedTuple):
@@ -88,6 +92,7 @@ class HandlerContext(NamedTuple):
     """Called with each reply to a command from the topic."""
     write_slots: threading.Semaphore
     """Limits the writes in flight."""
+    metrics: HandlerMetrics
     on_open: Callable[[PartitionHandler, int, int], None]
     """Called with the handler, the number of its opens, and the offset of the next command."""
 
@@ -211,6 +216,10 @@ class PartitionHandler:
             return [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH_COMMANDS))]
 
     def _return_replies(self, batch: list[QueuedCommand], replies: list[CommandReply]) -> None:
+        now_s = time.perf_counter()
+        self._context.metrics.count(
+            (reply.kind for reply in replies), [now_s - command.arrived_s for command in batch]
+        )
         for command, reply in zip(batch, replies, strict=True):
             if command.future is None:
                 self._context.on_reply(reply)
@@ -262,6 +271,10 @@ class PartitionAssignment:
     def handled_partitions(self) -> set[int]:
         """The partitions whose handlers accept commands."""
         return {number for number, handler in list(self._handlers.items()) if handler.is_open}
+
+    def errors(self) -> list[str]:
+        """Why handlers of this process handle no commands."""
+        return [str(handler.error) for handler in list(self._handlers.values()) if handler.error is not None]
 
     def close(self) -> None:
         """Finish the current step of each handler, and leave the group, so that others take over at once."""
@@ -391,4 +404,5 @@ class PartitionAssignment:
             message = "skipped offset %d of partition %d of %s, which is no command: %s"
             logger.warning(message, record.offset, number, self._topic, error)
             return
-        position.handler.offer(QueuedCommand(CommandEnvelope(command, record.offset)), position.opening)
+        queued = QueuedCommand(CommandEnvelope(command, record.offset), arrived_s=time.perf_counter())
+        position.handler.offer(queued, position.opening)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from headrace.events.event import Event, RecordedEvent
     from headrace.events.history import HistoryStep
     from headrace.events.projection import Projection
+    from headrace.metrics.address import MetricsAddress
+    from headrace.metrics.server import MetricsServer
 
 TIMEOUT: Final = "30 seconds"
 TIMEOUT_S: Final = seconds_of(TIMEOUT)
@@ -59,7 +61,8 @@ class EventStore:
     Without `broker`, the broker is that of the environment or of `headrace.toml`, or 127.0.0.1:9092. Any
     number of threads and processes may use a store. Each process that executes commands also handles some
     partitions, unless `handles` is false. After `close` other processes take them over at once; a killed
-    process loses them after six seconds.
+    process loses them after six seconds. With `metrics`, an address or a port, the process serves the metrics
+    and the health of its handlers there.
     """
 
     def __init__(
@@ -70,9 +73,11 @@ class EventStore:
         partitions: int = PARTITIONS,
         limits: Limits | None = None,
         handles: bool = True,
+        metrics: str | None = None,
     ) -> None:
         self.name = _checked_name(name)
-        self.broker = str(Settings.read().broker_or_default(broker))
+        settings = Settings.read()
+        self.broker = str(settings.broker_or_default(broker))
         self._partitions = partitions
         self._limits = limits or Limits()
         self._handles = handles
@@ -80,6 +85,7 @@ class EventStore:
         self._running: dict[str, RunningProjection] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._metrics = self._serve_metrics(settings.metrics("events", metrics)) if handles else None
         # Without `close` the partitions would have no handler for six seconds.
         self._at_exit = partial(_close, weakref.ref(self))
         atexit.register(self._at_exit)
@@ -180,7 +186,7 @@ class EventStore:
     ) -> Kind:
         """The aggregate as it is now, at a version, or as of a time.
 
-        An aggregate without events has version 0, and the state that `__init__` gives it.
+        An aggregate without events has version 0, and the state after `__init__`.
         """
         schema = aggregate_schema(kind)
         with Cluster.of(self.broker) as cluster:
@@ -271,6 +277,8 @@ class EventStore:
             each.close()
         for dispatcher in dispatchers.values():
             dispatcher.close()
+        if self._metrics is not None:
+            self._metrics.close()
 
     def __enter__(self) -> Self:
         return self
@@ -302,6 +310,20 @@ class EventStore:
             return self._dispatchers[kind]
         finally:
             self._lock.release()
+
+    @property
+    def metrics_address(self) -> MetricsAddress | None:
+        """Where the metrics of the handlers are served, with the port that was free; None if nowhere."""
+        return None if self._metrics is None else self._metrics.address
+
+    def _serve_metrics(self, address: MetricsAddress | None) -> MetricsServer | None:
+        if address is None:
+            return None
+        from headrace.events.metrics import EventMetricsSource
+        from headrace.metrics.server import MetricsServer
+
+        source = EventMetricsSource(self.name, lambda: list(self._dispatchers.values()))
+        return MetricsServer(address, source)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -21,8 +21,7 @@ from headrace.client.errors import LEADER_CHANGED, OffsetOutOfRange, RequestRefu
 from headrace.client.fetch import NO_END, PartitionReader, fetch_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
-from headrace.columns.batch_headers import BatchHeaders
-from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
+from headrace.columns.record_decoder import BatchHeaders, RecordDecoder, UnreadableBatch
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.kernels import octets
 

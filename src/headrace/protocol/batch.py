@@ -32,6 +32,8 @@ CRC_START: Final = 21
 """The position of the attributes, from which on the checksum is computed."""
 CHECKSUM_STEP_BYTES: Final = 8 * 2**20
 """The size for one step of a checksum: less than a millisecond."""
+COPY_STEP_BYTES: Final = 2**20
+"""The size for one step of a copy or of a write: about a millisecond."""
 MIN_LENGTH: Final = HEADER_BYTES - LENGTH_OVERHEAD
 MAGIC: Final = 2
 
@@ -133,6 +135,16 @@ def checksum_steps(buffer: memoryview) -> Generator[None, None, int]:
         checksum = crc32c(buffer[start : start + CHECKSUM_STEP_BYTES], checksum)
         yield
     return checksum
+
+
+def copy_steps(buffer: memoryview) -> Generator[None, None, bytearray]:
+    """Copy a batch in steps."""
+    # Growing a buffer of this size moves pages; allocating it at once would write zeros to all of them.
+    copy = bytearray()
+    for start in range(0, len(buffer), COPY_STEP_BYTES):
+        copy += buffer[start : start + COPY_STEP_BYTES]
+        yield
+    return copy
 
 
 def check_batch(buffer: memoryview, header: BatchHeader, checksum: int | None = None) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import (
@@ -181,3 +183,30 @@ def walk_headers(data: Octets, position: int, end: int, count: int) -> int:
         if size < (-1 if part & 1 else 0) or position > end:
             return BAD_LENGTH
     return 0 if position == end else LEFT_OVER
+
+
+def _copy_bytes(
+    _: Any, target: Any, target_start: Any, source: Any, source_start: Any, size: Any
+) -> tuple[Any, Any]:
+    """The types of a copy for numba, and what writes its code."""
+    signature = types.void(target, target_start, source, source_start, size)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        numbers = [
+            context.cast(builder, arguments[index], signature.args[index], types.intp) for index in (1, 3, 4)
+        ]
+        arrays = [
+            context.make_array(signature.args[index])(context, builder, arguments[index]) for index in (0, 2)
+        ]
+        places = [builder.gep(array.data, [start]) for array, start in zip(arrays, numbers[:2], strict=True)]
+        cast("Any", cgutils).raw_memcpy(builder, *places, numbers[2], 1)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+copy_bytes = cast("Callable[[Octets, int, Octets, int, int], None]", intrinsic(_copy_bytes))
+"""Copy bytes as memcpy does: target, position in it, source, position in it, number of bytes.
+
+Nothing is checked. A loop over bytes is several times slower, because the arrays may overlap.
+"""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from uuid import UUID
 
-    from headrace.client.address import Address
+    from headrace.client.bootstrap import Address
     from headrace.client.share_groups import SharePartitionResponse, TopicIdPartition, TopicLeaders
     from headrace.protocol.records import Record
     from headrace.queues.queue import Queue

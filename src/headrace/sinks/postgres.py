@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import Misuse
 from headrace.settings import Settings
-from headrace.sinks.table_sink import DEFAULT_MAX_ATTEMPTS, validate_key, validate_mode
+from headrace.sinks.sink import DEFAULT_MAX_ATTEMPTS, validate_key, validate_mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.sinks.sink import SinkContext, SinkWriter
-    from headrace.sinks.table_sink import Mode
+    from headrace.sinks.sink import Mode, SinkContext, SinkWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

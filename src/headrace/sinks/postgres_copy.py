@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from headrace.columns.blobs import NULL, Blobs, blobs_of
-from headrace.columns.memory import copy_bytes
-from headrace.protocol.kernels import borrowing, octets
+from headrace.columns.buffers import NULL, Blobs, blobs_of
+from headrace.protocol.kernels import borrowing, copy_bytes, octets
 from headrace.sinks.rows import to_json
 
 if TYPE_CHECKING:

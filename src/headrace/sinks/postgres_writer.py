@@ -29,8 +29,14 @@ from psycopg import sql
 from headrace.sinks.postgres_copy import encode_binary, encode_composite, encode_csv
 from headrace.sinks.postgres_table import MARKERS, PostgresTable, listed
 from headrace.sinks.rows import last_of_each_key, sort_by_key
-from headrace.sinks.sink import DELETED, IncompatibleTarget, RowsRejected, TargetUnavailable
-from headrace.sinks.table_sink import check_not_fenced, target_columns
+from headrace.sinks.sink import (
+    DELETED,
+    IncompatibleTarget,
+    RowsRejected,
+    TargetUnavailable,
+    check_not_fenced,
+    target_columns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,8 +33,8 @@ from headrace.sinks.sink import (
     TargetUnavailable,
     WriterFenced,
     require_columns,
+    validate_key,
 )
-from headrace.sinks.table_sink import validate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,9 +17,12 @@ import pyarrow as pa
 from headrace.errors import Misuse
 from headrace.settings import Settings
 from headrace.sinks.rows import last_of_each_key, to_json
-from headrace.sinks.sink import DELETED, IncompatibleTarget, RowsRejected, TargetUnavailable
-from headrace.sinks.table_sink import (
+from headrace.sinks.sink import (
     DEFAULT_MAX_ATTEMPTS,
+    DELETED,
+    IncompatibleTarget,
+    RowsRejected,
+    TargetUnavailable,
     check_not_fenced,
     target_columns,
     validate_key,
@@ -29,8 +32,7 @@ from headrace.sinks.table_sink import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.sinks.sink import SinkContext, SinkWriter
-    from headrace.sinks.table_sink import Mode
+    from headrace.sinks.sink import Mode, SinkContext, SinkWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

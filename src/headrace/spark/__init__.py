@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,5 +29,6 @@ def activate(session: SparkSession) -> None:
 
     Spark looks for the format of a writer in the active session of the calling thread.
     """
-    jvm: Any = session.sparkContext._jvm
-    getattr(jvm, "org.apache.spark.sql.classic.SparkSession").setActiveSession(session._jsparkSession)
+    from headrace.spark.internals import set_active_session
+
+    set_active_session(session)

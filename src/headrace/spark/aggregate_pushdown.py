@@ -1,12 +1,12 @@
-"""Sums instead of rows: what a source is asked for whose tasks put records into pieces of time at once.
+"""Aggregate pushdown: the tasks of a source return partial aggregates instead of rows.
 
-What a window needs of a stream are sums by key and piece: panes of windows, or stretches of sessions. Where
-that is all that a job wants of it, the tasks that parse the records sum them up too, and Spark gets a few
-thousand rows instead of millions: to hand them over one by one takes longer than all the rest.
+A window needs partial aggregates of a stream by key and pane (or by part of a session). If a job needs
+nothing else of it, the tasks that parse the records aggregate them too, and Spark gets a few thousand rows
+instead of millions: passing each row takes longer than everything else.
 
-A row has the keys, where the piece is and the parts of its sums, the newest time in it, and how many records
-it stands for. The records that are in no piece, because they did not parse or have no time, are counted in a
-row of their own.
+A row has the keys, the pane, the partial aggregates, the newest time in the pane, and the number of its
+records. The records that are in no pane, because they did not parse or have no time, are counted in a
+separate row.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ UNTIMED_RECORDS: Final = "_headrace_untimed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A column that is summed up: the field of the record it is, and the type it is summed as."""
+    """A column that is aggregated: its field of the record, and the type for the aggregation."""
 
     name: str
     field: str
     type: str
-    """`bigint`, `double`, or `presence` where it only counts whether there is a value."""
+    """`bigint`, `double`, or `presence` if only non-null values are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatePushdown:
-    """What is summed up. Plain data: it travels to the tasks as an option of the source."""
+    """What is aggregated. Plain data that is sent to the tasks as an option of the source."""
 
     time: str
     keys: tuple[str, ...]
     values: tuple[Value, ...]
     specs: tuple[dict[str, Any], ...]
-    """The `AggregateSpec`s, each of which is over one of the values."""
+    """The `AggregateSpec`s, each over one of the values."""
     assigner: dict[str, Any]
-    """Into which pieces of time: a `WindowAssigner`."""
+    """The assigner of panes: a `WindowAssigner`."""
     behind_us: int
     """How far records may be behind the watermark without being late."""
     columns: tuple[str, ...]
-    """Of the rows that come out; those of the schema have the same order, and names of their own."""
+    """The columns of the returned rows, in the order of the schema, which may have other names."""
 
     @classmethod
     def from_options(cls, options: Options) -> Self | None:
-        """Those that a source was asked for; None where it gives rows."""
+        """The pushdown of a source's options; None if it returns rows."""
         text = options.text(OPTION)
         if text is None:
             return None

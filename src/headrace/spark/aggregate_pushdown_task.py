@@ -1,4 +1,4 @@
-"""Ranges of offsets into sums by key and piece of time: what a task does where nobody wants the rows."""
+"""Reads ranges of offsets as partial aggregates by key and pane, in a task."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from headrace.columns.keyed import Times
     from headrace.spark.aggregate_pushdown import AggregatePushdown
-    from headrace.spark.planning import Range
-    from headrace.spark.reading import Reading
+    from headrace.spark.offsets import Range
+    from headrace.spark.source import Reading
 
 TYPES: Final = {"bigint": pa.int64(), "double": pa.float64()}
 
@@ -32,7 +32,7 @@ TYPES: Final = {"bigint": pa.int64(), "double": pa.float64()}
 def read_partial_aggregates(
     reading: Reading, sums: AggregatePushdown, ranges: Iterable[Range]
 ) -> Iterator[pa.RecordBatch]:
-    """What the records of `ranges` come to, as batches of exactly the schema."""
+    """The partial aggregates of the records of `ranges`, as batches of exactly the schema."""
     parsed = StructType().add(VALUE, reading.layout.value_type(reading.schema)).add(ERROR, ERROR_TYPE)
     times = BatchTimes.of_task().times.behind(sums.behind_us)
     task = PartialAggregationTask(sums, to_arrow_schema(reading.schema, timezone="UTC"), times)
@@ -40,7 +40,7 @@ def read_partial_aggregates(
 
 
 class PartialAggregationTask:
-    """Sums up what one task has read."""
+    """Aggregates what one task has read."""
 
     def __init__(self, sums: AggregatePushdown, schema: pa.Schema, times: Times) -> None:
         self._sums = sums
@@ -53,7 +53,7 @@ class PartialAggregationTask:
         self._records = self._dead = self._untimed = 0
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The pieces, and a row that counts the records that are in none."""
+        """The partial aggregates, and a row that counts the records that are in none of them."""
         summed = 0
         for pieces in self._aggregate(map(self._summands, batches), self._times):
             counts = pieces[ROWS]

@@ -1,14 +1,15 @@
-"""A backlog is read in step with time, so that catching up makes nothing late.
+"""Alignment by event time: a backlog is read in the order of time, so that catching up makes nothing late.
 
-Spark knows one watermark for a stream, not one for each partition. Were a backlog cut by numbers of records,
-a partition that is an hour ahead would move the watermark, and what waits in the others would be late. So a
-batch that cannot take all ends at a time: in every partition before the first record at or after it. That is
-asked of the brokers (ListOffsets by time); how late a time may be so that about as many records are read as
-the limit allows is found by trying.
+Spark has one watermark for a stream, not one for each partition. If a backlog were split by numbers of
+records, a partition that is an hour ahead would move the watermark, and the records of the others would be
+late. So a batch that cannot take all records ends at a time: in every partition before the first record at or
+after it. The brokers return these offsets (ListOffsets by time); the latest time that keeps the batch within
+its limit is found by trying.
 
-The streams of a job keep in step too: not for the watermark, which is that of the slowest stream, but for
-the rows that a join would have to hold. They tell each other how far they are by hints (`horizon.<topic>`).
-A run that ends with what is there goes without: there, a stream that waits for another looks like the end.
+The streams of a job are aligned too: not for the watermark, which is that of the slowest stream, but for the
+rows that a join would have to hold. They exchange the times that they have reached by hints
+(`horizon.<topic>`). A run that ends when it has read everything does not align streams: a stream that waits
+for another would look like the end.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.spark.planning import share_out
+from headrace.spark.offsets import limit_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.spark.positions import Positions
-    from headrace.spark.time_hints import TimeHints
+    from headrace.spark.event_time import TimeHints
+    from headrace.spark.offsets import Positions
 
 ENOUGH: Final = 0.5
-"""A part of the limit that is not worth another question."""
+"""A fraction of the limit that is not worth another request."""
 AIM: Final = 0.85
-"""The part of the limit that the first guess is to give: more may be too much, and cost a second one."""
+"""The fraction of the limit that the first guess aims at: a larger one may exceed it and need a second."""
 FOREVER_MS: Final = 1 << 43
 """After any time that a clock shows."""
 FIRST_STEP_MS: Final = 1_000
@@ -48,7 +49,7 @@ class _Try(NamedTuple):
 
 
 class _Guess(NamedTuple):
-    """The first time that is tried, and how much later the next one is if it was too early."""
+    """The first time to try, and how much later the next one is if it was too early."""
 
     time_ms: int
     step_ms: int
@@ -59,13 +60,13 @@ class _Guess(NamedTuple):
             return _Guess(time.time_ns() // 1_000_000, FIRST_STEP_MS)
         if not pace:
             return _Guess(after_ms, FIRST_STEP_MS)
-        # As dense as the batch before: then it is this time that gives enough and not too much.
+        # If records are as dense as in the previous batch, this time yields about the limit.
         span_ms = max(1, int(limit * AIM / pace))
         return _Guess(after_ms + span_ms, span_ms)
 
 
 class TimeSearch:
-    """Looks for the time at which a batch has to end."""
+    """Finds the time at which a batch has to end."""
 
     def __init__(self, begun: Positions, latest: Positions, at_time: Callable[[int], Positions]) -> None:
         self._begun = begun
@@ -73,7 +74,7 @@ class TimeSearch:
         self._at_time = at_time
 
     def ends_at(self, time_ms: int) -> Positions:
-        """The ends of a batch that takes all before a time, and nothing twice."""
+        """The ends of a batch that takes all records before a time, and none twice."""
         found = self._at_time(time_ms)
         return {
             partition: end
@@ -82,10 +83,12 @@ class TimeSearch:
             for partition, end in self._latest.items()
         }
 
-    def cut(self, limit: int, *, after_ms: int | None = None, pace: float | None = None) -> BatchBoundary:
+    def find_boundary(
+        self, limit: int, *, after_ms: int | None = None, pace: float | None = None
+    ) -> BatchBoundary:
         """The ends of a batch of about `limit` records.
 
-        `after_ms` is where the batch before ended, and `pace` how many records it had in a millisecond.
+        `after_ms` is where the previous batch ended, and `pace` its number of records per millisecond.
         """
         low = _Try(0, dict(self._begun), 0)
         high = _Try(FOREVER_MS, self._latest, self.count(self._latest))
@@ -94,9 +97,9 @@ class TimeSearch:
         low, high = self._narrow(low, high, limit, _Guess.first(limit, after_ms, pace))
         if low.size >= limit * ENOUGH:
             return BatchBoundary(low.ends, low.time_ms)
-        # So many records have the same millisecond, or come after a later one in their partition, that no
-        # time is good enough: from there on it is numbers that count.
-        return BatchBoundary(share_out(low.ends, high.ends, max(1, limit - low.size)), high.time_ms)
+        # Too many records have the same millisecond, or follow a later one in their partition, for any
+        # time to fit: the rest of the limit is split by number of records.
+        return BatchBoundary(limit_offsets(low.ends, high.ends, max(1, limit - low.size)), high.time_ms)
 
     def _narrow(self, low: _Try, high: _Try, limit: int, first: _Guess) -> tuple[_Try, _Try]:
         guess, step = first
@@ -119,7 +122,7 @@ class TimeSearch:
 
 
 class Alignment:
-    """Keeps one stream in step within itself, and with the other streams of its job."""
+    """Aligns the partitions of one stream by event time, and the stream with the others of its job."""
 
     def __init__(self, topic: str, hints: TimeHints | None) -> None:
         self.waits = True
@@ -139,23 +142,23 @@ class Alignment:
         horizon_ms = self._horizon_of_others()
         if horizon_ms is not None and self._reached_ms is not None and self._reached_ms > horizon_ms:
             return search.ends_at(horizon_ms)
-        cut = search.cut(limit, after_ms=self._reached_ms, pace=self._pace)
-        self._learn(cut, search.count(cut.ends))
-        self._tell(cut.time_ms)
-        # Who has no backlog holds back nobody, and waits for those who have one.
-        if cut.time_ms is None and horizon_ms is not None:
+        boundary = search.find_boundary(limit, after_ms=self._reached_ms, pace=self._pace)
+        self._learn(boundary, search.count(boundary.ends))
+        self._tell(boundary.time_ms)
+        # A stream without a backlog does not hold back others, and waits for those that have one.
+        if boundary.time_ms is None and horizon_ms is not None:
             return search.ends_at(horizon_ms)
-        return cut.ends
+        return boundary.ends
 
-    def _learn(self, cut: BatchBoundary, size: int) -> None:
-        """Note how many records there are in a millisecond."""
-        before_ms, until_ms = self._reached_ms, cut.time_ms
+    def _learn(self, boundary: BatchBoundary, size: int) -> None:
+        """Record the number of records per millisecond."""
+        before_ms, until_ms = self._reached_ms, boundary.time_ms
         self._pace = None
         if before_ms is not None and until_ms is not None and until_ms > before_ms:
             self._pace = size / (until_ms - before_ms)
 
     def _horizon_of_others(self) -> int | None:
-        """How far the stream has come that is furthest behind, among those that still have a backlog."""
+        """The time that the slowest of the streams with a backlog has reached."""
         if self._hints is None or not self.waits:
             return None
         self._opened_s = self._opened_s or time.time()
@@ -163,14 +166,14 @@ class Alignment:
             (
                 int(told["time_ms"])
                 for topic, told in self._hints.read_all(HORIZON).items()
-                # What an earlier run told may be of a stream that the job no longer has.
+                # A hint of an earlier run may be of a stream that the job no longer has.
                 if topic != self._topic and told["time_ms"] is not None and told["at_s"] >= self._opened_s
             ),
             default=None,
         )
 
     def _tell(self, time_ms: int | None) -> None:
-        # A job at rest is asked a hundred times a second: only news are written.
+        # An idle job is polled a hundred times a second: only changes are written.
         if self._hints is not None and (self._is_new or time_ms != self._reached_ms):
             told = {"time_ms": time_ms, "at_s": time.time()}
             self._hints.write(f"{HORIZON}.{self._topic}", told)

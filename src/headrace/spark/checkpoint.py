@@ -1,16 +1,16 @@
-"""What Spark has written into a query's checkpoint: who the query is, and which offsets each batch ends at.
+"""A query's checkpoint, as Spark writes it: the id of the query, and the offsets at which each batch ends.
 
-A checkpoint is a folder. `metadata` holds the query's id; `offsets/N` says, before batch N is run, up to
-where it reads each source; `commits/N` says that it is done. Every file is written under another name and
+A checkpoint is a folder. `metadata` holds the query's id; `offsets/N` has, before batch N is run, the end of
+each source in the batch; `commits/N` is written when it is done. Every file is written under another name and
 then renamed, so that a crash leaves either the whole file or none.
 
     v1
     {"batchWatermarkMs": …}
     {"orders": {"0": 1200, "1": 1180}, "headrace.first": {"orders": {"0": 1000, "1": 1000}}}
 
-Batch N begins where N-1 ended; partitions that it is the first to read begin where its own entry says.
-There is one line for each source, `-` where a source had nothing yet. Version 2 of the format puts the
-source's name and a colon before the offsets.
+Batch N begins where N-1 ended; partitions that it is the first to read begin where its own entry says. There
+is one line for each source, `-` where a source had nothing yet. Version 2 of the format puts the source's
+name and a colon before the offsets.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.folders import LocalFolder
 from headrace.spark.errors import BadCheckpoint
-from headrace.spark.hadoop_folder import folder_at
-from headrace.spark.positions import FIRST, SIGNS
+from headrace.spark.folders import folder_at
+from headrace.spark.offsets import FIRST, SIGNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Offsets = dict[str, dict[str, int]]
-"""Where each partition (its number as text) of each topic is to be read next, as Spark's source has it."""
+"""The next offset of each partition (its number as text) of each topic, in the form of Spark's source."""
 
 NOTHING_YET = "-"
 
@@ -38,7 +38,7 @@ class SparkCheckpoint:
     def __init__(self, location: str) -> None:
         self._folder = folder_at(location)
         self.local = self._folder.path if isinstance(self._folder, LocalFolder) else None
-        """The path of the checkpoint, where it is a folder that this process reaches."""
+        """The path of the checkpoint, if it is a folder that this process can read; otherwise None."""
         self._newest: tuple[int, str] = (-1, "")
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class SparkCheckpoint:
 
     @property
     def uri(self) -> str:
-        """Where it is, for Spark: a path alone would be one of Hadoop's default file system."""
+        """The location for Spark: a path without a scheme would refer to Hadoop's default file system."""
         return str(self) if self.local is None else f"file://{self.local.absolute()}"
 
     def query_id(self) -> str | None:
@@ -68,7 +68,7 @@ class SparkCheckpoint:
         return merge_offsets(parse_first_offsets(self._offsets_file(batch), f"{self}/offsets/{batch}"))
 
     def watermark_ms(self, batch: int) -> int:
-        """The watermark of `batch`, in milliseconds since 1970; 0 before there is one."""
+        """The watermark of `batch`, in milliseconds since 1970; 0 if it has none yet."""
         described = self._offsets_file(batch).split("\n")[1]
         try:
             return int(json.loads(described).get("batchWatermarkMs", 0))
@@ -76,7 +76,7 @@ class SparkCheckpoint:
             raise BadCheckpoint(f"{self}/offsets/{batch} does not describe its batch: {fault}") from fault
 
     def _offsets_file(self, batch: int) -> str:
-        # A batch is asked about several times while it waits; its file does not change once it is there.
+        # A batch is read several times while it waits; its file does not change.
         if self._newest[0] == batch:
             return self._newest[1]
         text = self._folder.read(f"offsets/{batch}")
@@ -91,7 +91,7 @@ class SparkCheckpoint:
 
 def parse_offsets(text: str, name: str) -> list[Offsets]:
     """The offsets of each source that reads topics, from a file of the checkpoint's `offsets`."""
-    return [without_signs(offsets) for offsets in _topic_sources(text, name)]
+    return [without_offset_markers(offsets) for offsets in _topic_sources(text, name)]
 
 
 def parse_first_offsets(text: str, name: str) -> list[Offsets]:
@@ -146,7 +146,7 @@ def _topic_source(line: str) -> dict[str, dict[str, Any]] | None:
         return None
     if not isinstance(found, dict):
         return None
-    return found if all(map(_are_offsets, without_signs(found).values())) else None
+    return found if all(map(_are_offsets, without_offset_markers(found).values())) else None
 
 
 def _are_offsets(partitions: object) -> bool:
@@ -156,6 +156,6 @@ def _are_offsets(partitions: object) -> bool:
     )
 
 
-def without_signs(offsets: dict[str, dict[str, Any]]) -> Offsets:
-    """The offsets of topics alone: signs stand next to them, and are none."""
+def without_offset_markers(offsets: dict[str, dict[str, Any]]) -> Offsets:
+    """The offsets of topics, without the markers of the journal."""
     return {topic: partitions for topic, partitions in offsets.items() if topic not in SIGNS}

@@ -1,7 +1,7 @@
-"""The process that Spark's Python workers are forked from, with all that they need already loaded.
+"""The process that Spark's Python workers are forked from, with the modules that they need already loaded.
 
-Spark starts it in place of `pyspark.daemon` (`spark.python.daemon.module`). A worker that had to load Arrow,
-numba and the kernels by itself would be a second late with its first row.
+Spark starts it instead of `pyspark.daemon` (`spark.python.daemon.module`). A worker that had to load Arrow,
+numba and the kernels would take a second longer for its first row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyspark.daemon
 
 
 def load() -> None:
-    """Load what workers need, and nothing that starts to work: running threads would not survive a fork."""
+    """Load the modules of workers, but start no threads: they would not survive a fork."""
     import headrace.client.produce
     import headrace.columns.documents
     import headrace.columns.encoding
@@ -26,8 +26,8 @@ def load() -> None:
     import headrace.spark.stream_reader
     import headrace.spark.table_stage  # noqa: F401
 
-    # After every task a worker collects garbage. What was loaded here stays: looking through it each time
-    # would take longer than a small task.
+    # After every task a worker collects garbage. Scanning the modules loaded here each time would take longer
+    # than a small task.
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""The task of a keyed stage that joins two streams: its state is segments, and its output may be long."""
+"""The task of a keyed stage that joins two streams."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.spark.keyed_stage import KeyedTask
-from headrace.spark.keyed_state import PartitionState, local_folder
-from headrace.spark.segment_state import SegmentStore
+from headrace.state.files import state_files
+from headrace.state.joins import JoinOperatorState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
 
-    from headrace.columns.joining import JoinResult
     from headrace.spark.keyed_stage import BatchTimes
 
 NAME: Final = "join_behind_by_ms_"
@@ -32,13 +31,6 @@ class JoinTask(KeyedTask):
         return f"{NAME}{behind_us // 1000 + 1}"
 
     def _outcome(self, rows: pa.Table, batch: BatchTimes, context: TaskContext) -> Iterable[pa.Table]:
-        folder, number = local_folder(self.folder), context.partitionId()
-        store = SegmentStore(folder, number)
-        kept = store.read(batch.batch)
-        joined: JoinResult = self.kernel(rows, kept, batch.times.behind(self.behind_us))
-        if joined.kept is None:
-            store.keep(batch.batch)
-        else:
-            store.write(batch.batch, joined.kept)
-        PartitionState(folder, number).write_late(batch.batch, joined.late)
-        return joined.output
+        files = state_files(self.folder).child(str(context.partitionId()))
+        state = JoinOperatorState(files=files, kernel=self.kernel)
+        return state.advance(batch.batch, rows, batch.times.behind(self.behind_us))

@@ -1,18 +1,18 @@
 """A step of a streaming plan that keeps state by key, with a kernel over Arrow columns.
 
 ```text
- rows ──▶ first (each task sums up its own) ──▶ shuffle by key ──▶ kernel ──▶ results
-                                                                   ▲    │
-                                                   file of batch N-1    ▼ file of batch N
+ rows ──▶ first (partial aggregation) ──▶ shuffle by key ──▶ kernel ──▶ results
+                                                             ▲    │
+                                           version N-1 of the state    ▼ version N
 ```
 
 Spark's own state for Python costs a millisecond for each key; here a task calls its kernel once, with all
-rows of its partition and with what the partition kept. The step is a `mapInArrow` of the plan, so whatever
-Spark can do may come before and after it. Which batch it is, and its watermarks, come to the tasks as a local
-property (`BatchTimes`), for the plan of a query is the same in every batch.
+rows of its partition and the state of their keys (`headrace.state`). The step is a `mapInArrow` of the
+plan, so Spark's own operators can precede and follow it. Tasks learn the number of their batch and its
+watermarks from a local property (`BatchTimes`), because the plan of a query is the same in every batch.
 
-The output must reach its tasks by way of a shuffle or of steps row by row: a task is known by its number,
-which is another one behind a `union` or a `coalesce`. Such a plan fails in its first batch.
+The rows must come from the shuffle to the tasks directly or row by row: a task is identified by its number,
+which differs after a `union` or a `coalesce`. Such a plan fails in its first batch.
 """
 
 from __future__ import annotations
@@ -28,14 +28,9 @@ from pyspark import TaskContext
 from headrace.columns.keyed import Times
 from headrace.errors import Misuse
 from headrace.spark.arrow_step import ArrowStep, by_position, column_name
-from headrace.spark.keyed_state import (
-    PartitionState,
-    StateManifest,
-    forget_late_rows,
-    local_folder,
-    read_manifest,
-    write_manifest,
-)
+from headrace.state.files import state_files
+from headrace.state.keyed import KeyedState
+from headrace.state.operators import OperatorManifest, read_operator, write_operator
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -121,8 +116,9 @@ class KeyedStage:
         keys = [column_name(frame.columns.index(key)) for key in self.keys]
         shuffled = by_position(frame).repartition(partitions, *keys)
         task = (self.task or KeyedTask)(
-            folder=str(local_folder(self.folder)),
+            folder=self.folder,
             partitions=partitions,
+            keys=self.keys,
             kernel=self.kernel,
             rows=arrow_schema(frame.schema),
             behind_us=1000 * self.behind_ms,
@@ -131,21 +127,20 @@ class KeyedStage:
 
     def prepare(self, batch: Batch, frame: DataFrame) -> None:
         """Tell the tasks of a batch which one it is; `frame` is what `step` was given."""
-        folder = local_folder(self.folder)
-        note = StateManifest(
-            partitions=self._partitions(frame), outline=self.outline, columns=dict(self.columns)
+        manifest = OperatorManifest(
+            partitions=self._partitions(frame),
+            outline=self.outline,
+            columns=dict(self.columns),
+            keys=self.keys,
         )
-        write_manifest(folder, note, batch=batch.id)
-        forget_late_rows(folder, before=batch.id)
+        write_operator(self.folder, manifest, batch=batch.id)
         BatchTimes.of(batch).publish(frame.sparkSession.sparkContext)
 
     def _partitions(self, frame: DataFrame) -> int:
         if not self.keys:
             return 1
-        note = read_manifest(local_folder(self.folder))
-        if note is not None:
-            return note.partitions
-        return shuffle_partitions(frame)
+        known = read_operator(self.folder)
+        return shuffle_partitions(frame) if known is None else known.partitions
 
 
 def shuffle_partitions(frame: DataFrame) -> int:
@@ -173,6 +168,7 @@ class KeyedTask:
 
     folder: str
     partitions: int
+    keys: tuple[str, ...]
     kernel: Any
     """A `Kernel`, or what a task of another kind calls."""
     rows: pa.Schema
@@ -189,15 +185,12 @@ class KeyedTask:
 
     def _outcome(self, rows: pa.Table, batch: BatchTimes, context: TaskContext) -> Iterable[pa.Table]:
         """What the kernel makes of the rows; the state is written before that is asked for."""
-        partition = PartitionState(local_folder(self.folder), context.partitionId())
-        state = partition.read(batch.batch)
-        outcome = self.kernel(rows, state, batch.times.behind(self.behind_us))
-        if outcome.state is state:
-            partition.keep(batch.batch, context.taskAttemptId())
-        else:
-            partition.write(batch.batch, outcome.state, context.taskAttemptId())
-        partition.write_late(batch.batch, outcome.late)
-        return (outcome.output,)
+        state = KeyedState(
+            files=state_files(self.folder).child(str(context.partitionId())),
+            keys=self.keys,
+            kernel=self.kernel,
+        )
+        return (state.advance(batch.batch, rows, batch.times.behind(self.behind_us)),)
 
     def _gathered(self, batches: Sequence[pa.RecordBatch], number: int) -> pa.Table:
         slots = {batch[SLOT][0].as_py() for batch in batches if batch.num_rows}

@@ -1,9 +1,16 @@
-"""The columns of a source: which there are, of what type, and in which order.
+"""The columns of a source: their names, types and order.
 
-Without more said they are the columns of Spark's Kafka source. With a `valueFormat`, the column `value` is
-typed and a column `error` says of each row what did not parse, beside the bytes that did not. With
-`headerColumns` the headers of these names are columns too. A stream that can be idle (`idleTimeout`) has a
-last column `heartbeat`: a time in the rows that carry nothing else.
+By default they are the columns of Spark's Kafka source. With a `valueFormat`, the column `value` is typed and
+a column `error` has the reason and the bytes of each value that did not parse. A stream that can be idle
+(`idleTimeout`) has a last column `heartbeat`: a time in the rows that carry nothing else.
+
+With `headerColumns`, headers are columns too, and `whereHeaders` selects records by their headers:
+
+    .option("headerColumns", "ce_type, ce_sequence long, `content type` binary")
+    .option("whereHeaders", '{"ce_type": ["Added", "Removed"]}')
+
+A name without a type is text. Each column has the name of its header. A record is skipped before its value is
+parsed, unless each of these headers has one of the given texts.
 """
 
 from __future__ import annotations
@@ -29,13 +36,88 @@ from pyspark.sql.types import (
 )
 
 from headrace.spark.errors import BadColumns, BadOption
-from headrace.spark.named_headers import header_types, wanted_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace.spark.options import Options
     from headrace.spark.row_checks import RowCheck
+
+
+HEADER_COLUMNS: Final = "headerColumns"
+WHERE_HEADERS: Final = "whereHeaders"
+TYPES: Final = {
+    "string": "string",
+    "binary": "binary",
+    "int": "int",
+    "integer": "int",
+    "long": "bigint",
+    "bigint": "bigint",
+}
+"""The types of headers, and Spark's names of them."""
+
+_COLUMN = re.compile(r"\s*(?:`([^`]+)`|([^\s,`]+))(?:\s+(\w+))?\s*(?:,|$)")
+
+
+def header_types(options: Options, taken: Iterable[str]) -> dict[str, str]:
+    """The headers that are columns, and their types; `taken` are the names of other columns."""
+    text = options.text(HEADER_COLUMNS)
+    found: dict[str, str] = {}
+    if text is None:
+        return found
+    spelled = {name.lower(): f"{name} is a column of the source" for name in taken}
+    for name, word in _written(text):
+        if word.lower() not in TYPES:
+            raise BadOption(
+                f"{HEADER_COLUMNS} has no type {word!r} for {name!r}: write string, binary, int or long, "
+                "and cast afterwards"
+            )
+        if name.lower() in spelled:
+            raise BadOption(
+                f"{HEADER_COLUMNS} names {name!r}, and {spelled[name.lower()]}: Spark cannot tell them "
+                "apart. Read such a header from the column headers, with includeHeaders"
+            )
+        spelled[name.lower()] = f"{name} too"
+        found[name] = TYPES[word.lower()]
+    return found
+
+
+def wanted_headers(options: Options) -> dict[str, tuple[str, ...]]:
+    """The headers that select records, each with the accepted texts."""
+    text = options.text(WHERE_HEADERS)
+    if text is None:
+        return {}
+    try:
+        read = json.loads(text)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict) or not read or not all(map(_is_choice, read.values())):
+        raise BadOption(
+            f"{WHERE_HEADERS} is {text!r}: write names of headers and lists of texts as JSON, such as "
+            '{"ce_type": ["Added", "Removed"]}'
+        )
+    return {name: tuple(texts) for name, texts in read.items()}
+
+
+def _is_choice(texts: object) -> bool:
+    return isinstance(texts, list) and bool(texts) and all(isinstance(each, str) for each in texts)
+
+
+def _written(text: str) -> list[tuple[str, str]]:
+    """Names and types as the user wrote them."""
+    pairs: list[tuple[str, str]] = []
+    position = 0
+    while position < len(text) or not pairs:
+        match = _COLUMN.match(text, position)
+        if match is None:
+            raise BadOption(
+                f"{HEADER_COLUMNS} cannot be read from {text[position:]!r} on: separate names of headers by "
+                "commas, each with its type unless that is string: ce_type, ce_sequence long"
+            )
+        pairs.append((match[1] or match[2], match[3] or "string"))
+        position = match.end()
+    return pairs
+
 
 KEY, VALUE, HEADERS, ERROR, PULSE = "key", "value", "headers", "error", "heartbeat"
 
@@ -72,14 +154,14 @@ PARSER_OPTIONS: Final = {
     "sep": "delimiter",
     "quote": "quote",
 }
-"""Options of values, and what their parsers call them."""
+"""Options of values, and the parsers' names of them."""
 
 _NOT_NULL = re.compile(r"""(`[^`]*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\s+NOT\s+NULL\b""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What each row of a source looks like."""
+    """The columns of a source."""
 
     columns: tuple[str, ...]
     value_format: str = "raw"
@@ -90,9 +172,9 @@ class Layout:
     header_types: Mapping[str, str] = field(default_factory=dict)
     """The headers that are columns, by their names: Spark's name of each type."""
     wanted_headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The texts that these headers may have; other records are no rows."""
+    """The accepted texts of these headers; other records are skipped."""
     checks: tuple[RowCheck, ...] = ()
-    """What makes an error of a record that parses."""
+    """Checks of records that parse; one that fails makes the record an error."""
 
     @classmethod
     def of(cls, options: Options) -> Self:
@@ -112,7 +194,7 @@ class Layout:
         )
 
     def schema(self) -> StructType | str:
-        """The schema as Spark takes it: DDL where the user wrote DDL, which nobody but Spark can read."""
+        """The schema for Spark: as DDL if the user wrote DDL, which only Spark can parse."""
         if self.value_format in WITH_SCHEMA and not _is_json(self.value_schema):
             return self._ddl()
         return StructType([StructField(name, self._type(name)) for name in self.columns])
@@ -155,7 +237,7 @@ class Layout:
     def _ddl(self) -> str:
         inner = self.value_schema.strip()
         value = inner if inner.lower().startswith("struct<") else f"struct<{inner}>"
-        # A value may always be missing, and so may each of its fields: Spark must not count on one.
+        # A value or any of its fields may be missing, so nothing may be declared as not null.
         value = _NOT_NULL.sub(lambda match: match[1] or "", value)
         types = {name: column.simpleString() for name, column in COLUMN_TYPES.items()}
         types |= {VALUE: value, **self.header_types}
@@ -177,7 +259,7 @@ def _columns(options: Options, named: Iterable[str], *, typed: bool) -> tuple[st
         if name.lower() not in known:
             close = get_close_matches(name.lower(), known, n=1)
             hint = f"did you mean {known[close[0]]}?" if close else f"there are {', '.join(known.values())}"
-            raise BadOption(f"columns names {name!r}, which is no column of the source: {hint}")
+            raise BadOption(f"columns names {name!r}, which is not a column of the source: {hint}")
     return tuple(known[name.lower()] for name in names)
 
 
@@ -187,13 +269,13 @@ def _value_schema(options: Options, value_format: str) -> str:
         return options.required("valueSchema", hint)
     if options.text("valueSchema") is not None:
         raise BadOption(
-            f"valueSchema means nothing for valueFormat {value_format}: leave it out, or say json or csv"
+            f"valueSchema has no effect for valueFormat {value_format}: leave it out, or use json or csv"
         )
     return ""
 
 
 def _parser_options(options: Options, value_format: str) -> dict[str, str]:
-    """What the parser of values is told, checked before a task starts."""
+    """The options of the value parser, checked before a task starts."""
     found = {name: value for name in PARSER_OPTIONS if (value := options.text(name)) is not None}
     for name, value in found.items():
         if name == "timeZone":
@@ -202,7 +284,7 @@ def _parser_options(options: Options, value_format: str) -> dict[str, str]:
             if value not in TIME_UNITS:
                 raise BadOption(f"timeUnit is {value!r}: write {', '.join(TIME_UNITS)}")
         elif value_format != "csv":
-            raise BadOption(f"{name} means nothing for valueFormat {value_format}: leave it out, or say csv")
+            raise BadOption(f"{name} has no effect for valueFormat {value_format}: leave it out, or use csv")
         elif len(value) != 1 or not value.isascii() or value in "\r\n":
             raise BadOption(f"{name} is one ASCII character, not {value!r}")
     return {PARSER_OPTIONS[name]: value for name, value in found.items()}
@@ -239,7 +321,7 @@ def _read_type(text: str) -> StructType:
 
 
 def _nullable(given: DataType) -> DataType:
-    """The type with every part of it allowed to be null."""
+    """The type with every part of it nullable."""
     match given:
         case StructType():
             return StructType(

@@ -1,24 +1,32 @@
-"""The options of `format("headrace")`: Spark's own names for its Kafka source, and a few more.
+"""The options of `format("headrace")`, and the connection that they describe.
 
-Spark hands over option names in lower case, so every look-up here ignores case, and messages spell a name as
-the documentation does. A name that nobody knows is an error with a suggestion: a misspelt
-`maxOffsetPerTrigger` that did nothing would be found out only when a job is drowning.
+Most options have the names of Spark's Kafka source. Spark passes option names in lower case, so lookups
+ignore case, and messages spell a name as the documentation does. An unknown name is an error with a
+suggestion: a misspelled `maxOffsetPerTrigger` would otherwise be noticed only when the job is overloaded.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import threading
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from headrace.client.bootstrap import PLAINTEXT, BadAddress, check_profile_name, split_profile, with_profile
 from headrace.spark.errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from headrace.client.cluster import Cluster
+
+
 T = TypeVar("T")
 
 SPARK: Final = ("path", "checkpointLocation", "queryName", "outputMode")
-"""What Spark itself puts among a source's or a sink's options."""
+"""Options that Spark itself adds to those of a source or sink."""
 
 REFUSED_CLIENT_OPTIONS: Final = {
     "kafka.auto.offset.reset": "say where to begin with startingOffsets",
@@ -30,11 +38,11 @@ REFUSED_CLIENT_OPTIONS: Final = {
     "kafka.interceptor.classes": "interceptors could change records unseen",
     "kafka.transactional.id": "the plain sink writes at least once; jobs of headrace.App write exactly once",
 }
-"""Client options that contradict how Spark reads and writes, each with what to do instead."""
+"""Client options that conflict with how Spark reads and writes, each with what to do instead."""
 
 
 class Options:
-    """The options of one source or sink, checked against the names that it knows."""
+    """The options of one source or sink, checked against the known names."""
 
     def __init__(self, given: Mapping[str, str], *, known: Iterable[str]) -> None:
         self._values = {name.lower(): value for name, value in given.items()}
@@ -43,11 +51,11 @@ class Options:
             self._check(name)
 
     def text(self, name: str) -> str | None:
-        """The option as it was written; nothing where it was not given."""
+        """The option as text, or None."""
         return self._values.get(name.lower())
 
     def required(self, name: str, hint: str) -> str:
-        """The option as it was written; an error where it was not given, or is empty."""
+        """The option as text; an error if it is missing or empty."""
         value = (self.text(name) or "").strip()
         if not value:
             raise BadOption(f"the option {name} is missing: {hint}")
@@ -59,7 +67,7 @@ class Options:
         return self.choice(name, words, default="true" if default else "false")
 
     def number(self, name: str, *, at_least: int = 1) -> int | None:
-        """The option as a whole number; nothing where it was not given."""
+        """The option as a whole number, or None."""
         value = self.text(name)
         if value is None:
             return None
@@ -72,14 +80,14 @@ class Options:
         return number
 
     def choice(self, name: str, choices: Mapping[str, T], *, default: str) -> T:
-        """What the option's word stands for."""
+        """The value of the option's word in `choices`."""
         word = (self.text(name) or default).strip().lower()
         if word not in choices:
             raise BadOption(f"{name} is {word!r}: write {' or '.join(choices)}")
         return choices[word]
 
     def client_options(self) -> dict[str, str]:
-        """The options that begin with `kafka.`, without that beginning."""
+        """The options that begin with `kafka.`, without that prefix."""
         return {
             name.removeprefix("kafka."): value
             for name, value in self._values.items()
@@ -94,3 +102,100 @@ class Options:
         close = get_close_matches(name, self._known, n=1, cutoff=0.6)
         hint = f"did you mean {self._known[close[0]]}?" if close else "see docs/spark.md for what there is"
         raise BadOption(f'format("headrace") has no option {name!r}: {hint}')
+
+
+SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+_DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)", re.IGNORECASE)
+
+
+def read_duration_s(option: str, text: str) -> float:
+    """The seconds in `text`.
+
+    >>> read_duration_s("maxTriggerDelay", "15m")
+    900
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise BadOption(f"{option} is {text!r}: write a number and ms, s, m, h or d, for example 30s")
+    return int(match[1]) * SECONDS[match[2].lower()]
+
+
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+SECURITY_PROFILE: Final = "securityProfile"
+"""The option that names a security profile. Spark shows options in plans and event logs, so no option may
+hold a secret: each process resolves the name itself."""
+DEFAULT_TIMEOUT_MS: Final = 30_000
+
+_clusters: dict[tuple[int, int, ClusterConnection], Cluster] = {}
+"""The open clusters of each thread. A Python worker runs many tasks, and connections are kept between them. A
+forked worker must not share connections with its parent, so the process id is part of the key. A thread that
+reuses the id of one that ended also reuses its clusters, which are free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConnection:
+    """How to connect to a cluster. Plain data that is sent to the tasks, which open their own connections."""
+
+    bootstrap: str
+    """The addresses, and before them the name of the security profile."""
+    client_id: str = "headrace-spark"
+    timeout_s: float = DEFAULT_TIMEOUT_MS / 1000
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """The connection that the options describe."""
+        bootstrap = options.required(BOOTSTRAP, 'name the brokers, for example "127.0.0.1:9092"')
+        _refuse_security(options.client_options())
+        bootstrap = _with_option(bootstrap, options.text(SECURITY_PROFILE))
+        timeout_ms = options.number("kafka.request.timeout.ms") or DEFAULT_TIMEOUT_MS
+        client_id = options.text("kafka.client.id") or "headrace-spark"
+        return cls(bootstrap=bootstrap, client_id=client_id, timeout_s=timeout_ms / 1000)
+
+    def cluster(self) -> Cluster:
+        """The cluster of this thread, opened once and kept."""
+        from headrace.client.cluster import Cluster
+
+        key = self._key
+        if key not in _clusters:
+            _clusters[key] = Cluster.of(self.bootstrap, client_id=self.client_id, timeout_s=self.timeout_s)
+        return _clusters[key]
+
+    def hang_up(self) -> None:
+        """Close this thread's connections to the cluster."""
+        cluster = _clusters.pop(self._key, None)
+        if cluster is not None:
+            cluster.close()
+
+    @property
+    def _key(self) -> tuple[int, int, ClusterConnection]:
+        return os.getpid(), threading.get_ident(), self
+
+
+def _refuse_security(client_options: dict[str, str]) -> None:
+    protocol = client_options.get("security.protocol", "PLAINTEXT")
+    secured = [name for name in client_options if name.startswith(("sasl.", "ssl."))]
+    if protocol.upper() != PLAINTEXT or secured:
+        name = f"kafka.{secured[0]}" if secured else "kafka.security.protocol"
+        raise BadOption(
+            f"the option {name} is not accepted, because Spark shows options in plans and logs: put it into "
+            "a security profile ([security.NAME] in headrace.toml, or variables of the environment), and "
+            f"name the profile by the option {SECURITY_PROFILE}."
+        )
+
+
+def _with_option(bootstrap: str, profile: str | None) -> str:
+    """The addresses with the profile of the option before them, if it is set."""
+    if profile is None:
+        return bootstrap
+    try:
+        named, addresses = split_profile(bootstrap)
+        check_profile_name(profile)
+    except BadAddress as fault:
+        raise BadOption(str(fault)) from fault
+    if named not in (None, profile):
+        raise BadOption(
+            f"{BOOTSTRAP} names the security profile {named!r}, and {SECURITY_PROFILE} is {profile!r}: "
+            "name one of them."
+        )
+    return with_profile(profile, addresses)

@@ -1,7 +1,6 @@
-"""Reasons why a record that parses is not a row all the same: its time is implausible, or it failed before.
+"""Checks of records that parse: a record with an implausible time, or one that failed before, is an error.
 
-Both are checked in bulk, and cost a row only where there is something to say. Planners load this module too,
-which should not wait for numpy.
+Both are checked in bulk. Planner processes import this module too, so it does not import numpy at the top.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from headrace.spark.durations import read_duration_s
 from headrace.spark.errors import BadOption
+from headrace.spark.options import read_duration_s
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,40 +24,40 @@ if TYPE_CHECKING:
 EVENT_TIME: Final = "eventTime"
 MAX_AHEAD: Final = "maxAhead"
 FAILED: Final = "headrace.failed"
-"""The property of the driver's thread that names the records of a batch that are not to be rows."""
+"""The local property of the driver's thread with the records of a batch to skip."""
 UNLIMITED: Final = "unlimited"
 DEFAULT_MAX_AHEAD: Final = "1d"
 
 _NO_LIMIT_US: Final = (1 << 63) - 1
 _LAST_US: Final = 253_402_300_800_000_000
-"""The end of the year 9999: no time of a record counts for later."""
+"""The end of the year 9999: later times of records are limited to it."""
 
 FailedOffsets = Mapping[str, Mapping[str, Mapping[str, str]]]
-"""By topic, partition and offset: why the record is not to be a row."""
+"""The reason why a record is an error, by topic, partition and offset."""
 
 
 class RowCheck(Protocol):
-    """Finds records that are not to be rows."""
+    """Finds records that are errors."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the records that it looks at."""
+        """The columns of the records that it needs."""
 
     def verify(self, value_type: pa.DataType) -> None:
         """Raise `BadOption` if it does not fit values of this type."""
 
     def reasons(self, records: pa.RecordBatch, values: pa.Array) -> dict[int, str]:
-        """What is wrong with records, by their place in the batch; `values` are their values as parsed."""
+        """The reasons of records that are errors, by their row; `values` are the parsed values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimeGuard:
     """An event time is plausible from 1970 on, and up to `max_ahead_us` after the time of its record.
 
-    One record far in the future would move the watermark there, and all that follows would be late. What it
-    is compared with is the record's own timestamp, which brokers keep within an hour of their clock
-    (`message.timestamp.after.max.ms`), and not the clock of the reader: so a record is judged alike whenever
-    it is read. A record without a timestamp (−1) has nothing to be compared with.
+    One record far in the future would move the watermark there, and all later records would be late. The time
+    is compared with the record's own timestamp, which brokers keep within an hour of their clock
+    (`message.timestamp.after.max.ms`), not with the clock of the reader: so the result does not depend on
+    when a record is read. A record without a timestamp (−1) is not checked.
     """
 
     column: str
@@ -66,7 +65,7 @@ class EventTimeGuard:
 
     @classmethod
     def from_options(cls, options: Options) -> Self | None:
-        """The guard that the options describe; None where no event time is named, or none is too far."""
+        """The guard that the options describe; None without an event time, or without a limit."""
         column = options.text(EVENT_TIME)
         ahead = (options.text(MAX_AHEAD) or DEFAULT_MAX_AHEAD).strip()
         if column is None and options.text(MAX_AHEAD) is not None:
@@ -81,7 +80,7 @@ class EventTimeGuard:
         return ("timestamp",)
 
     def verify(self, value_type: pa.DataType) -> None:
-        """Refuse a field that is not there, or no timestamp."""
+        """Refuse a field that does not exist, or is not a timestamp."""
         index = value_type.get_field_index(self.column)
         if index < 0 or str(value_type.field(index).type) != "timestamp[us, tz=UTC]":
             raise BadOption(
@@ -114,17 +113,17 @@ class EventTimeGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRecords:
-    """Records that a job could not process: they come as errors, with the reason that was found."""
+    """Records that a job could not process: they are errors, with the reason."""
 
     offsets: FailedOffsets
 
     def publish(self, context: SparkContext) -> None:
-        """Let the tasks that this thread starts from now on leave these records out."""
+        """Publish the records to skip to the tasks that this thread starts afterwards."""
         context.setLocalProperty(FAILED, json.dumps(self.offsets) if self.offsets else "")
 
     @classmethod
     def of_task(cls) -> Self | None:
-        """The records that the task that asks is to leave out; None where there are none."""
+        """The records that the current task has to skip, or None."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -133,14 +132,14 @@ class FailedRecords:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Where the record is from."""
+        """The partition and offset of the record."""
         return ("topic", "partition", "offset")
 
     def verify(self, value_type: pa.DataType) -> None:
         """Values of every type may fail."""
 
     def reasons(self, records: pa.RecordBatch, values: pa.Array) -> dict[int, str]:  # noqa: ARG002
-        """Those of the records that are among the failed ones."""
+        """The records that are among the failed ones."""
         import numpy as np
 
         offsets = records.column("offset").to_numpy()
@@ -158,7 +157,7 @@ class FailedRecords:
 
 
 def _numbers(times: pa.Array) -> NDArray[np.int64]:
-    """Microseconds since 1970; what stands for a null has no meaning."""
+    """Microseconds since 1970; the value of a null has no meaning."""
     import numpy as np
 
     data = times.buffers()[1]

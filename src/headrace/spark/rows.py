@@ -1,8 +1,8 @@
-"""Ranges of offsets into Arrow batches: what a task does.
+"""Reads ranges of offsets as Arrow batches, in a task.
 
-Fetched batches are cut into columns by compiled kernels and values are parsed in bulk; no record is ever a
-Python object. Small pieces are put together before they are parsed, for a parser's start costs more than a
-hundred rows do, and large ones are handed to Spark in slices.
+Fetched batches are decoded into columns by compiled kernels and values are parsed in bulk; no record is ever
+a Python object. Small pieces are concatenated before they are parsed, because starting a parser costs more
+than a hundred rows do, and large ones are passed to Spark in slices.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headrace.client.fetch import PartitionReader
 from headrace.columns.header_columns import HeaderColumn
 from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
 from headrace.columns.values import Parsed, value_parser
-from headrace.columns.values.reference_reading import with_reasons
-from headrace.spark.data_loss import report
+from headrace.columns.values.assembly import with_reasons
 from headrace.spark.errors import UnreadableRecords
 from headrace.spark.layout import ERROR, PULSE, VALUE
+from headrace.spark.offset_reader import report_data_loss
 from headrace.spark.row_checks import FailedRecords
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from headrace.client.fetch import FetchedBatches
     from headrace.client.partition import TopicPartition
     from headrace.columns.values import ValueParser
-    from headrace.spark.planning import Range
-    from headrace.spark.reading import Reading
+    from headrace.spark.offsets import Range
     from headrace.spark.row_checks import RowCheck
+    from headrace.spark.source import Reading
 
 ROWS: Final = 50_000
-"""The most rows of a batch that is handed to Spark."""
+"""The most rows of a batch that is passed to Spark."""
 ENOUGH_BYTES: Final = 8 << 20
-"""A piece of this size is parsed at once, however few its rows."""
+"""A piece of this size is parsed at once, even if it has few rows."""
 
 
 def read_rows(reading: Reading, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
@@ -52,12 +52,12 @@ def read_rows(reading: Reading, ranges: Iterable[Range]) -> Iterator[pa.RecordBa
 
 
 def heartbeat_row(schema: StructType, time_ms: int) -> pa.RecordBatch:
-    """A batch of one row, in which all is null but the heartbeat."""
+    """A batch of one row, in which only the heartbeat is not null."""
     return _row(schema, PULSE, time_ms * 1000)
 
 
 def number_row(schema: StructType, number: int) -> pa.RecordBatch:
-    """A batch of one row, in which all is null but the partition: it is the number of the task."""
+    """A batch of one row, in which only the partition is not null: it is the number of the task."""
     return _row(schema, "partition", number)
 
 
@@ -94,7 +94,7 @@ def _pieces(
 def _fetched(
     reading: Reading, wanted: Range, shape: _Shape
 ) -> Iterator[tuple[FetchedBatches, RecordDecoder]]:
-    """What the brokers hold of a range, and what cuts out of it the rows that belong to the range."""
+    """The fetched batches of a range, and the decoder of its rows."""
     cutter = RecordDecoder(
         *wanted,
         columns=shape.cut_columns,
@@ -108,10 +108,10 @@ def _fetched(
 
 
 def _after_loss(reading: Reading, wanted: Range, start: int, gone: OffsetOutOfRange) -> int:
-    """The offset at which reading can go on."""
+    """The offset at which reading can continue."""
     resumed = min(gone.first, wanted.end) if start < gone.first else wanted.end
     found = f"the log has {gone.first} to {gone.end - 1}"
-    report(wanted.partition, start, resumed, found, fail=reading.fail_on_data_loss)
+    report_data_loss(wanted.partition, start, resumed, found, fail=reading.fail_on_data_loss)
     return resumed
 
 
@@ -151,7 +151,7 @@ class _Shape:
         return shaped.filter(pc.is_valid(errors)) if self._errors_only else shaped
 
     def unreadable(self, unreadable: Unreadable) -> pa.RecordBatch:
-        """A row that says which records could not be read, and why."""
+        """A row with the records that could not be read, and the reason."""
         (topic, partition), batch = unreadable
         if ERROR not in self._schema.names:
             raise UnreadableRecords(
@@ -164,7 +164,7 @@ class _Shape:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _values(self, piece: pa.RecordBatch) -> Parsed:
-        """The values of records, and the reasons of those that are not to be rows."""
+        """The values of records, and the reasons of those that are errors."""
         raw = piece.column(VALUE)
         parsed = Parsed(raw, None) if self._parser is None else self._parser.parse(raw)
         reasons: dict[int, str] = {}
@@ -177,13 +177,13 @@ class _Shape:
 
 
 def _checks(reading: Reading) -> tuple[RowCheck, ...]:
-    """What makes an error of a record that parses, in this micro-batch."""
+    """The checks of records that parse, in this micro-batch."""
     failed = FailedRecords.of_task()
     return reading.layout.checks if failed is None else (*reading.layout.checks, failed)
 
 
 def _value_type(reading: Reading) -> pa.DataType | None:
-    """The type that values are parsed into; None where they stay raw, or are not read."""
+    """The type that values are parsed into; None if they stay raw, or are not read."""
     layout, names = reading.layout, reading.schema.names
     if layout.value_format == "raw" or not (layout.errors_only or {VALUE, ERROR} & set(names)):
         return None
@@ -212,7 +212,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _gathered(pieces: Iterable[pa.RecordBatch | Unreadable]) -> Iterator[pa.RecordBatch | Unreadable]:
-    """The pieces, small ones put together."""
+    """The pieces, with small ones concatenated."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for piece in pieces:

@@ -1,7 +1,14 @@
-"""A Spark session with settings made for streams: on this machine, or on a cluster.
+"""A Spark session with settings for streams: on this machine, or on a cluster.
 
-Starting one finds Java, keeps Spark quiet, and makes the workers run this very Python. What is set here can
-be set otherwise by `more`, by Spark's own names.
+Starting one finds Java, silences Spark's logs, and makes the workers run the same Python. `more` overrides
+the settings, by Spark's own names.
+
+On this machine the session replaces Hadoop's local file system. That one runs the program `chmod` for each
+file that it creates (5 to 8 ms, several times in every micro-batch), and writes a `.crc` file next to it. The
+classes below call the operating system directly and write no checksums. They extend `LocalFileSystem`,
+because Hadoop and Spark cast to that class, for example to upload a snapshot of a state store. They are
+compiled by the compiler that Spark has for its generated code, and put into Hadoop's cache of file systems.
+Code that bypasses the cache gets Hadoop's own class, which reads and writes the same files.
 """
 
 from __future__ import annotations
@@ -12,10 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.spark.class_archive import archive_options
-from headrace.spark.java import find_java
-from headrace.spark.local_files import install_local_files
-from headrace.spark.machine import driver_memory_gib, usable_cores, usable_memory_bytes
+from headrace.spark.internals import java_context_of, jvm_of
+from headrace.spark.java import (
+    archive_options,
+    driver_memory_gib,
+    find_java,
+    usable_cores,
+    usable_memory_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,15 +35,59 @@ if TYPE_CHECKING:
 
     from headrace.spark.java import Java
 
+
+CLASS: Final = "headrace.LocalFiles"
+SOURCE: Final = """
+package headrace;
+
+import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+public class LocalFiles extends org.apache.hadoop.fs.LocalFileSystem {
+    public LocalFiles() {
+        super(new RawLocalFiles());
+        setWriteChecksum(false);
+        setVerifyChecksum(false);
+    }
+}
+
+class RawLocalFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
+    public void setPermission(Path path, FsPermission permission) throws java.io.IOException {
+        String text = permission.toString().substring(0, 9);
+        Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(text));
+    }
+}
+"""
+
+
+def install_local_files(session: SparkSession) -> None:
+    """Make the JVM of `session` use these classes; a second call has no effect."""
+    jvm = jvm_of(session)
+    files, place = jvm.org.apache.hadoop.fs.FileSystem, jvm.java.net.URI("file:///")
+    given = java_context_of(session.sparkContext).hadoopConfiguration()
+    ours = jvm.org.apache.hadoop.conf.Configuration(given)
+    if files.get(place, ours).getClass().getName() == CLASS:
+        return
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(SOURCE)
+    ours.setClassLoader(compiler.getClassLoader())
+    ours.set("fs.file.impl", CLASS)
+    # Every configuration uses the instance that is cached for the scheme: the next one that is created.
+    files.get(place, ours).close()
+    files.get(place, ours)
+
+
 LOGGING: Final = Path(__file__).parent / "log4j2.properties"
 PYTHON_START: Final = Path(__file__).parent / "python_start"
 LOCAL_FILES: Final = "spark.hadoop.fs.file.impl"
-"""Set by a user who wants another class for local files; otherwise `headrace.spark.local_files` has ours."""
+"""A user's own class for local files; without it the class above is used."""
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
 def settings(cores: int | None = None) -> dict[str, str]:
-    """What every session of ours sets, by Spark's names; `cores` is how many tasks run at once."""
+    """The settings of every session, by Spark's names; `cores` is how many tasks run at once."""
     fixed = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -60,7 +115,7 @@ def settings(cores: int | None = None) -> dict[str, str]:
 
 
 def local_settings(cores: int) -> dict[str, str]:
-    """What a session that has this machine for itself sets besides."""
+    """Additional settings of a session on this machine."""
     return {
         "spark.driver.memory": f"{driver_memory_gib(usable_memory_bytes())}g",
         "spark.driver.host": "127.0.0.1",
@@ -79,7 +134,7 @@ def local_settings(cores: int) -> dict[str, str]:
 def local_session(
     name: str, *, cores: int | None = None, more: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session in this process, on `cores` of this machine; `format("headrace")` is known to it."""
+    """A session in this process, on `cores` of this machine, with `format("headrace")` registered."""
     cores = cores or usable_cores()
     session = _open(name, f"local[{cores}]", settings(cores) | local_settings(cores), more or {})
     if LOCAL_FILES not in (more or {}):
@@ -90,7 +145,7 @@ def local_session(
 def cluster_session(
     name: str, master: str, *, cores: int | None = None, more: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session whose tasks run on the cluster at `master`; `format("headrace")` is known to it.
+    """A session whose tasks run on the cluster at `master`, with `format("headrace")` registered.
 
     The workers need Headrace in the Python that `PYSPARK_PYTHON` names, and a checkpoint folder that all of
     them see. `cores` is how many tasks run at once in the whole cluster.
@@ -101,7 +156,7 @@ def cluster_session(
 def open_session(
     name: str, *, master: str | None = None, cores: int | None = None, more: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session at `master`; on this machine where none is named, or `local` with or without a number."""
+    """A session at `master`: on this machine if it is None or `local`, with or without a number."""
     if master is None or is_on_this_machine(master):
         return local_session(name, cores=cores or cores_of(master), more=more)
     return cluster_session(name, master, cores=cores, more=more)
@@ -140,7 +195,7 @@ def _open(name: str, master: str, fixed: Mapping[str, str], more: Mapping[str, s
 
 
 def _archived(java: Java, fixed: Mapping[str, str]) -> dict[str, str]:
-    """The settings, with the archive of classes among the options of the JVM."""
+    """The settings, with the class archive in the options of the JVM."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -151,7 +206,7 @@ def _archived(java: Java, fixed: Mapping[str, str]) -> dict[str, str]:
 
 
 def merged_settings(fixed: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Both, where `more` wins; options of the JVM are put together."""
+    """Both; `more` takes precedence, and options of the JVM are joined."""
     merged = {**fixed, **more}
     if JAVA_OPTIONS in more:
         merged[JAVA_OPTIONS] = f"{fixed[JAVA_OPTIONS]} {more[JAVA_OPTIONS]}"
@@ -160,8 +215,8 @@ def merged_settings(fixed: Mapping[str, str], more: Mapping[str, str]) -> dict[s
 
 @contextmanager
 def _starting_environment(java: Java) -> Iterator[None]:
-    """The environment that Spark's JVM is started with; what is for the JVM alone is taken back."""
-    # Spark looks for this variable whenever it makes a function ready for its workers.
+    """Set the environment for starting Spark's JVM; variables only for the JVM are restored afterwards."""
+    # Spark reads this variable whenever it prepares a function for its workers.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     python_path = [str(PYTHON_START), os.environ.get("PYTHONPATH", "")]
     for_jvm = java.environment() | {"PYTHONPATH": os.pathsep.join(filter(None, python_path))}

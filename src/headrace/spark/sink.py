@@ -1,8 +1,8 @@
 """Rows into topics, at least once: `write` and `writeStream` with `format("headrace")`.
 
-Columns are those of Spark's Kafka sink: `value`, and as there are `key`, `headers`, `topic` and `partition`.
+Columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic` and `partition`.
 Each task encodes its rows in bulk and returns when the brokers have stored them. A task that Spark runs again
-writes its rows again; jobs that must not are written with `headrace.App`.
+writes its rows again; for exactly-once output use `headrace.App`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from headrace.spark.cluster_connection import SECURITY_PROFILE, ClusterConnection
 from headrace.spark.errors import BadColumns, UnknownTopic
-from headrace.spark.options import Options
+from headrace.spark.options import SECURITY_PROFILE, ClusterConnection, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,7 +48,7 @@ COLUMN_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 
 class Stored(WriterCommitMessage):
-    """What a task reports when its rows are stored."""
+    """The report of a task whose rows are stored."""
 
     def __init__(self, records: int) -> None:
         self.records = records
@@ -57,7 +56,7 @@ class Stored(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
-    """Where rows go, and how. Plain data: it travels to the tasks."""
+    """The settings of a sink. Plain data that is sent to the tasks."""
 
     link: ClusterConnection
     topic: str | None
@@ -86,7 +85,7 @@ class TopicSink:
 
     def write(self, rows: Iterator[pa.RecordBatch]) -> Stored:
         """Return when the brokers have stored all rows."""
-        # Here and not above: only tasks need compiled code, and planners start again and again.
+        # Imported here: only tasks need compiled code, and planner processes are started often.
         from headrace.client.partition import TopicPartition
         from headrace.client.produce import BatchProducer
         from headrace.columns.encoding import Encoder
@@ -107,7 +106,7 @@ class TopicSink:
         return Stored(records)
 
     def _partition_counts(self) -> dict[str, int]:
-        """The topics that rows may go to, each with its number of partitions."""
+        """The number of partitions of each topic that rows may go to."""
         topics = self.link.cluster().topics(None if self.topic is None else [self.topic])
         if self.topic is not None and self.topic not in topics:
             raise UnknownTopic(
@@ -124,7 +123,7 @@ class TopicSinkWriter(DataSourceArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
-        """The rows of one task, stored."""
+        """Write the rows of one task."""
         return self._sink.write(iterator)
 
 
@@ -135,15 +134,17 @@ class TopicStreamSinkWriter(DataSourceStreamArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
-        """The rows of one task, stored."""
+        """Write the rows of one task."""
         return self._sink.write(iterator)
 
 
 def check_columns(schema: StructType, *, topic: str | None) -> None:
-    """Refuse columns that do not make records."""
+    """Refuse columns that cannot be records."""
     names = schema.names
     if "value" not in names:
-        raise BadColumns(f"rows have no column value, only {', '.join(names)}: name one so, or use to_json")
+        raise BadColumns(
+            f"rows have no column value, only {', '.join(names)}: rename a column, or use to_json"
+        )
     if topic is None and "topic" not in names:
         raise BadColumns("no topic was named: set the option topic, or give each row one in a column topic")
     for column in schema.fields:

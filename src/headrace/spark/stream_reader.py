@@ -1,8 +1,8 @@
 """`spark.readStream.format("headrace")`: micro-batch after micro-batch, from position to position.
 
-Spark journals the positions that `latestOffset` returns and hands them back after a crash, so a batch that
-runs again reads the same records. Where partitions begin, a query's first ones included, is part of what is
-journaled: it is resolved once. All but `read` is called in one process that lives as long as the query.
+Spark journals the positions that `latestOffset` returns and passes them back after a crash, so a repeated
+batch reads the same records. The journal includes where partitions begin, also the first ones of a query:
+that is resolved once. Everything but `read` is called in one process that lives as long as the query.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ from pyspark.sql.streaming.datasource import (
 
 from headrace.client.offsets import commit_offsets
 from headrace.errors import HeadraceError
-from headrace.spark.bounds import Bound
-from headrace.spark.durations import read_duration_s
 from headrace.spark.errors import BadCheckpoint
-from headrace.spark.following import Following
-from headrace.spark.offset_reader import OffsetReader
-from headrace.spark.planning import ranges_between, share_out
-from headrace.spark.positions import (
+from headrace.spark.event_time import StreamTime
+from headrace.spark.offset_reader import Following, OffsetReader
+from headrace.spark.offsets import (
     FIRST,
     HEARTBEAT,
     TOPIC_IDS,
+    Bound,
     initial_journal,
     is_initial,
+    limit_offsets,
+    ranges_between,
     read_first,
     read_journal,
-    read_sign,
+    read_offset_marker,
     read_topic_ids,
     write_journal,
 )
-from headrace.spark.reading import Task
-from headrace.spark.source_settings import ENDING
-from headrace.spark.stream_time import StreamTime
+from headrace.spark.options import read_duration_s
+from headrace.spark.source import ENDING, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,19 +50,18 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from headrace.spark.planning import Range
-    from headrace.spark.positions import Journal, Positions
-    from headrace.spark.source_settings import SourceSettings
+    from headrace.spark.offsets import Journal, Positions, Range
+    from headrace.spark.source import SourceSettings
 
 DEFAULT_TRIGGER_DELAY: Final = "15m"
 OUTAGE_S: Final = 1.0
-"""A broker that takes longer than this to say how far its logs go was away in between."""
+"""A broker that takes longer than this to return its end offsets counts as having been unavailable."""
 
 log = logging.getLogger("headrace.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream of topics, in which every position is kept by Spark and none by a consumer group."""
+    """A stream of topics. Spark keeps its positions, not a consumer group."""
 
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         settings.refuse(ENDING, "a stream has no end")
@@ -93,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._published: Positions = {}
 
     def initialOffset(self) -> Journal:  # noqa: N802  # Spark's name
-        """A symbol for the start of a new query: the end of its first batch says where that is."""
+        """A symbol for the start of a new query: the end of its first batch records where that is."""
         return initial_journal()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
@@ -103,13 +101,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(self._least) if self._least is not None else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Remember the end of everything that is there: the query ends when it has reached it."""
+        """Fix the current ends: the query ends when it has reached them (`availableNow`)."""
         self._target = self._offset_reader.latest({})
         self._following.freeze()
         self._time.ends_with_what_is_there()
 
     def latestOffset(self, start: Journal, limit: ReadLimit) -> Journal:  # noqa: N802  # Spark's name
-        """Where the next batch ends; `start` itself where there is nothing to read."""
+        """Where the next batch ends; `start` itself if there is nothing to read."""
         begun = read_journal(start)
         # Spark asks for the next batch when the one before is done, and after the last one of all, for which
         # it never calls `commit`.
@@ -128,16 +126,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._journal(start, begun, ends | followed, first)
 
     def reportLatestOffset(self) -> Journal | None:  # noqa: N802  # Spark's name
-        """The end of everything, as the last batch found it."""
+        """The ends of all partitions, as of the last batch."""
         return write_journal(self._latest) if self._latest else None
 
     def partitions(self, start: Journal, end: Journal) -> Sequence[InputPartition]:
-        """The tasks of a batch; each has just its number where somebody else reads between the positions."""
+        """The tasks of a batch; each has only its number if an operator reads the topics itself."""
         if self._positions_only:
             return [Task((), number=number) for number in range(self._settings.min_partitions)]
         tasks = self._settings.tasks(self._ranges(start, end)) if start != end else []
-        heartbeat_ms = read_sign(end, HEARTBEAT)
-        if heartbeat_ms == read_sign(start, HEARTBEAT):
+        heartbeat_ms = read_offset_marker(end, HEARTBEAT)
+        if heartbeat_ms == read_offset_marker(start, HEARTBEAT):
             return tasks
         return [*tasks, Task((), heartbeat_ms)]
 
@@ -151,11 +149,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reading.rows(partition.ranges)
 
     def commit(self, end: Journal) -> None:
-        """All before `end` is done."""
+        """Everything before `end` is processed."""
         self._publish(read_journal(end))
 
     def stop(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self._settings.link.hang_up()
 
     def _initial_positions(self) -> Positions:
@@ -169,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(self._initial)
 
     def _within_target(self, resolved: Positions) -> Positions:
-        """The positions, but `latest` is not beyond the end of a query that ends with what is there."""
+        """The positions, with `latest` limited to the fixed ends of a query that ends."""
         target, explicit = self._target or {}, self._starting.offsets
         return {
             partition: at if explicit.get(partition, -1) >= 0 else min(at, target.get(partition, at))
@@ -177,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _look(self, begun: Positions) -> Positions:
-        """The end of everything that the query may read."""
+        """The ends of everything that the query may read."""
         if self._target is not None:
             return dict(self._target)
         asked_at = time.monotonic()
@@ -189,9 +187,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(
         self, begun: Positions, latest: Positions, limit: ReadLimit, *, must_move: bool
     ) -> Positions | None:
-        """Where the next batch ends in the partitions that are read; None when it is worth waiting.
+        """Where the next batch ends in the partitions that are read; None to wait for more records.
 
-        A batch that `must_move` is one whose end has something to journal besides records that were read.
+        With `must_move`, the end of the batch has markers to journal, also if no records were read.
         """
         self._offset_reader.check_for_loss(begun, latest)
         if self._is_too_little(begun, latest, limit):
@@ -200,12 +198,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadMaxRows):
             return latest
         if self._time.alignment is None:
-            return share_out(begun, latest, limit.max_rows)
+            return limit_offsets(begun, latest, limit.max_rows)
         return self._time.alignment.ends(begun, latest, limit.max_rows, self._at_time)
 
     def _journal(self, start: Journal, begun: Positions, ends: Positions, first: Positions) -> Journal:
         """What Spark journals as the end of a batch; `start` where nothing has changed."""
-        # A partition that is not subscribed to any more keeps its place, for the day it is again.
+        # A partition that is no longer subscribed to keeps its position, in case it is again.
         journal = write_journal(begun | ends)
         ids = read_topic_ids(start) | self._offset_reader.topic_ids | self._following.topic_ids
         signs = start | self._time.first_signs(self._read_here(begun)) if is_initial(start) else start
@@ -216,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return journal | ({FIRST: write_journal(first)} if first or is_initial(start) else {})
 
     def _ranges(self, start: Journal, end: Journal) -> list[Range]:
-        """What a batch reads, without what is lost."""
+        """The ranges of a batch, without lost records."""
         if is_initial(start) and FIRST not in end:
             raise BadCheckpoint(
                 "the checkpoint does not say where its first batch begins: another source, or an earlier "
@@ -225,25 +223,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, until = read_journal(start) | read_first(end), self._read_here(read_journal(end))
         # Spark's own Kafka source does not journal where new partitions begin.
         begun |= self._offset_reader.beginnings(until.keys() - begun.keys())
-        return self._offset_reader.what_is_left(ranges_between(begun, until), read_topic_ids(end))
+        return self._offset_reader.available_ranges(ranges_between(begun, until), read_topic_ids(end))
 
     def _at_time(self, time_ms: int) -> Positions:
         return self._offset_reader.at_times(dict.fromkeys(self._latest, time_ms))
 
     def _read_here(self, positions: Positions) -> Positions:
-        """The positions without those of topics that are followed only."""
+        """The positions without those of topics that are only followed."""
         followed = self._following.topics
         return {partition: at for partition, at in positions.items() if partition.topic not in followed}
 
     def _publish(self, done: Positions) -> None:
-        """Commit positions to the consumer group, for everyone who watches lag."""
+        """Commit positions to the consumer group, for tools that show lag."""
         if self._group is None or done == self._published:
             return
         self._published = done
         try:
             commit_offsets(self._settings.link.cluster(), self._group, done)
         except HeadraceError as fault:
-            # The checkpoint has the positions: a group that lags behind for a batch harms nobody.
+            # The checkpoint has the positions: a failed commit only delays the shown lag by a batch.
             log.warning("progress was not committed to the group %r: %s", self._group, fault)
 
     def _is_too_little(self, begun: Positions, latest: Positions, limit: ReadLimit) -> bool:

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from headrace.columns.key_hash import key_bytes
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_step import ArrowStep
 from headrace.tables.changes import ChangeReader
 from headrace.tables.copy import Current, TableCopy
-from headrace.tables.keys import key_bytes
 from headrace.tables.lookup import SnapshotCache
 from headrace.tables.preparation import prepare_tables
 

@@ -4,16 +4,17 @@ On one machine tasks spool their record batches and the driver writes them.
 
 On a cluster a small batch comes to the driver as encoded record batches and is written by it: a Spark job
 that only writes costs more than the writing. A large batch is written by tasks, which compute and write in
-one job. Which of the two it will be is told by the number of input records and by what the last batches made
-of theirs; a task that finds itself with too much for the driver gives up, and the batch takes the other way.
+one job. The choice depends on the number of input records and on the output of the last batches; if a task
+has too much for the driver, it stops, and the batch is run again and written by tasks.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow.compute as pc
 
@@ -22,20 +23,22 @@ from headrace.client.partition import TopicPartition
 from headrace.errors import HeadraceError
 from headrace.spark import progress
 from headrace.spark.checkpoint import begin_at, count_records
+from headrace.spark.errors import UnknownTopic
+from headrace.spark.internals import run_job
 from headrace.spark.progress import ProgressMarker, mark_batch
-from headrace.spark.transactional_encoding import OVERFLOW, TaskInstructions
-from headrace.spark.transactional_forecast import Forecast
-from headrace.spark.transactional_spool import read_spool
-from headrace.spark.transactional_writing import (
+from headrace.spark.transactional_writer import (
+    OVERFLOW,
     Membership,
+    TaskInstructions,
     TransactionWriter,
     as_spooled,
     check_ran_once,
+    read_spool,
     write_stage,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -44,14 +47,69 @@ if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
     from headrace.client.shared_transaction import SharedTransaction
     from headrace.spark.checkpoint import Offsets, SparkCheckpoint
-    from headrace.spark.cluster_connection import ClusterConnection
-    from headrace.spark.transactional_spool import Spool, Spooled
-    from headrace.spark.transactional_topics import OutputTopics
+    from headrace.spark.options import ClusterConnection
+    from headrace.spark.transactional_writer import Spool, Spooled
+
+
+FIRST_RECORD_BYTES: Final = 100
+"""The assumed output size of an input record, before the first batch has been measured."""
+
+
+class Forecast:
+    """Predicts the output bytes of a batch from those of the last ones."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes_of_a_record = float(FIRST_RECORD_BYTES)
+
+    def is_small(self, records: int) -> bool:
+        """Whether the output of this many input records is expected to be within the driver's limit."""
+        return records * self._bytes_of_a_record <= self._limit
+
+    def learn(self, records: int, size: int) -> None:
+        """Record the output size of a batch; one without input (windows that close) does not count."""
+        if records:
+            self._bytes_of_a_record = size / records
+
+
+FRESH_S: Final = 10.0
+"""How long the number of partitions is cached. Afterwards a topic with more partitions is written to all of
+them: as with every Kafka producer, a key may then move to another partition."""
+
+
+class OutputTopics:
+    """Partition counts of a job's output topics, cached for a short time."""
+
+    def __init__(self, cluster: Cluster, names: Sequence[str], *, fresh_s: float = FRESH_S) -> None:
+        self._cluster = cluster
+        self._names = tuple(names)
+        self._fresh_s = fresh_s
+        self._counts: dict[str, int] = {}
+        self._asked_at = 0.0
+
+    def partition_counts(self) -> dict[str, int]:
+        """The number of partitions of each topic; raises `UnknownTopic` if one is missing."""
+        now = time.monotonic()
+        if not self._counts or now - self._asked_at > self._fresh_s:
+            self._counts = self._ask()
+            self._asked_at = now
+        return self._counts
+
+    def _ask(self) -> dict[str, int]:
+        found = self._cluster.topics(self._names)
+        missing = [name for name in self._names if name not in found]
+        if missing:
+            raise UnknownTopic(
+                f"the job writes to {', '.join(missing)}, and the cluster has no such topic. Create it "
+                "first, with the number of partitions that it should have."
+            )
+        return {name: len(found[name].partitions) for name in self._names}
+
 
 Deliver: TypeAlias = "Callable[[DataFrame, Batch], AbstractContextManager[DataFrame | None]]"
-"""Gives the rows of a batch to those who are not topics; in its block, the records for the topics, if any."""
+"""Delivers the rows of a batch to sinks other than topics; its block has the records for topics, if any."""
 QUERY_ID: Final = "sql.streaming.queryId"
-"""The local property by which Spark names the query on the thread that runs its batches."""
+"""The local property with the query's id, which Spark sets on the thread that runs its batches."""
 
 
 class CheckpointMismatch(HeadraceError):
@@ -59,14 +117,14 @@ class CheckpointMismatch(HeadraceError):
 
 
 class Batch:
-    """A micro-batch as it is described to those who add rows to it."""
+    """A micro-batch, as operators that add rows to it see it."""
 
     def __init__(
         self, batch_id: int, cluster: Cluster, checkpoint: SparkCheckpoint, find_start: Callable[[], Offsets]
     ) -> None:
         self.id = batch_id
         self.cluster = cluster
-        """The connections of the query, for the thread that runs its batches and for no other."""
+        """The connections of the query, only for the thread that runs its batches."""
         self.end = checkpoint.offsets(batch_id)
         """Where the batch ends in its topics: the offsets that follow its last records."""
         self._checkpoint = checkpoint
@@ -75,12 +133,12 @@ class Batch:
 
     @property
     def watermark_ms(self) -> int:
-        """What Spark closes in this batch: all that ended by then, in milliseconds since 1970."""
+        """The watermark of this batch, in milliseconds since 1970: Spark closes what ended by then."""
         return self._checkpoint.watermark_ms(self.id)
 
     @property
     def late_ms(self) -> int:
-        """By when something must have ended to be closed before this batch: what comes for it is late."""
+        """The watermark of the previous batch: rows for what ended by then are late."""
         return self._checkpoint.watermark_ms(self.id - 1) if self.id else 0
 
     @property
@@ -111,10 +169,12 @@ class BatchRunner:
     extra_rows: Callable[[Batch], DataFrame | None] | None
     deliver: Deliver | None
     recover: Callable[[Batch, Exception], None]
-    """Called when a batch failed: raises, unless a second run leaves out what this one failed on."""
+    """Called when a batch failed: raises, unless a second run skips the records that it failed on."""
     reset_metrics: Callable[[], None]
-    """Called before a batch is computed again: what Spark counted in its tasks does not count."""
+    """Called before a batch is computed again: resets the metrics of its tasks."""
     steps: Callable[[str, int], None]
+    written: Counter[str]
+    """Committed records, by topic."""
     spool: Spool | None
 
     def __post_init__(self) -> None:
@@ -123,7 +183,7 @@ class BatchRunner:
         self._written: Counter[TopicPartition] = Counter()
 
     def run(self, encoded: DataFrame, batch_id: int) -> None:
-        """Return when the batch is committed, or was before; whatever goes wrong aborts it."""
+        """Return when the batch is committed, or was before; an error aborts it."""
         context = encoded.sparkSession.sparkContext
         query = context.getLocalProperty(QUERY_ID)
         assert query is not None, "batches are run by Spark's streaming thread"
@@ -142,10 +202,10 @@ class BatchRunner:
         self._last_end = (batch_id, batch.end)
 
     def _recovering(self, run: Callable[[DataFrame], None], rows: DataFrame, batch: Batch) -> None:
-        """Run the batch; if that fails, once more without the records that it failed on.
+        """Run the batch; if that fails, run it again without the records that it failed on.
 
-        State that the first run wrote does not count: the second one starts from the same version, as a task
-        does that Spark tries again.
+        State that the first run wrote is discarded: the second one starts from the same version, as a task
+        that Spark retries.
         """
         try:
             run(rows)
@@ -157,7 +217,7 @@ class BatchRunner:
             run(rows)
 
     def _is_marked(self, query: str, batch: Batch) -> bool:
-        """Whether the batch was committed before; `CheckpointMismatch` when that cannot be told."""
+        """Whether the batch was committed before; raises `CheckpointMismatch` if that cannot be decided."""
         mark = self.mark
         if mark is None or mark.query != query or mark.batch < batch.id:
             return False
@@ -177,11 +237,13 @@ class BatchRunner:
                 self._fill_transaction(encoded, batch, mark)
             self.transaction.commit()
         except ProducerFenced:
-            raise  # whoever fenced us has aborted it
+            raise  # the driver that fenced this one has aborted it
         except BaseException:
             self._abort()
             raise
         self.mark = mark
+        for partition, records in self._written.items():
+            self.written[partition.topic] += records
         self.steps("committed", batch.id)
 
     def _fill_transaction(self, encoded: DataFrame, batch: Batch, mark: ProgressMarker) -> None:
@@ -198,7 +260,7 @@ class BatchRunner:
     def _output(self, rows: DataFrame, batch: Batch, *, small: bool) -> tuple[list[Spooled], int]:
         if self.deliver is None:
             return self._compute(rows, small=small)
-        # Before anything is in the transaction: it is not open while a target is waited for.
+        # Before the transaction is open: it must not stay open while a sink is unavailable.
         with self.deliver(rows, batch) as records:
             return ([], 0) if records is None else self._compute(self.encode(records), small=small)
 
@@ -207,7 +269,7 @@ class BatchRunner:
         return [] if extra is None else self._compute(self.encode(extra), small=True)[0]
 
     def _compute(self, encoded: DataFrame, *, small: bool) -> tuple[list[Spooled], int]:
-        """The record batches that the driver is to write, unless tasks have written them; and their bytes."""
+        """The record batches that the driver has to write (none if tasks wrote them), and their bytes."""
         counts = self.outputs.partition_counts()
         context = encoded.sparkSession.sparkContext
         if self.spool is not None:
@@ -226,7 +288,7 @@ class BatchRunner:
         return [], self._write_by_tasks(encoded, counts)
 
     def _write_by_tasks(self, encoded: DataFrame, counts: dict[str, int]) -> int:
-        """How many bytes the tasks have computed and written."""
+        """The number of bytes that the tasks have computed and written."""
         partitions = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
         self.transaction.add([*partitions, progress.PARTITION])
         context = encoded.sparkSession.sparkContext
@@ -240,11 +302,14 @@ class BatchRunner:
         return sum(row["bytes"] for row in report)
 
     def _write(self, batches: list[Spooled], mark: ProgressMarker) -> None:
-        """Store what the driver has and the mark, in as few requests as there are brokers."""
+        """Store the driver's record batches and the progress marker, with one request for each broker."""
         self.transaction.add([*{each.partition for each in batches}, progress.PARTITION])
         writer = TransactionWriter(self.cluster, self._membership())
         for each in batches:
             writer.write(*each)
+        # After the membership was copied: it numbers what tasks have written.
+        for each in batches:
+            self._written[each.partition] += each.records
         writer.write(progress.PARTITION, 1, mark_batch(self.job, mark))
         writer.flush()
 
@@ -255,9 +320,9 @@ class BatchRunner:
         try:
             self.transaction.abort()
         except ProducerFenced:
-            raise  # and this is why the batch failed, however its tasks put it
+            raise  # and this is why the batch failed, whatever its tasks report
         except HeadraceError:
-            pass  # the broker is away: it is aborted when the job is started again
+            pass  # the broker is unavailable: the transaction is aborted when the job restarts
 
     def _start_of(self, batch_id: int) -> Offsets:
         first = self.checkpoint.first_offsets(batch_id)
@@ -276,11 +341,3 @@ def _positions(offsets: Offsets) -> dict[TopicPartition, int]:
         for topic, partitions in offsets.items()
         for partition, offset in partitions.items()
     }
-
-
-def run_job(rows: DataFrame) -> None:
-    """Run the plan of `rows` for what its tasks do, and take nothing of what they give."""
-    execution: Any = rows._jdf.queryExecution()
-    plan = execution.logical()
-    # What Spark hands to `foreachBatch` is planned already: planning it as a query of its own takes 20 ms.
-    (plan.rdd() if plan.nodeName() == "LogicalRDD" else execution.toRdd()).count()

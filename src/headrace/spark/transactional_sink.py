@@ -3,17 +3,18 @@
     sink = TransactionalSink(spark, "127.0.0.1:9092", job="revenue", group="revenue", topics=["revenue"])
     query = sink.start(rows, checkpoint="state/revenue")
 
-The transaction of batch N holds its output, the positions in its input (for the consumer group that lag tools
-show), and the mark "N is done". Spark repeats a batch that it has not noted as done, with the same input. If
-the mark is there, the output is there too: the batch runs for its state and its watermark, and what comes out
-is thrown away. If the mark is not there, nothing of the batch is visible to readers of committed records.
+The transaction of batch N has its output, the positions in its input (for the consumer group that lag tools
+show), and a progress marker for N. Spark repeats a batch that it has not recorded as committed, with the same
+input. If the marker exists, so does the output: the batch runs for its state and its watermark, and its
+output is discarded. If the marker does not exist, readers of committed records see nothing of the batch.
 
-Opening the transactional id, `headrace.<job>`, fences whoever had it. A driver that was believed dead and
-comes back can write nothing, and ends with an error.
+Opening the transactional id, `headrace.<job>`, fences the driver that had it before. A driver that seemed
+dead and continues can write nothing, and ends with an error.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,13 +23,11 @@ from headrace.client.errors import ProducerFenced
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.errors import HeadraceError
 from headrace.spark.checkpoint import SparkCheckpoint
-from headrace.spark.cluster_connection import ClusterConnection
 from headrace.spark.errors import BadColumns
+from headrace.spark.options import ClusterConnection
 from headrace.spark.progress import create_progress_topic, read_marker
-from headrace.spark.transactional_batch import Batch, BatchRunner, Deliver
-from headrace.spark.transactional_encoding import encode_stage
-from headrace.spark.transactional_spool import Spool
-from headrace.spark.transactional_topics import OutputTopics
+from headrace.spark.transactional_batch import Batch, BatchRunner, Deliver, OutputTopics
+from headrace.spark.transactional_writer import Spool, encode_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,12 +42,12 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "SinkFenced", "TransactionalSink"]
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""The longest that Kafka allows by default: tasks compute while their transaction is open. A job that is
-started again ends what it left open at once; one that dies and stays away holds up readers for so long."""
+"""The longest that Kafka allows by default: tasks compute while their transaction is open. A restarted job
+aborts its open transaction at once; one that dies and is not restarted blocks readers for this long."""
 INLINE_BYTES: Final = 8 << 20
-"""What the driver of a cluster writes itself; more than this is written by the tasks."""
+"""The most that the driver of a cluster writes itself; tasks write larger batches."""
 SPOOL: Final = "spool"
-"""The folder in the checkpoint's folder."""
+"""The folder of the spool, in the checkpoint's folder."""
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 
 
@@ -60,16 +59,16 @@ class TransactionalSink:
     """The exactly-once output of one job.
 
     `topics` are all topics that may be written to; rows without a column `topic` go to the first. `group` is
-    the consumer group that shows the job's progress. `job_id` and `place` tell in the marks of the batches
-    which folder the checkpoint belongs to. `before` is called before a batch is computed, on the thread that
-    computes it, and `extra_rows` may add rows to a batch once its own are computed; they are of the same
-    transaction. With `deliver` the rows of the query are any: it is a block to which each computed batch is
-    handed first, and in which the records for the topics are read. `recover` is called when a
-    batch fails: it returns if the batch, run again, leaves out what it failed on, and raises the error if
-    not. `reset_metrics` is called before tasks of a batch are run again. `spool` says whether driver and
-    tasks share a file system, as they do where Spark runs on one machine. `around` is a block in which each
-    batch runs. `steps` is told the name of each step when it is done and the number of the batch: begun,
-    computed, written, marked, committed.
+    the consumer group that shows the job's progress. `job_id` and `place` name the folder of the checkpoint
+    in progress markers. `before` is called before a batch is computed, on the thread that computes it, and
+    `extra_rows` may add rows to a batch once its own are computed; they are of the same transaction. With
+    `deliver` the query may have any rows: it is a context manager that gets each computed batch first, and in
+    whose block the records for the topics are read. `recover` is called when a batch fails: it returns if a
+    second run of the batch skips the records that it failed on, and raises the error otherwise.
+    `reset_metrics` is called before tasks of a batch are run again. `spool` says whether driver and tasks
+    share a file system, as they do where Spark runs on one machine. Each batch runs inside the block of the
+    context manager `around`. `steps` is called with the name of each completed step and the number of the
+    batch: begun, computed, written, marked, committed. `written` counts the committed records of each topic.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -91,6 +90,7 @@ class TransactionalSink:
         reset_metrics: Callable[[], None] | None = None,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         steps: Callable[[str, int], None] | None = None,
+        written: Counter[str] | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
         spool: bool | None = None,
@@ -111,11 +111,12 @@ class TransactionalSink:
         self._reset_metrics = reset_metrics
         self._around = around
         self._steps = steps or _ignore
+        self._records_written = Counter() if written is None else written
         self._compression = compression
         self._inline_bytes = inline_bytes
         self._spools = str(spark.sparkContext.master).startswith("local") if spool is None else spool
         self._timeout_ms = transaction_timeout_ms
-        # Of its own, and not the one that tasks in this process would share: a cluster is for one thread.
+        # Not the one that tasks in this process share: a cluster is for one thread.
         self._cluster = Cluster.of(bootstrap, client_id=self._link.client_id, timeout_s=self._link.timeout_s)
         self._runner: BatchRunner | None = None
 
@@ -134,13 +135,13 @@ class TransactionalSink:
         output_mode: str = "append",
         through: Sequence[ArrowFunction] = (),
     ) -> StreamingQuery:
-        """The running query that writes `rows`, whose columns are value and, at will, those of `COLUMNS`.
+        """The running query that writes `rows`, whose columns are value and, optionally, others of `COLUMNS`.
 
-        Rows of other columns become such by way of `through`: functions that tasks call with Arrow batches,
-        one after the other. They are all for the first topic. With `deliver` the columns are any: what counts
-        are those of what it gives.
+        Rows with other columns are converted by `through`: functions that tasks apply to Arrow batches, one
+        after the other. They all go to the first topic. With `deliver` the rows may have any columns: those
+        of the records that it returns count.
 
-        Whoever ran the job until now is fenced, also when the query then fails to start. `trigger` has the
+        Another driver of the same job is fenced, also if the query then fails to start. `trigger` has the
         arguments of Spark's `DataStreamWriter.trigger`.
         """
         if not through and self._deliver is None:
@@ -159,7 +160,7 @@ class TransactionalSink:
         return writer.start()
 
     def close(self) -> None:
-        """Hang up; the query has ended."""
+        """Close the connections; the query has ended."""
         self._cluster.close()
 
     def __enter__(self) -> Self:
@@ -193,6 +194,7 @@ class TransactionalSink:
             recover=self._recover or _reraise,
             reset_metrics=self._reset_metrics or (lambda: None),
             steps=self._steps,
+            written=self._records_written,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
 

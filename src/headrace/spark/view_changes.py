@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.columns.key_hash import key_bytes
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_step import ArrowStep
-from headrace.tables.keys import key_bytes
 from headrace.tables.view_join import rows_differ
 
 if TYPE_CHECKING:

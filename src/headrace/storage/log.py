@@ -60,6 +60,11 @@ class Log(ABC):
         self.high_watermark = 0
         self.written_bytes = 0
         """Bytes appended since the log was opened."""
+        self.received_bytes = 0
+        """Bytes appended by clients since the log was opened, without markers and records of the broker."""
+        self.received_records = 0
+        self.sent_bytes = 0
+        """Bytes sent to clients since the log was opened."""
         self.producers = ProducerStates()
         self.aborted = AbortedTransactions()
         self.is_deleted = False
@@ -164,6 +169,8 @@ class Log(ABC):
             header = header._replace(max_timestamp=now_ms)
             append_time_ms = now_ms
         base_offset = self._store(batch, header)
+        self.received_bytes += header.size
+        self.received_records += header.count
         if header.producer_id >= 0:
             self.producers.applied(header, base_offset, now_ms)
         return AppendInfo(base_offset, append_time_ms)

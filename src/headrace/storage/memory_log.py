@@ -9,19 +9,19 @@ from __future__ import annotations
 import time
 from array import array
 from bisect import bisect_left, bisect_right
+from io import BytesIO
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.protocol.batch import BatchHeader, read_header
+from headrace.protocol.batch import COPY_STEP_BYTES, HEADER_BYTES, BatchHeader, read_header
 from headrace.storage.checkpoint import OffsetCheckpoint
 from headrace.storage.errors import DiskError, InvalidConfig, RecordTooLarge
 from headrace.storage.log import Log
 from headrace.storage.time_search import search_latest_time, search_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-    from headrace.protocol.batch import BatchHeader
     from headrace.storage.config import TopicConfig
     from headrace.storage.time_search import Search
 
@@ -44,13 +44,13 @@ class MemoryRange(NamedTuple):
         return b"".join(self.batches)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the batches in chunks for one system call each."""
+        """Yield the batches in chunks for one system call each; a large batch is not copied."""
         first, size = 0, 0
         for position, batch in enumerate(self.batches):
+            if size and size + len(batch) > CHUNK_BYTES:
+                yield b"".join(self.batches[first:position])
+                first, size = position, 0
             size += len(batch)
-            if size >= CHUNK_BYTES:
-                yield b"".join(self.batches[first : position + 1])
-                first, size = position + 1, 0
         if size:
             yield b"".join(self.batches[first:])
 
@@ -191,6 +191,13 @@ def no_reservation(_end: int) -> None:
     """For a log that is never opened again."""
 
 
+class _StagedBatch(NamedTuple):
+    """A batch that is being appended, and its copy, whose header is not complete yet."""
+
+    batch: memoryview
+    copy: BytesIO
+
+
 class MemoryLog(Log):
     """The log of a partition with `headrace.storage=memory`."""
 
@@ -204,6 +211,7 @@ class MemoryLog(Log):
         """After a restart the log continues at this offset."""
         self._reserve = reserve
         self._batches = MemoryBatches()
+        self._staged: _StagedBatch | None = None
 
     @property
     def size(self) -> int:
@@ -223,7 +231,30 @@ class MemoryLog(Log):
             self.reserved_end = end
         while self._batches.size + len(batch) > limit:
             self._drop_first()
-        self._batches.add(bytes(batch), header, last_offset)
+        self._batches.add(self._copy(batch), header, last_offset)
+
+    def _copy(self, batch: memoryview | bytearray) -> bytes:
+        """The bytes of a batch to keep; of a staged batch only the header is copied."""
+        staged, self._staged = self._staged, None
+        if staged is None or staged.batch is not batch:
+            return bytes(batch)
+        staged.copy.seek(0)
+        staged.copy.write(batch[:HEADER_BYTES])
+        return staged.copy.getvalue()  # copies nothing
+
+    def stage(self, batch: memoryview) -> Generator[None, None, None]:
+        """Copy a large batch in steps, so that `append` of the same buffer copies its header only."""
+        if len(batch) > self.config.retention_bytes:
+            return
+        copy = BytesIO()
+        for start in range(0, len(batch), COPY_STEP_BYTES):
+            copy.write(batch[start : start + COPY_STEP_BYTES])
+            yield
+        self._staged = _StagedBatch(batch, copy)
+
+    def discard_staged(self) -> None:
+        """Free the copy of a batch that was staged and not appended."""
+        self._staged = None
 
     def _appended(self) -> None:
         self.high_watermark = self.end_offset

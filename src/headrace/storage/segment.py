@@ -14,7 +14,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.files import replace_file
-from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD, MIN_LENGTH, BatchHeader, read_header
+from headrace.protocol.batch import (
+    COPY_STEP_BYTES,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MIN_LENGTH,
+    BatchHeader,
+    read_header,
+)
 from headrace.storage.errors import DiskError
 from headrace.storage.file_pool import FilePool, LogFile
 from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
@@ -25,8 +32,6 @@ if TYPE_CHECKING:
 
 
 CHUNK_BYTES: Final = 8192
-STAGE_STEP_BYTES: Final = 2**20
-"""Bytes of a large batch that are written in one step: about a millisecond."""
 MAX_UNINDEXED_BYTES: Final = 2**20
 """An offset index that ends further before the last batch has lost entries, and is rebuilt."""
 SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
@@ -168,10 +173,10 @@ class LogSegment:
         self.discard_staged()
         position = self.size
         self._staged = batch
-        for start in range(HEADER_BYTES, len(batch), STAGE_STEP_BYTES):
+        for start in range(HEADER_BYTES, len(batch), COPY_STEP_BYTES):
             if self._staged is not batch:
                 return
-            piece = batch[start : start + STAGE_STEP_BYTES]
+            piece = batch[start : start + COPY_STEP_BYTES]
             try:
                 file = self._active_file or self._open_for_writing()
                 is_written = os.pwrite(file.fd, piece, position + start) == len(piece)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, overloa
 
 from headrace.capture.settings import CaptureSettings
 from headrace.durations import duration_text
+from headrace.engine.callers import folder_of_caller, place_of_caller
 from headrace.errors import HeadraceError, Misuse
-from headrace.streams.callers import folder_of_caller, place_of_caller
 from headrace.streams.clocks import CORRECTED, Clock
 from headrace.streams.job import Job
 from headrace.streams.names import checked_name

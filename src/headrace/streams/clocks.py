@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.durations import interval_of, milliseconds_of
+from headrace.engine.columns import quoted
 from headrace.errors import Misuse
-from headrace.streams.columns import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.client.bootstrap import PLAINTEXT
 from headrace.errors import Misuse
@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from headrace.engine.explain import ExplainedPlan
     from headrace.streams.app import App
     from headrace.streams.display import Display
+
+NO_BROKER: Final = "127.0.0.1:9092"
+"""An address for plans that read nothing."""
 
 
 def run_app(
@@ -29,6 +33,8 @@ def run_app(
     state: str | None = None,
     seconds: float | None = None,
     as_json: bool = False,
+    metrics: str | None = None,
+    metrics_allow_remote: bool = False,
     project: Path | None = None,
 ) -> int:
     """The exit code of a run of the application: 0 if it was stopped or done, 1 if a job failed.
@@ -56,10 +62,36 @@ def run_app(
         checkpoints=settings.checkpoints(),
         spark=settings.spark(),
         seconds=seconds,
+        metrics=settings.metrics("run", metrics, allow_remote=metrics_allow_remote),
     )
     silence_spark()
     with project_folder(folder):
         return Runner(order, display(as_json=as_json)).run()
+
+
+def explain_job(
+    app: App, job: str, *, broker: str | None = None, project: Path | None = None
+) -> ExplainedPlan:
+    """The plan of one job of the application."""
+    from headrace.engine.explain import explained
+    from headrace.engine.planner import Planner
+    from headrace.streams.explanation import is_permanent, sentence_of
+    from headrace.streams.runner import RunOptions, spark_session
+
+    folder = (project or app.folder).absolute()
+    settings = Settings.read(project=folder)
+    address = settings.broker(broker)
+    order = RunOptions(app=app, jobs=(job,), master="local[1]", spark=settings.spark())
+    (chosen,) = order.chosen()
+    silence_spark()
+    with project_folder(folder), spark_session(order) as spark:
+        try:
+            plan, rows = chosen.build(spark, NO_BROKER if address is None else str(address))
+        except Exception as error:
+            if isinstance(error, Misuse) or is_permanent(error):
+                raise Misuse(sentence_of(error, otherwise=chosen.place)) from error
+            raise
+        return explained(Planner(plan, rows.frame))
 
 
 def display(*, as_json: bool) -> Display:

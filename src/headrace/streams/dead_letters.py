@@ -12,8 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError
-from headrace.streams.query_builder import DEAD, value_options
-from headrace.streams.replay import range_options
+from headrace.streams.source import range_options, value_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,19 +124,3 @@ def as_letters(rows: DataFrame, topic: str) -> DataFrame:
     ]
     value = F.col("error.raw").alias("value")
     return rows.select(F.lit(topic).alias("topic"), "key", value, F.array(*headers).alias("headers"))
-
-
-def observed_counts(execution: Any) -> Counts:
-    """What `observe` counted in the execution of a batch, a Java object of Spark's."""
-    metrics = execution.observedMetrics()
-    names = [name for name in _names(metrics) if name.startswith(DEAD)]
-    rows = {name: metrics.apply(name) for name in names}
-    return {name.removeprefix(DEAD): (int(row.getLong(0)), int(row.getLong(1))) for name, row in rows.items()}
-
-
-def _names(metrics: Any) -> list[str]:
-    keys = metrics.keys().iterator()
-    names = []
-    while keys.hasNext():
-        names.append(str(keys.next()))
-    return names

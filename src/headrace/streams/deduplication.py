@@ -7,22 +7,24 @@ another. Here the times of the rows decide.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.durations import milliseconds_of
+from headrace.engine.columns import listed, quoted
+from headrace.engine.keyed_operator import KeyedOperator
+from headrace.engine.logical import current_plan
+from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.columns import listed, quoted
-from headrace.streams.event_time import keep_event_time, timed_frame
-from headrace.streams.query_builder import current_builder
+from headrace.streams.event_time import timed_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from headrace.durations import Duration
+    from headrace.engine.planner import Planner
     from headrace.streams.rows import Rows
 
 READ_BY: Final = "_headrace_read_by"
@@ -37,40 +39,56 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: Duration) -> Rows
     them is the first is left open. A row in which one of the columns is null is like no other row, and
     passes; so does one without a time. A row that is late is left out: what it might repeat is forgotten.
     """
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
     frame = timed_frame(rows, "deduplicate()")
     _check(frame, columns)
     within_ms = milliseconds_of(within, "within")
-    make = partial(_deduplicated, replace(rows, frame=frame), columns, within_ms)
-    return current_builder("deduplicate()").stateful(make, lambda: [frame])
-
-
-def _deduplicated(rows: Rows, columns: Sequence[str], within_ms: int) -> Rows:
-    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
-
-    from headrace.columns.first_rows import FirstRowsKernel
-    from headrace.streams.stages import staged
-
-    assert rows.event_time is not None
-    frame = rows.frame
-    kernel = FirstRowsKernel(
-        keys=tuple(columns),
-        time=rows.event_time,
-        arrival=READ_BY,
-        within_us=1000 * within_ms,
-    )
-    numbered = frame.withColumn(READ_BY, F.spark_partition_id())
-    step = staged(
-        numbered,
-        "deduplicate()",
-        spread=tuple(columns),
-        keys=tuple(columns),
-        kernel=kernel,
-        schema=frame.schema,
+    node = current_plan("deduplicate()").add(
+        Deduplication,
+        frame.schema,
+        inputs=(frame.withColumn(READ_BY, F.spark_partition_id()),),
         behind_ms=rows.behind_ms,
-        outline=f"rows that passed, by {frame.select(*map(quoted, columns)).schema.simpleString()}",
+        by=tuple(columns),
+        time=rows.event_time,
+        within_ms=within_ms,
     )
-    kept = keep_event_time(step.rows, rows)
-    return replace(rows, frame=kept, step=step.giving(kept))
+    return replace(rows, frame=node.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Deduplication(KeyedOperator):
+    """The first row of each key."""
+
+    kind: ClassVar[str] = "deduplicate"
+    by: tuple[str, ...]
+    time: str
+    within_ms: int
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The rows that pass."""
+        from headrace.columns.first_rows import FirstRowsKernel
+
+        schema = self.inputs[0].drop(READ_BY).schema
+        kernel = FirstRowsKernel(
+            keys=self.by, time=self.time, arrival=READ_BY, within_us=1000 * self.within_ms
+        )
+        keys = self.inputs[0].select(*map(quoted, self.by)).schema.simpleString()
+        step = self.staged(
+            planner,
+            planner.frame(self.inputs[0]),
+            spread=self.by,
+            keys=self.by,
+            kernel=kernel,
+            schema=schema,
+            behind_ms=self.behind_ms,
+            outline=f"rows that passed, by {keys}",
+        )
+        return PlannedRows.of(step)
+
+    def details(self) -> Mapping[str, str]:
+        """The keys, and for how long they are kept."""
+        return {"state": f"times of rows that passed, by {', '.join(self.by)}, for {self.within_ms} ms"}
 
 
 def _check(frame: DataFrame, columns: Sequence[str]) -> None:

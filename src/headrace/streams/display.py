@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from headrace.streams.supervisor import JobEvent
 
 HEADINGS: Final = ("job", "rows/s", "lag", "watermark", "batch ms", "state", "late", "dead")
+STATE: Final = ("state MB", "state ms")
+"""Columns of a wide terminal: how large the state is, and how long the last batch read and wrote it."""
+WIDE: Final = 100
 UNTIMED: Final = "no time"
 LINE_EVERY_S: Final = 10.0
 PICTURES_PER_SECOND: Final = 4
@@ -140,6 +143,7 @@ class Board:
         from rich.live import Live
 
         self._reports: Sequence[Report] = ()
+        self._console = console
         self._live = Live(
             console=console, refresh_per_second=PICTURES_PER_SECOND, get_renderable=self._picture
         )
@@ -162,7 +166,8 @@ class Board:
         from rich.text import Text
 
         held_up = [f"{each.job} waits for {each.reason}" for each in self._reports if each.state == HELD_UP]
-        return Group(table(self._reports), *(Text(printable(line), style="yellow") for line in held_up))
+        picture = table(self._reports, is_wide=self._console.width >= WIDE)
+        return Group(picture, *(Text(printable(line), style="yellow") for line in held_up))
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -173,21 +178,23 @@ class Board:
         self._live.stop()
 
 
-def table(reports: Sequence[Report]) -> RenderableType:
-    """The reports as a table of rich's, narrow enough for a terminal of eighty columns."""
+def table(reports: Sequence[Report], *, is_wide: bool = False) -> RenderableType:
+    """The reports as a table, narrow enough for a terminal of eighty columns unless it `is_wide`."""
     from rich import box
     from rich.table import Table
 
     picture = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     # Seldom any: the column is there when there is something to see.
     has_untimed = any(report.untimed for report in reports)
-    for heading in (*HEADINGS, *([UNTIMED] if has_untimed else [])):
+    has_state = is_wide and any(report.state_bytes for report in reports)
+    for heading in (*HEADINGS, *(STATE if has_state else ()), *([UNTIMED] if has_untimed else [])):
         picture.add_column(
             heading, justify="left" if heading in ("job", "watermark") else "right", no_wrap=True
         )
     for report in reports:
         untimed = [_figure(report.untimed)] if has_untimed else []
-        picture.add_row(*_cells(report), *untimed, style=STYLES.get(report.state, "dim"))
+        state = _state_cells(report) if has_state else []
+        picture.add_row(*_cells(report), *state, *untimed, style=STYLES.get(report.state, "dim"))
     return picture
 
 
@@ -205,6 +212,11 @@ def _cells(report: Report) -> list[str]:
     )
     mark = "" if report.state == State.RUNNING else f" ({report.state})"
     return [report.job + mark, *(_figure(value) for value in figures)]
+
+
+def _state_cells(report: Report) -> list[str]:
+    size = None if report.state_bytes is None else f"{report.state_bytes / 1e6:,.1f}"
+    return [_figure(size), _figure(report.state_ms)]
 
 
 def _figure(value: float | str | None) -> str:
@@ -234,10 +246,11 @@ def summary(report: Report) -> str:
     lag = "" if report.lag is None else f", lag {report.lag:,}"
     counts = {"late": report.late, "dead": report.dead, "without event time": report.untimed}
     extra = "".join(f", {count:,} {name}" for name, count in counts.items() if count)
+    state = "" if not report.state_rows else f", {report.state_rows:,} rows of state"
     time_text = "" if report.watermark is None else f", watermark {_short_time(report.watermark)}"
     batches = "1 batch" if report.batches == 1 else f"{report.batches:,} batches"
     return (
         f"job {report.job}: {report.rows:,} rows in {batches} "
         f"({report.rows_per_second:,.0f} rows/s)"
-        f"{lag}{time_text}{extra}"
+        f"{lag}{time_text}{state}{extra}"
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.durations import milliseconds_of
+from headrace.engine.columns import quoted
 from headrace.errors import Misuse
-from headrace.streams.columns import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -50,15 +50,21 @@ def mark_event_time(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
 
 
 def keep_event_time(frame: DataFrame, rows: Rows) -> DataFrame:
-    """What a step made of rows, with the event time marked as it was: steps in Python lose the mark.
+    """What a step made of rows, with the event time marked as it was."""
+    assert rows.event_time is not None
+    return mark_like(frame, rows.event_time, mark_of(rows))
+
+
+def mark_of(rows: Rows) -> dict[str, Any]:
+    """The mark of the event time of rows, which steps in Python lose.
 
     The mark of a window's end says that it is one, so that a larger window counts it as in the smaller one.
     """
     assert rows.event_time is not None
-    mark = rows.frame.schema[rows.event_time].metadata or {}
-    if MARK not in mark:
-        mark = {MARK: milliseconds_of(rows.watermark_delay or "0 ms", "watermark_delay")}
-    return mark_like(frame, rows.event_time, mark)
+    mark: dict[str, Any] = rows.frame.schema[rows.event_time].metadata or {}
+    if MARK in mark:
+        return mark
+    return {MARK: milliseconds_of(rows.watermark_delay or "0 ms", "watermark_delay")}
 
 
 def mark_like(frame: DataFrame, column: str, mark: dict[str, Any]) -> DataFrame:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.engine.callers import PLACE, is_own
 from headrace.errors import HeadraceError
-from headrace.streams.callers import is_own
 from headrace.suggestion import did_you_mean
 
 TRACEBACK: Final = "Traceback (most recent call last):"
@@ -201,7 +201,8 @@ def _place_in(error: BaseException) -> str:
         if is_own(code.co_filename):
             place = f"{Path(code.co_filename).name}, line {trace.tb_lineno}, in {code.co_name}"
         trace = trace.tb_next
-    return place
+    # An error of the planner has the line that made the operator.
+    return place or getattr(error, PLACE, "")
 
 
 def _spark_message(text: str) -> str:

@@ -36,15 +36,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.client.offsets import EARLIEST, list_offsets
 from headrace.client.partition import TopicPartition
+from headrace.engine.replay import ResultReplay, last_operator
 from headrace.errors import HeadraceError
-from headrace.spark.planning import Range
+from headrace.spark.internals import run_job
+from headrace.spark.offsets import Range
 from headrace.spark.row_checks import FailedRecords
-from headrace.spark.transactional_batch import run_job
 from headrace.streams.explanation import root_cause
-from headrace.streams.late import keeps_state
-from headrace.streams.plan import analysed_plan
-from headrace.streams.replay import PLACEHOLDER, STREAM, InputReplay, ResultReplay
-from headrace.streams.rows import Operators, Rows
+from headrace.streams.late import replay_of
+from headrace.streams.source import sources_of
 from headrace.streams.topic import Topic
 
 if TYPE_CHECKING:
@@ -53,13 +52,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from headrace.engine.planner import Planner
     from headrace.spark.checkpoint import Offsets
     from headrace.spark.transactional_batch import Batch
     from headrace.streams.explanation import Cause
     from headrace.streams.job import Job
     from headrace.streams.outputs import Outputs
-    from headrace.streams.query_builder import QueryBuilder
-    from headrace.streams.replay import _Replay
     from headrace.streams.report import JobMetrics
     from headrace.streams.run_context import RunContext
 
@@ -71,7 +69,6 @@ _DATA_ERROR: Final = re.compile(r"SQLSTATE: (?:22|38|39|P0)\w{3}")
 _OF_A_FUNCTION: Final = "PythonException"
 """The class of errors that come from a Python worker, in Java and as PySpark captures them."""
 _NO_FAULT_OF_ROWS: Final = ("headrace.", "pyspark.", "py4j.")
-_PLACEHOLDER: Final = re.compile(rf"{PLACEHOLDER}(\w+)")
 
 log = logging.getLogger("headrace.streams")
 
@@ -88,23 +85,21 @@ class RowFailed(HeadraceError):
 class FailedRows:
     """Finds the records of a batch, and the results, that a job fails on."""
 
-    def __init__(
-        self, job: Job, builder: QueryBuilder, rows: Rows, run_context: RunContext, metrics: JobMetrics
-    ) -> None:
+    def __init__(self, job: Job, planner: Planner, run_context: RunContext, metrics: JobMetrics) -> None:
         self._job = job
-        self._builder = builder
+        self._planner = planner
         self._run_context = run_context
         self._metrics = metrics
-        self._is_stateful = bool(builder.operators) or keeps_state(rows.frame)
+        self._is_stateful = planner.plan.keeps_state(planner.rows)
         self._results: list[tuple[str, str]] = []
-        self._last = self._last_operator(rows) if job.on_error == "dead_letter" else None
-        builder.plan.before(self._forget)
-        builder.plan.add_rows(self._letters)
+        self._last = last_operator(planner) if job.on_error == "dead_letter" else None
+        planner.hooks.before(self._forget)
+        planner.hooks.add_rows(self._letters)
 
     @property
     def results(self) -> DataFrame | None:
         """The rows that the streaming query ends with, if the rest of the job is applied to its batches."""
-        return None if self._last is None else self._builder.operators[self._last].frame
+        return None if self._last is None else self._planner.planned(self._last).frame
 
     def recover(self, batch: Batch, error: Exception) -> None:
         """Have the source leave out the records that the batch failed on.
@@ -141,10 +136,10 @@ class FailedRows:
         results.persist()
         try:
             results.count()  # an error in here is about a record
-            rows = self._applied(results).frame
+            rows = self._applied(results)
             cause = _try(rows)
             if cause is not None:
-                rows = self._applied(self._without_failures(results, cause)).frame
+                rows = self._applied(self._without_failures(results, cause))
             with outputs.deliver(rows, batch) as records:
                 yield records
         finally:
@@ -165,7 +160,7 @@ class FailedRows:
 
     def _try_results(self, table: pa.Table, part: Sequence[range]) -> Cause | None:
         (numbers,) = part
-        return _try(self._applied(self._frame(table.slice(numbers.start, len(numbers)))).frame)
+        return _try(self._applied(self._frame(table.slice(numbers.start, len(numbers)))))
 
     def _documents(self, table: pa.Table) -> list[str]:
         """Rows as JSON."""
@@ -174,7 +169,7 @@ class FailedRows:
 
     def _frame(self, table: pa.Table) -> DataFrame:
         assert self.results is not None
-        return self._builder.spark.createDataFrame(table, self.results.schema)
+        return self._planner.spark.createDataFrame(table, self.results.schema)
 
     def _letters(self, batch: Batch) -> DataFrame | None:
         """The dead letters of the results that failed; those of records are read from their topic."""
@@ -185,20 +180,11 @@ class FailedRows:
             (self._job.dead_topic, value, [("reason", bytearray(reason.encode())), (at[0], bytearray(at[1]))])
             for value, reason in self._results
         ]
-        return self._builder.spark.createDataFrame(letters, LETTER)
+        return self._planner.spark.createDataFrame(letters, LETTER)
 
-    def _applied(self, results: DataFrame) -> Rows:
+    def _applied(self, results: DataFrame) -> DataFrame:
         assert self._last is not None
-        return self._called(ResultReplay(self._builder, {self._last: results}))
-
-    def _last_operator(self, rows: Rows) -> int | None:
-        """The operator from whose rows alone the job makes its own; None where there is none such."""
-        operators = self._builder.operators
-        if not operators or operators[-1].frame is rows.frame:
-            return None
-        applied = self._called(ResultReplay(self._builder, {}))
-        used = set(_PLACEHOLDER.findall(str(analysed_plan(applied.frame).toString())))
-        return int(used.pop()) if len(used) == 1 and STREAM not in used else None
+        return ResultReplay(self._planner, self._last, results).planned_rows().frame
 
     def _try_records(self, ranges: Sequence[Range], ends: Offsets) -> Cause | None:
         """Why these records fail; None if they do not. Of other partitions nothing is read."""
@@ -206,27 +192,19 @@ class FailedRows:
         end = {topic: dict(offsets) for topic, offsets in ends.items()}
         for (topic, partition), first, until in ranges:
             start[topic][str(partition)], end[topic][str(partition)] = first, until
-        replay = InputReplay(self._builder, start, end)
-        rows = self._called(replay)
-        causes = (_try(frame) for frame in [*replay.inputs, rows.frame])
+        causes = (_try(frame) for frame in replay_of(self._planner, start, end).evaluated())
         return next((cause for cause in causes if cause is not None), None)
-
-    def _called(self, replay: _Replay) -> Rows:
-        with replay.active():
-            result = self._job.function()
-            rows = result.rows if isinstance(result, Operators) else result
-        return rows if isinstance(rows, Rows) else Rows(frame=rows)
 
     def _forget(self, _batch: Batch) -> None:
         self._results = []
         self._publish({})
 
     def _publish(self, failed: Failed) -> None:
-        FailedRecords(offsets=failed).publish(self._builder.spark.sparkContext)
+        FailedRecords(offsets=failed).publish(self._planner.spark.sparkContext)
 
     def _ranges(self, batch: Batch) -> list[Range]:
         ranges = []
-        for stream in self._builder.streams:
+        for stream in (source.stream for source in sources_of(self._planner)):
             begun = batch.start.get(stream.topic, {})
             for number, end in sorted(batch.end.get(stream.topic, {}).items()):
                 partition = TopicPartition(stream.topic, int(number))

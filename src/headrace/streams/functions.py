@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from headrace.engine.columns import listed
+from headrace.engine.logical import LogicalNode, current_plan
+from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.columns import listed
-from headrace.streams.event_time import keep_event_time
+from headrace.streams.event_time import mark_of
 from headrace.streams.schemas import read_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from headrace.engine.planner import Planner
     from headrace.streams.rows import Rows
 
 
@@ -26,22 +29,44 @@ def map_arrow(rows: Rows, function: Callable[[pa.RecordBatch], Any], schema: str
     after a crash calls the function again, so what it gives should depend on the rows alone. If the column of
     the event time is among the columns, it stays the event time.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from headrace.spark.arrow_step import ArrowStep
+    from pyspark.sql.types import StructField, StructType
 
     struct = _struct(schema)
-    wanted = to_arrow_schema(struct, timezone="UTC")
-
-    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from _fitted(function(batch), wanted)
-
-    step = ArrowStep.of(rows.frame, stage, struct)
+    plan = current_plan("map_arrow()")
+    settings = {"inputs": (rows.frame,), "behind_ms": rows.behind_ms, "function": function, "columns": struct}
     if rows.event_time is None or not _has_time(struct, rows.event_time):
-        return replace(rows, frame=step.rows, step=step, event_time=None, watermark_delay=None)
-    timed = keep_event_time(step.rows, rows)
-    return replace(rows, frame=timed, step=step.giving(timed))
+        node = plan.add(MapArrow, struct, **settings)
+        return replace(rows, frame=node.rows, event_time=None, watermark_delay=None)
+    marks = {rows.event_time: mark_of(rows)}
+    fields = [StructField(field.name, field.dataType, metadata=marks.get(field.name)) for field in struct]
+    return replace(rows, frame=plan.add(MapArrow, StructType(fields), **settings).rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MapArrow(LogicalNode):
+    """A function of the user's over Arrow batches."""
+
+    kind: ClassVar[str] = "map_arrow"
+    function: Callable[[pa.RecordBatch], Any]
+    columns: StructType
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The rows that the function makes."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from headrace.spark.arrow_step import ArrowStep
+
+        wanted, function = to_arrow_schema(self.columns, timezone="UTC"), self.function
+
+        def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield from _fitted(function(batch), wanted)
+
+        return PlannedRows.of(ArrowStep.of(planner.frame(self.inputs[0]), stage, self.columns))
+
+    def details(self) -> Mapping[str, str]:
+        """The function's name."""
+        return {"function": getattr(self.function, "__name__", type(self.function).__name__)}
 
 
 def _struct(schema: str | StructType) -> StructType:

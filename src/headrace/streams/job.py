@@ -15,9 +15,10 @@ from headrace.streams.rows import Operators, OutputMode, Rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.streams.batch_hooks import BatchHooks
+    from pyspark.sql import SparkSession
+
+    from headrace.engine.logical import LogicalPlan
     from headrace.streams.output_targets import OutputTargets
-    from headrace.streams.query_builder import QueryBuilder
 
 WatermarkPolicy = Literal["min", "max"]
 OnError = Literal["fail", "dead_letter"]
@@ -99,14 +100,26 @@ class Job:
         """The first line of the function's docstring."""
         return (self.function.__doc__ or "").strip().partition("\n")[0]
 
-    def build(self, builder: QueryBuilder) -> Rows:
-        """The rows that the function returns."""
+    def build(self, spark: SparkSession, bootstrap: str) -> tuple[LogicalPlan, Rows]:
+        """The logical plan of the job: its function is called, once."""
+        from headrace.engine.logical import LogicalPlan
+
+        plan = LogicalPlan(
+            spark,
+            bootstrap,
+            job=self.full_name,
+            allowed_lateness_ms=milliseconds_of(self.allowed_lateness) if self.allowed_lateness else 0,
+        )
+        if self.late_topic is not None:
+            plan.hooks.write_to(NewTopic(name=self.late_topic, partitions=1))
+        with plan.active():
+            return plan, self._build(plan)
+
+    def _build(self, plan: LogicalPlan) -> Rows:
         from pyspark.sql import DataFrame
 
-        self._plan_late_rows(builder.plan)
-        with builder.active():
-            result = self.function()
-            rows = result.rows if isinstance(result, Operators) else result
+        result = self.function()
+        rows = result.rows if isinstance(result, Operators) else result
         if isinstance(rows, DataFrame):
             rows = Rows(frame=rows)
         if not isinstance(rows, Rows):
@@ -119,15 +132,9 @@ class Job:
                 f"job {self.name!r} returned a DataFrame that does not come from a stream: begin with `.df` "
                 "of an `app.stream(…)`."
             )
-        if builder.plan.notes_windows and not builder.plan.windows:
-            option = "allowed_lateness" if self.late_topic is None else "late_topic"
-            raise Misuse(f"job {self.name!r} has {option}=, but no window that rows are late for.")
-        if builder.plan.transforms_views and self.on_error == "dead_letter":
-            raise Misuse(
-                f'job {self.name!r} has on_error="dead_letter" and a transform() behind a join of tables: a '
-                "row of a view cannot become a dead letter, because no single record is its reason. Write "
-                "the view without the function, and apply it in another job that reads the view's topic."
-            )
+        self._check_late_rows(plan, rows)
+        if self.on_error == "dead_letter":
+            self._check_views(plan)
         self._check_key(rows)
         return replace(rows, mode=self.output_mode or rows.mode or self.into.mode_for(rows.frame))
 
@@ -139,9 +146,21 @@ class Job:
                     f"{view.name!r} has the key {', '.join(view.key)}: give the view the same key."
                 )
 
-    def _plan_late_rows(self, plan: BatchHooks) -> None:
-        if self.allowed_lateness is not None:
-            plan.allowed_lateness_ms = milliseconds_of(self.allowed_lateness)
-        plan.notes_windows = self.late_topic is not None or plan.allowed_lateness_ms > 0
-        if self.late_topic is not None:
-            plan.write_to(NewTopic(name=self.late_topic, partitions=1))
+    def _check_late_rows(self, plan: LogicalPlan, rows: Rows) -> None:
+        option = "late_topic" if self.late_topic is not None else "allowed_lateness"
+        if getattr(self, option) is None:
+            return
+        from headrace.streams.late import windows_of
+
+        if not windows_of(plan.reachable(rows.frame)):
+            raise Misuse(f"job {self.name!r} has {option}=, but no window that rows are late for.")
+
+    def _check_views(self, plan: LogicalPlan) -> None:
+        from headrace.streams.table_view import transforms_views
+
+        if transforms_views(plan):
+            raise Misuse(
+                f'job {self.name!r} has on_error="dead_letter" and a transform() behind a join of tables: a '
+                "row of a view cannot become a dead letter, because no single record is its reason. Write "
+                "the view without the function, and apply it in another job that reads the view's topic."
+            )

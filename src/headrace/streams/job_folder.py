@@ -32,10 +32,10 @@ from pathlib import Path
 from socket import gethostname
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
+from headrace.engine.description import Description, check_change
 from headrace.errors import HeadraceError, Misuse
 from headrace.folders import LocalFolder, local_path
 from headrace.streams.batch_barrier import BatchBarrier
-from headrace.streams.description import Description, check_change
 
 if TYPE_CHECKING:
     from headrace.folders import Folder
@@ -108,7 +108,7 @@ class JobFolder:
         """The checkpoints, and what belongs to them."""
         if self._checkpoints is None:
             return LocalFolder(self.path)
-        from headrace.spark.hadoop_folder import folder_at
+        from headrace.spark.folders import folder_at
 
         return folder_at(self._checkpoints)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from contextlib import suppress
@@ -11,20 +10,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.client.topics import NewTopic
 from headrace.durations import interval_of
+from headrace.engine.description import Description
+from headrace.engine.planner import Planner
 from headrace.errors import HeadraceError, Misuse
+from headrace.spark.folders import check_shared
+from headrace.spark.internals import (
+    await_termination,
+    dropped_rows,
+    execution_of,
+    input_topics,
+    observed_counts,
+    progress_after,
+    stateful_operators,
+)
 from headrace.spark.progress import create_progress_topic, read_marker
-from headrace.spark.shared_folder import check_shared
-from headrace.streams.dead_letters import Counts, DeadLetters, observed_counts
-from headrace.streams.description import Description
+from headrace.streams.dead_letters import Counts, DeadLetters
 from headrace.streams.explanation import is_permanent, sentence_of
 from headrace.streams.failed_rows import FailedRows
 from headrace.streams.job_folder import JobTakenOver
-from headrace.streams.late import LateRows, dropped_rows, left_out
+from headrace.streams.late import LateRows, batch_figures
 from headrace.streams.outputs import Outputs
-from headrace.streams.plan import input_topics, stateful_operators
-from headrace.streams.query_builder import QueryBuilder, RowsWanted
 from headrace.streams.report import JobMetrics, rows_of
-from headrace.streams.sink_input import SinkInput, fitting_batches, sink_input_of
+from headrace.streams.sink_input import SinkInput, fitting_batches, named_like, sink_input_of
+from headrace.streams.source import DEAD, Source, sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,13 +40,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from headrace.engine.logical import LogicalPlan
+    from headrace.engine.planner import PlannedRows, Starts
     from headrace.spark.transactional_batch import Deliver
     from headrace.spark.transactional_sink import Batch, TransactionalSink
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
     from headrace.streams.rows import Rows
-    from headrace.streams.run_context import RunContext, Starts
-    from headrace.streams.stream import Stream
+    from headrace.streams.run_context import RunContext
 
 FIRST_STEP: Final = "begun"
 WATERMARK_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
@@ -55,7 +64,11 @@ class BadJob(Misuse):
 
 
 class JobRun:
-    """A job at a workplace; each `start` goes on where the last run ended."""
+    """A job that is run; each `start` continues where the last run ended.
+
+    The job's function is called once for each start: `inputs`, `provide` and `output_schema` keep the logical
+    plan for the start that follows.
+    """
 
     def __init__(
         self,
@@ -76,13 +89,14 @@ class JobRun:
         """Whether readers are to find the view that the job writes."""
         self._stopping = threading.Event()
         self._is_taken_over = False
-        self._rows: Rows | None = None
+        self._built: tuple[LogicalPlan, Rows] | None = None
+        self._is_started = False
         self._query: StreamingQuery | None = None
         self._sink: TransactionalSink | None = None
         self._outputs: Outputs | None = None
         self._execution: Any = None
         self._seen = -1
-        self._started: QueryBuilder | None = None
+        self._planner: Planner | None = None
         self._table_records = 0
 
     @property
@@ -96,37 +110,55 @@ class JobRun:
         return self._folder
 
     def inputs(self) -> tuple[str, ...]:
-        """The topics that the job reads, tables included: its function is called to find out."""
+        """The topics that the job reads, tables included."""
         try:
-            builder, rows = self._built()
+            plan, rows = self._logical()
         except Exception as error:
             self._refuse(error)
             raise
-        topics = input_topics(rows.frame)
-        return tuple(dict.fromkeys([*topics, *builder.plan.followed]))
+        return self._topics(plan, rows)
 
     def output_schema(self) -> StructType:
-        """The columns of the job's rows; a run that was started need not call its function for them."""
-        rows = self._rows or self._built()[1]
+        """The columns of the job's rows."""
+        _, rows = self._logical()
         return self.job.into.topics[0].shown(rows.frame).schema
+
+    def provide(self) -> None:
+        """Make the topics that are missing."""
+        plan, rows = self._logical()
+        topics = self._run_context.inputs.missing(self._run_context.cluster, self._topics(plan, rows))
+        topics += self.job.into.new_topics()
+        topics.append(NewTopic(name=self.job.dead_topic, partitions=1))
+        topics += plan.hooks.outputs.values()
+        self._run_context.provide({topic.name: topic for topic in topics}.values())
 
     def start(self) -> None:
         """Compare the job with its checkpoint, make the topics that are missing, and start the query."""
         self._folder.hold()
         try:
-            builder, rows = self._build()
-            self._rows = rows
-            builder.plan.check_all()
+            if self._is_started:
+                self._built = None
+            plan, rows = self._logical()
+            self._is_started = True
+            self.provide()
+            planner = Planner(
+                plan,
+                rows.frame,
+                state=f"{self._folder.checkpoint}/operators",
+                starts=self._starts(plan, rows),
+            )
+            planned = planner.planned_rows()
+            planner.hooks.check_all()
             check_shared(self._run_context.spark, self._folder.checkpoint)
-            self._folder.accept(self._describe(builder, rows))
+            self._folder.accept(self._describe(planner, planned, rows))
             create_progress_topic(self._run_context.cluster)
             self._folder.claim(read_marker(self._run_context.cluster, self.job.full_name))
             for view in self.job.into.views if self._is_known else ():
                 view.remember(self._run_context.cluster, rows.frame, self.job.full_name)
             self._stopping.clear()
             self._seen = -1
-            self._started, self._table_records = builder, 0
-            self._query = self._start(builder, rows)
+            self._planner, self._table_records = planner, 0
+            self._query = self._start(planner, planned, rows)
         except BaseException as error:
             self._close()
             self._refuse(error)
@@ -137,89 +169,50 @@ class JobRun:
         if type(error) is Misuse or is_permanent(error):
             raise BadJob(sentence_of(error, otherwise=self.job.place)) from error
 
-    def provide(self) -> None:
-        """Make the topics that are missing."""
-        builder, _ = self._built()
-        self._provide(builder)
+    def _logical(self) -> tuple[LogicalPlan, Rows]:
+        if self._built is None:
+            self._built = self.job.build(self._run_context.spark, self._run_context.bootstrap)
+        return self._built
 
-    def _build(self) -> tuple[QueryBuilder, Rows]:
-        builder, rows = self._built()
-        builder.look_at(rows.frame)
-        self._provide(builder)
-        starts = self._starts(builder)
-        if not starts and not builder.wants_more:
-            return builder, rows
-        # The function is called again: sources are told where to begin, and what to do, when they are made.
-        return self._built(starts, first=builder)
+    def _topics(self, plan: LogicalPlan, rows: Rows) -> tuple[str, ...]:
+        nodes = plan.reachable(rows.frame)
+        read = [topic for node in nodes for topic in node.topics]
+        return tuple(dict.fromkeys([*input_topics(rows.frame), *read, *plan.hooks.followed]))
 
-    def _starts(self, builder: QueryBuilder) -> Starts:
-        """Where the streams begin after a reset; a checkpoint that has a batch knows it."""
+    def _starts(self, plan: LogicalPlan, rows: Rows) -> Starts:
+        """Where the streams start after a reset; a checkpoint that has a batch knows it."""
         if self._folder.has_begun:
             return {}
-        return self._run_context.starts(
-            [stream.topic for stream in builder.streams], self._folder.beginning()
-        )
+        sources = [node for node in plan.reachable(rows.frame) if isinstance(node, Source)]
+        return self._run_context.starts([node.stream.topic for node in sources], self._folder.beginning())
 
-    def _built(
-        self, starts: Starts | None = None, *, first: QueryBuilder | None = None
-    ) -> tuple[QueryBuilder, Rows]:
-        """What the job's function gives; it is called again when it wants more of a stream than was known."""
-        by_rows = first.by_rows if first is not None else frozenset()
-        while True:
-            builder = self._builder(starts, first, by_rows)
-            try:
-                return builder, self.job.build(builder)
-            except RowsWanted as wanted:
-                by_rows |= {wanted.stream}
-
-    def _builder(
-        self, starts: Starts | None, first: QueryBuilder | None, by_rows: frozenset[Stream]
-    ) -> QueryBuilder:
-        return QueryBuilder(
-            self._run_context.spark,
-            self._run_context.bootstrap,
-            job=self.job.full_name,
-            state=f"{self._folder.checkpoint}/operators",
-            starts=starts,
-            first=first,
-            by_rows=by_rows,
-        )
-
-    def _provide(self, builder: QueryBuilder) -> None:
-        read = dict.fromkeys([*(stream.topic for stream in builder.streams), *builder.plan.followed])
-        topics = self._run_context.inputs.missing(self._run_context.cluster, read)
-        topics += self.job.into.new_topics()
-        topics.append(NewTopic(name=self.job.dead_topic, partitions=1))
-        topics += builder.plan.outputs.values()
-        self._run_context.provide({topic.name: topic for topic in topics}.values())
-
-    def _describe(self, builder: QueryBuilder, rows: Rows) -> Description:
+    def _describe(self, planner: Planner, planned: PlannedRows, rows: Rows) -> Description:
         return Description(
             generation=self._folder.beginning().generation,
-            inputs=input_topics(rows.frame),
+            inputs=input_topics(planned.frame),
             output=self.job.into.name,
             mode=rows.mode or "append",
-            operators=stateful_operators(rows.frame),
-            stages=tuple(builder.plan.stages),
+            operators=stateful_operators(planned.frame),
+            state=planner.hooks.state,
             schema=rows.frame.schema.simpleString(),
         )
 
-    def _start(self, builder: QueryBuilder, rows: Rows) -> StreamingQuery:
+    def _start(self, planner: Planner, planned: PlannedRows, rows: Rows) -> StreamingQuery:
         from headrace.spark.transactional_sink import TransactionalSink
 
         into_topics = [topic.name for topic in self.job.into.topics]
-        failed = FailedRows(self.job, builder, rows, self._run_context, self.metrics)
-        letters = DeadLetters(
-            self.job, builder.streams, builder.plan.tables, self._run_context, self._observed
-        )
-        builder.plan.add_rows(letters.of_batch)
-        builder.plan.add_rows(lambda batch: self._count_left_out(builder.state, batch))
+        hooks = planner.hooks
+        failed = FailedRows(self.job, planner, self._run_context, self.metrics)
+        streams = [source.stream for source in sources_of(planner)]
+        letters = DeadLetters(self.job, streams, hooks.tables, self._run_context, self._observed)
+        hooks.add_rows(letters.of_batch)
+        hooks.add_rows(lambda batch: self._note_state(planner.state, batch))
         if self.job.late_topic is not None:
-            late = LateRows(self.job, builder, lambda: dropped_rows(self._last_execution()))
-            builder.plan.add_rows(late.of_batch)
+            late = LateRows(self.job, planner, lambda: dropped_rows(self._last_execution()))
+            hooks.add_rows(late.of_batch)
         if failed.results is not None or not self.job.into.is_one_topic:
             self._outputs = self._open_outputs(rows.frame.schema)
-            builder.plan.add_rows(self._outputs.letters)
+            hooks.add_rows(self._outputs.letters)
         self._execution = None
         self._sink = TransactionalSink(
             self._run_context.spark,
@@ -228,18 +221,19 @@ class JobRun:
             job_id=self._folder.identity(),
             place=self._folder.place,
             group=self.job.full_name,
-            topics=[*into_topics, self.job.dead_topic, *builder.plan.outputs],
-            before=builder.plan.prepare,
-            extra_rows=builder.plan.extra_rows,
+            topics=[*into_topics, self.job.dead_topic, *hooks.outputs],
+            before=hooks.prepare,
+            extra_rows=hooks.extra_rows,
             deliver=self._deliver(failed),
             recover=failed.recover,
             reset_metrics=self._reset_metrics,
             around=self._folder.barrier.batch,
             steps=self._step,
+            written=self.metrics.rows_out,
         )
         # A query takes the settings of the session when it starts.
         self._run_context.spark.conf.set(WATERMARK_POLICY, self.job.watermark_policy)
-        sink_input = self._hand_over(rows) if failed.results is None else SinkInput(frame=failed.results)
+        sink_input = self._sink_input(rows, planned, failed)
         with fitting_batches(sink_input):
             return self._sink.start(
                 sink_input.frame,
@@ -255,11 +249,13 @@ class JobRun:
             return None
         return self._outputs.deliver if failed.results is None else partial(failed.deliver, self._outputs)
 
-    def _hand_over(self, rows: Rows) -> SinkInput:
-        """What the sink is given of rows."""
+    def _sink_input(self, rows: Rows, planned: PlannedRows, failed: FailedRows) -> SinkInput:
+        """The rows that the query ends with."""
+        if failed.results is not None:
+            return SinkInput(frame=failed.results)
         if self._outputs is not None:
-            return SinkInput(frame=rows.frame)
-        return sink_input_of(rows, self.job.into.topics[0])
+            return SinkInput(frame=named_like(planned.frame, rows.frame))
+        return sink_input_of(rows, planned, self.job.into.topics[0])
 
     def _open_outputs(self, schema: StructType) -> Outputs:
         return Outputs(
@@ -280,10 +276,13 @@ class JobRun:
         return {} if interval is None else {"processingTime": interval_of(interval)}
 
     def _observed(self) -> Counts:
-        return observed_counts(self._last_execution())
+        return observed_counts(self._last_execution(), DEAD)
 
-    def _count_left_out(self, state: str, batch: Batch) -> None:
-        self.metrics.left_out += left_out(state, batch)
+    def _note_state(self, state: str, batch: Batch) -> None:
+        figures = batch_figures(state, batch)
+        if figures is not None:
+            self.metrics.operators = figures
+            self.metrics.left_out += figures.late
 
     def _last_execution(self) -> Any:
         """The batch that was computed just now, a Java object of Spark's."""
@@ -291,7 +290,7 @@ class JobRun:
             # The query may not have been handed out yet when its first batch runs: it is found by its name.
             queries = self._run_context.spark.streams.active
             (query,) = (query for query in queries if query.name == self.job.full_name)
-            self._execution = query._jsq.streamingQuery()
+            self._execution = execution_of(query)
         return self._execution.lastExecution()
 
     def _reset_metrics(self) -> None:
@@ -342,7 +341,7 @@ class JobRun:
 
         if self._query is not None:
             with suppress(StreamingQueryException):
-                self._query._jsq.awaitTermination(most_ms)
+                await_termination(self._query, most_ms)
 
     def ask_to_stop(self) -> None:
         """Let the current batch be the last one."""
@@ -369,21 +368,14 @@ class JobRun:
     def _take_progress(self) -> None:
         """Add up the progress of batches that were not seen yet."""
         assert self._query is not None
-        fresh = []
-        recent = self._query._jsq.recentProgress()  # its Python form would bring all hundred each time
-        for position in range(len(recent) - 1, -1, -1):
-            if recent[position].batchId() <= self._seen:
-                break
-            fresh.append(recent[position])
-        for progress in reversed(fresh):
-            self._seen = max(self._seen, progress.batchId())
-            document = json.loads(progress.json())
+        for document in progress_after(self._query, self._seen):
+            self._seen = max(self._seen, document["batchId"])
             self.metrics.add(document, rows=self._records_of(document), now_s=time.monotonic())
 
     def _records_of(self, progress: dict[str, Any]) -> int:
         """The records of streams and tables that a batch read."""
-        assert self._started is not None
-        before, self._table_records = self._table_records, self._started.plan.table_records()
+        assert self._planner is not None
+        before, self._table_records = self._table_records, self._planner.hooks.table_records()
         # Without a stream, what Spark counts are the rows by which its tasks are started.
-        of_streams = rows_of(progress) if self._started.streams else 0
+        of_streams = rows_of(progress) if sources_of(self._planner) else 0
         return of_streams + self._table_records - before

@@ -1,7 +1,7 @@
 """A view made again from the log beside the one that is read, which then changes to what the new one says.
 
 ```text
- headrace job reset revenue --to start --beside      then, on the next start of the job:
+ headrace job reset revenue --to start --rebuild      then, on the next start of the job:
 
  old job ──▶ revenue ◀── readers         1. the job runs aside, with a state of its own, into revenue.rebuild
  new job ──▶ revenue.rebuild             2. when it has caught up, the old job is asked to end
@@ -30,7 +30,7 @@ from headrace.streams.job_folder import REBUILD, JobIsRunning
 from headrace.streams.job_run import JobRun
 from headrace.streams.output_targets import OutputTargets
 from headrace.streams.producing import produce
-from headrace.streams.query_builder import is_local
+from headrace.streams.source import is_local_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -258,11 +258,11 @@ def _checked_view(job: Job, folder: JobFolder) -> View:
             problem = f"{job.into.name}, and not a view alone"
         raise Misuse(
             f"job {job.name!r} writes {problem}, so it cannot be rebuilt beside it. Delete "
-            f"{folder.beside.path}, and reset the job without --beside."
+            f"{folder.beside.path}, and reset the job without --rebuild."
         )
-    if not is_local(folder.checkpoint):
+    if not is_local_folder(folder.checkpoint):
         raise Misuse(
             f"job {job.name!r} has its checkpoint in {folder.checkpoint}: only one in a folder can be "
-            "exchanged for one that was made aside. Reset the job without --beside."
+            "exchanged for one that was made aside. Reset the job without --rebuild."
         )
     return job.into.views[0]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.streams.query_builder import DEAD
+from headrace.metrics.families import Histogram
+from headrace.streams.source import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.state.operators import StateFigures
+
 RATE_WINDOW_S: Final = 5.0
+BATCH_BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets of batch times."""
 HELD_UP: Final = "held up"
 """The state of a job that runs, but waits for one of its targets."""
 BEGINNING: Final = "1970-01-01T00:00:00.000Z"
@@ -33,6 +38,9 @@ class Report:
     watermark: str | None = None
     batch_ms: int | None = None
     state_rows: int | None = None
+    state_bytes: int | None = None
+    state_ms: float | None = None
+    """How long they read and wrote state in the last batch."""
     late: int = 0
     dead: int = 0
     untimed: int = 0
@@ -60,7 +68,16 @@ class JobMetrics:
     lag: int | None = None
     watermark: str | None = None
     batch_ms: int | None = None
-    state_rows: int | None = None
+    spark_state_rows: int | None = None
+    spark_state_bytes: int | None = None
+    """The state of Spark's own operators."""
+    operators: StateFigures | None = None
+    """The state of Headrace's operators. Another thread sets it."""
+    rows_out: Counter[str] = field(default_factory=Counter)
+    """Committed records, by topic. Another thread counts them."""
+    batch_time: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS_S))
+    phase_s: dict[str, float] = field(default_factory=dict)
+    """How long the phases of batches took all together, by Spark's names."""
     busy_s: float = 0.0
     """How long batches took, all together."""
     _recent: deque[_Batch] = field(default_factory=deque)
@@ -75,6 +92,9 @@ class JobMetrics:
         self.rows += rows
         self.batch_ms = (progress.get("durationMs") or {}).get("triggerExecution", self.batch_ms)
         duration_s = (self.batch_ms or 0) / 1000
+        self.batch_time.observe(duration_s)
+        for phase, duration_ms in (progress.get("durationMs") or {}).items():
+            self.phase_s[phase] = self.phase_s.get(phase, 0.0) + duration_ms / 1000
         self.busy_s += duration_s
         self._recent.append(_Batch(now_s - duration_s, now_s, rows))
         self.lag = _lag(progress.get("sources") or (), self.lag)
@@ -82,7 +102,8 @@ class JobMetrics:
         self.watermark = self.watermark if watermark in (None, BEGINNING) else watermark
         operators = progress.get("stateOperators") or ()
         if operators:
-            self.state_rows = sum(int(operator.get("numRowsTotal", 0)) for operator in operators)
+            self.spark_state_rows = sum(int(operator.get("numRowsTotal", 0)) for operator in operators)
+            self.spark_state_bytes = sum(int(operator.get("memoryUsedBytes", 0)) for operator in operators)
         self.late += sum(int(operator.get("numRowsDroppedByWatermark", 0)) for operator in operators)
         metrics = progress.get("observedMetrics") or {}
         self.dead += _observed(metrics, "dead")
@@ -106,6 +127,16 @@ class JobMetrics:
         is_over = state in ("finished", "failed")
         return self.average_rows_per_second if is_over else self.rows_per_second(now_s=now_s)
 
+    @property
+    def state_rows(self) -> int | None:
+        """The rows that all operators keep; None if none does."""
+        return _total(self.spark_state_rows, None if self.operators is None else self.operators.rows)
+
+    @property
+    def state_bytes(self) -> int | None:
+        """The size of what all operators keep; None if none does."""
+        return _total(self.spark_state_bytes, None if self.operators is None else self.operators.byte_size)
+
     def report(self, *, job: str, into: str, state: str, reason: str, now_s: float) -> Report:
         """The line of the table."""
         return Report(
@@ -120,6 +151,8 @@ class JobMetrics:
             watermark=self.watermark,
             batch_ms=self.batch_ms,
             state_rows=self.state_rows,
+            state_bytes=self.state_bytes,
+            state_ms=None if self.operators is None else self.operators.state_ms,
             late=self.late + self.left_out,
             dead=self.dead + self.refused + self.failed,
             untimed=self.untimed,
@@ -137,6 +170,11 @@ class _Batch(NamedTuple):
     def counts_until_s(self) -> float:
         """As long as the next one may take, if it is like this one."""
         return self.end_s + max(RATE_WINDOW_S, self.end_s - self.start_s)
+
+
+def _total(*counts: int | None) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def rows_of(progress: Mapping[str, Any]) -> int:

@@ -7,7 +7,7 @@ at every step, so whatever Spark can do stays one attribute away.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from headrace.errors import Misuse
 from headrace.streams.table import Table
@@ -21,17 +21,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.durations import Duration
-    from headrace.spark.arrow_step import ArrowStep
-    from headrace.streams.staged_join import How as StreamHow
+    from headrace.engine.columns import On
+    from headrace.streams.stream_join import How as StreamHow
     from headrace.streams.stream_join import Within
     from headrace.streams.table_join import AsOf
     from headrace.streams.table_join import How as TableHow
-    from headrace.streams.windowing import Windowed
+    from headrace.streams.window_operator import Windowed
     from headrace.streams.windows import Window
 
 OutputMode = Literal["append", "update", "complete"]
-On: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
-"""What a join compares: columns with one name on both sides, or names of the left to those of the right."""
 
 
 class Operators:
@@ -62,7 +60,7 @@ class Operators:
 
     def window(self, window: Window, by: str | Sequence[str] = ()) -> Windowed:
         """The rows by window of event time, and by the columns `by`; `.agg(…)` follows."""
-        from headrace.streams.windowing import window_rows
+        from headrace.streams.window_operator import window_rows
 
         return window_rows(self.rows, window, by)
 
@@ -135,9 +133,10 @@ def _check_options(options: Mapping[str, Any], known: Sequence[str], what: str) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows(Operators):
-    """A streaming DataFrame, and what is known about its time and about how it is to be written."""
+    """Rows of a job's logical plan, and what is known about their time and about how they are written."""
 
     frame: DataFrame
+    """Over the placeholders of logical nodes."""
     event_time: str | None = None
     """The column that says when an event happened."""
     watermark_delay: str | None = None
@@ -150,8 +149,6 @@ class Rows(Operators):
     """The columns by which rows replace one another, where they do: those of a view over tables."""
     windowed: DataFrame | None = None
     """The results of windows, all those of a window in one batch, before the steps that have followed."""
-    step: ArrowStep | None = None
-    """The last step in Python that has made rows: see `last_step`."""
     behind_ms: int = 0
     """How far rows may be behind the watermark without being late: a join holds them back."""
     untimed_by: str | None = None
@@ -161,8 +158,3 @@ class Rows(Operators):
     def rows(self) -> Rows:
         """These."""
         return self
-
-    @property
-    def last_step(self) -> ArrowStep | None:
-        """The step in Python whose rows are these as they are; None where another step has followed."""
-        return self.step if self.step is not None and self.step.rows is self.frame else None

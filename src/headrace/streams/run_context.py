@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.client.cluster import Cluster
+    from headrace.engine.planner import Starts
     from headrace.streams.job import Job
     from headrace.streams.job_folder import StartPosition
 
 PARTITIONS: Final = 4
 """Of a topic that has to be made and of which nobody said how many it should have."""
-
-Starts = dict[str, dict[str, int]]
-"""Offsets by topic and partition, as Spark writes them in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from headrace.broker.process import BrokerDidNotStart, BrokerProcess
 from headrace.capture.process import CaptureProcess
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
-from headrace.spark.machine import usable_cores
+from headrace.spark.java import usable_cores
 from headrace.streams.dependencies import stages
 from headrace.streams.inputs import InputTopics
 from headrace.streams.rebuild import run_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.capture.settings import CaptureSettings
+    from headrace.metrics.address import MetricsAddress
     from headrace.streams.app import App
     from headrace.streams.display import Display
     from headrace.streams.job import Job
@@ -59,6 +60,8 @@ class RunOptions:
     """Settings of Spark's own, by its names."""
     seconds: float | None = None
     """After how long to stop; otherwise the user says when."""
+    metrics: MetricsAddress | None = None
+    """Where metrics and health are served; None for nowhere."""
 
     def chosen(self) -> tuple[Job, ...]:
         """The jobs that were asked for."""
@@ -99,7 +102,7 @@ class Runner:
             bootstrap = self._order.broker or self._embedded_broker(stack)
             cluster = stack.enter_context(Cluster.of(bootstrap))
             cluster.any()  # a broker that is not there is told before Spark takes its time to start
-            spark = stack.enter_context(_session(self._order))
+            spark = stack.enter_context(spark_session(self._order))
             stack.enter_context(self._signals())
             run_context = RunContext(
                 spark=spark,
@@ -111,11 +114,27 @@ class Runner:
             )
             runs = [run_of(job, run_context, once=self._order.once) for job in self._jobs]
             self._captures = [
-                CaptureProcess(settings, bootstrap, on_message=self._display.say)
+                CaptureProcess(
+                    settings,
+                    bootstrap,
+                    on_message=self._display.say,
+                    sends_metrics=self._order.metrics is not None,
+                )
                 for settings in self._order.captures()
             ]
+            self._serve_metrics(stack, runs)
             stack.enter_context(self._display)
             return self._run_once(runs) if self._order.once else self._run_on(runs)
+
+    def _serve_metrics(self, stack: ExitStack, runs: Sequence[JobRun | Rebuild]) -> None:
+        if self._order.metrics is None:
+            return
+        from headrace.metrics.server import MetricsServer
+        from headrace.streams.metrics import RunMetricsSource
+
+        source = RunMetricsSource(self._order.app.name, self._supervisor, runs, self._captures)
+        server = stack.enter_context(MetricsServer(self._order.metrics, source))
+        self._display.say(f"Metrics are served on http://{server.address}/metrics.")
 
     def stop(self) -> None:
         """Ask for a clean end, from any thread; the second time the current batches are abandoned."""
@@ -244,7 +263,7 @@ class Runner:
 
 
 @contextmanager
-def _session(order: RunOptions) -> Iterator[SparkSession]:
+def spark_session(order: RunOptions) -> Iterator[SparkSession]:
     """A session with our source; stopped at the end unless the program had it before."""
     from pyspark import SparkContext
 

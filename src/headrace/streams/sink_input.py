@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headrace.streams.plan import gives_python_fixed_sizes
+from headrace.spark.internals import gives_python_fixed_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame
 
+    from headrace.engine.planner import PlannedRows
     from headrace.spark.arrow_step import ArrowFunction
     from headrace.streams.rows import Rows
     from headrace.streams.topic import Topic
@@ -30,8 +31,8 @@ class SinkInput:
     through: tuple[ArrowFunction, ...] = ()
 
 
-def sink_input_of(rows: Rows, into: Topic) -> SinkInput:
-    """The rows of a job on their way into its topic.
+def sink_input_of(rows: Rows, planned: PlannedRows, into: Topic) -> SinkInput:
+    """The rows of a job, as they were planned, on their way into its topic.
 
     Where our own writer knows their types, they are written by the tasks that encode records; and where the
     job's last step is one in Python, the same tasks do that too, with no Spark in between. Otherwise Spark's
@@ -42,12 +43,16 @@ def sink_input_of(rows: Rows, into: Topic) -> SinkInput:
 
     form = into.form(rows.frame)
     if form is None:
-        return SinkInput(frame=_addressed(into.records(rows.frame), into.name))
+        return SinkInput(frame=_addressed(into.records(named_like(planned.frame, rows.frame)), into.name))
     prepare_documents()
-    step = rows.last_step
-    if step is None:
-        return SinkInput(frame=by_position(rows.frame), through=(form.records,))
-    return SinkInput(frame=step.before, through=(step.function, form.records))
+    if planned.step is None:
+        return SinkInput(frame=by_position(planned.frame), through=(form.records,))
+    return SinkInput(frame=planned.step.before, through=(planned.step.function, form.records))
+
+
+def named_like(planned: DataFrame, rows: DataFrame) -> DataFrame:
+    """The planned rows with the names of the logical ones: operators may name columns by position."""
+    return planned if planned.columns == rows.columns else planned.toDF(*rows.columns)
 
 
 @contextmanager

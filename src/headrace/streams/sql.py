@@ -11,11 +11,11 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.engine.columns import listed, quoted
+from headrace.engine.logical import current_plan
 from headrace.errors import Misuse
-from headrace.streams.columns import listed, quoted
 from headrace.streams.event_time import marked_time, watermark_delay_of
 from headrace.streams.explanation import root_cause
-from headrace.streams.query_builder import current_builder
 from headrace.streams.rows import Operators, Rows
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def sql_rows(
     output_mode: OutputMode | None = None,
 ) -> Rows:
     """The rows of a query over streams by their topics, and over `more` by the names given there."""
-    spark = current_builder("app.sql(…)").spark
+    spark = current_plan("app.sql(…)").spark
     sources = _sources(streams, more or {})
     with _views, _closing_views(spark) as views:
         while True:

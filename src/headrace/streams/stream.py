@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
 from headrace.streams.names import checked_name
-from headrace.streams.query_builder import current_builder
 from headrace.streams.rows import Operators
 from headrace.streams.schemas import TimeUnit, read_schema
 
@@ -155,11 +154,14 @@ class Stream(Operators):
     @property
     def rows(self) -> Rows:
         """The rows, with the columns of the schema and of the metadata asked for."""
-        builder = current_builder(f"the rows of {self.topic!r}")
+        from headrace.engine.logical import current_plan
+        from headrace.streams.source import source_rows
+
+        current_plan(f"the rows of {self.topic!r}")
         if self.view is not None:
-            from headrace.streams.view_schema import view_schema
+            from headrace.streams.view import view_schema
 
             return replace(self, schema=view_schema(self.view, self.writer()), view=None).rows
         if self.schema is not None:
             read_schema(self.schema, f"the stream of {self.topic!r}", self.declared_at)
-        return builder.rows(self)
+        return source_rows(self)

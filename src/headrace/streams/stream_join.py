@@ -1,40 +1,55 @@
 """Two streams joined: rows whose keys are equal, and whose times are near each other.
 
-Spark keeps the rows of both sides until no row that is still to come can match them: the time allowed after
+```text
+left  ──▶ side 0, code, time, keys, left's columns,  nulls ──┐
+                                                             ├──▶ shuffle by code ──▶ kernel ──▶ pairs
+right ──▶ side 1, code, time, keys, nulls, right's columns ──┘
+```
+
+The rows of both sides are kept until no row that is still to come can match them: the time allowed after
 them, measured by the watermark. Matches come out as soon as both rows are there; what had no match comes out,
 in a left, right or full join, once, when its time has passed.
+
+The code stands for the key: a whole number is its own, and of other keys it is a hash.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 from headrace.durations import milliseconds_of
+from headrace.engine.columns import key_pairs, listed, names_beside, quoted
+from headrace.engine.keyed_operator import KeyedOperator
+from headrace.engine.logical import current_plan
+from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.columns import key_pairs, listed, names_beside, quoted
-from headrace.streams.event_time import as_plain_time, mark_like, timed_frame
-from headrace.streams.query_builder import current_builder
+from headrace.streams.event_time import timed_frame
 from headrace.streams.rows import Rows
-from headrace.streams.staged_join import WHOLE_NUMBERS, How, JoinPlan, join_in_a_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
 
+    from headrace.columns.joining import From
     from headrace.durations import Duration
-    from headrace.spark.arrow_step import ArrowStep
-    from headrace.streams.rows import On
+    from headrace.engine.columns import On
+    from headrace.engine.planner import Planner
 
+How = Literal["inner", "left", "right", "full"]
 Within: TypeAlias = "Duration | tuple[Duration, Duration]"
 """How far apart the times may be; a pair says how far the right one may lie before and after the left one."""
 
 HOW: Final = ("inner", "left", "right", "full")
-LEFT: Final = "left_"
-RIGHT: Final = "right_"
-"""Put before the names of columns while they are joined, so that each is named once."""
+WHOLE_NUMBERS: Final = ("byte", "short", "integer", "long")
+COMPARED: Final = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
+"""Types of keys that are equal when their Arrow values are; floating-point numbers are not among them."""
+UNKNOWN: Final = ("variant", "interval", "void", "geometry", "geography")
+"""Types that not every library on the way of a row knows."""
 
 
 def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = "inner") -> Rows:
@@ -55,7 +70,7 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
     beside = [name for name in other.columns if name not in pairs.values()]
     names = names_beside(beside, {*pairs, *one.columns}, right.topic or "right")
     time = _result_time(left, right, how, names | {other: one for one, other in pairs.items()})
-    plan = JoinPlan(
+    spec = JoinSpec(
         left=one,
         right=other,
         times=(left.event_time or "", right.event_time or ""),
@@ -65,38 +80,137 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
         bounds_ms=bounds_ms,
         behind_ms=max(left.behind_ms, right.behind_ms),
     )
+    _check_columns(spec)
+    node = current_plan("a join").add(
+        StreamJoin,
+        _marked(spec, time),
+        inputs=(_tagged(spec, 0).unionByName(_tagged(spec, 1)),),
+        # A pair comes out with the later of its rows: its time may be as far behind as the two are apart.
+        behind_ms=spec.behind_ms + max(bounds_ms) + 1,
+        spec=spec,
+    )
+    return Rows(
+        frame=node.rows,
+        event_time=time,
+        watermark_delay=None if time is None else (right if how == "right" else left).watermark_delay,
+        behind_ms=node.behind_ms,
+    )
 
-    def joined() -> Rows:
-        frame, step = _joined(plan, time)
-        return Rows(
-            frame=frame,
-            step=step,
-            event_time=time,
-            watermark_delay=None if time is None else (right if how == "right" else left).watermark_delay,
-            # What Spark takes off the watermark for those that follow.
-            behind_ms=plan.behind_ms + max(bounds_ms) + 1,
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StreamJoin(KeyedOperator):
+    """Pairs of rows of two streams."""
+
+    kind: ClassVar[str] = "join"
+    spec: JoinSpec
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The pairs, with the columns of both sides."""
+        from headrace.columns.joining import JoinKernel
+        from headrace.columns.segments import AT, CODE
+        from headrace.spark.join_task import JoinTask
+        from headrace.spark.keyed_stage import arrow_schema
+
+        spec = self.spec
+        keys = () if spec.is_code else tuple(_name("key", position) for position in range(len(spec.pairs)))
+        columns = tuple(
+            tuple(_name(side, position) for position, name in enumerate(names) if name != time)
+            for side, names, time in zip(("left", "right"), spec.others, spec.times, strict=True)
         )
+        kernel = JoinKernel(
+            keys=keys,
+            columns=(columns[0], columns[1]),
+            keeps=spec.keeps,
+            before_us=1000 * spec.bounds_ms[0],
+            after_us=1000 * spec.bounds_ms[1],
+            result=_result(spec, keys or (CODE,), AT),
+            output=arrow_schema(spec.schema),
+        )
+        step = self.staged(
+            planner,
+            planner.frame(self.inputs[0]),
+            spread=tuple(spec.pairs),
+            keys=(CODE,),
+            kernel=kernel,
+            schema=spec.schema,
+            behind_ms=spec.behind_ms,
+            outline=f"{spec.in_words}, of {self.inputs[0].schema.simpleString()}",
+            task=JoinTask,
+        )
+        return PlannedRows.of(step)
 
-    return current_builder("a join").stateful(joined, lambda: [one, other])
+    def evaluated(self) -> Sequence[DataFrame]:
+        """The rows of both sides."""
+        return (self.spec.left, self.spec.right)
+
+    def details(self) -> Mapping[str, str]:
+        """The keys and how far apart times may be."""
+        return {"state": f"rows of both sides for {self.spec.in_words}"}
 
 
-def _joined(plan: JoinPlan, time: str | None) -> tuple[DataFrame, ArrowStep | None]:
-    step = join_in_a_stage(plan)
-    if step is None:
-        return _join_of_spark(plan, time), None
-    if time is None:
-        return step.rows, step
-    is_right = plan.how == "right"
-    side = plan.right if is_right else plan.left
-    marked = mark_like(step.rows, time, side.schema[plan.times[is_right]].metadata)
-    return marked, step.giving(marked)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSpec:
+    """What is joined with what."""
 
+    left: DataFrame
+    right: DataFrame
+    times: tuple[str, str]
+    """The columns of the event times."""
+    pairs: Mapping[str, str]
+    """The columns of the keys, by their names on the left."""
+    names: Mapping[str, str]
+    """The right's other columns, and what they are called in the result."""
+    how: How
+    bounds_ms: tuple[int, int]
+    behind_ms: int
+    """How far rows may be behind the watermark when they come in."""
 
-def _join_of_spark(plan: JoinPlan, time: str | None) -> DataFrame:
-    near = _near(f"{LEFT}{plan.times[0]}", f"{RIGHT}{plan.times[1]}", plan.bounds_ms)
-    sides = _prefixed(plan.left, LEFT), _prefixed(plan.right, RIGHT)
-    joined = sides[0].join(sides[1], _equal(plan.pairs) & near, plan.how)
-    return joined.select(*_columns(joined, plan.left, plan.pairs, plan.names, plan.how, time))
+    @property
+    def in_words(self) -> str:
+        """What is joined, the same for equal times however they were written."""
+        before_ms, after_ms = self.bounds_ms
+        within = f"from {before_ms} ms before to {after_ms} ms after"
+        return f"the {self.how} join by {', '.join(self.pairs)}, {within}"
+
+    @property
+    def keeps(self) -> tuple[bool, bool]:
+        """Whether rows of the left, and of the right, come out without a match."""
+        return self.how in ("left", "full"), self.how in ("right", "full")
+
+    @property
+    def others(self) -> tuple[list[str], list[str]]:
+        """The columns of the left, and of the right, that are no keys."""
+        return [name for name in self.left.columns if name not in self.pairs], list(self.names)
+
+    @property
+    def key_types(self) -> list[DataType]:
+        """The types of the result's keys."""
+        sides = [
+            (self.left.schema[one].dataType, self.right.schema[other].dataType)
+            for one, other in self.pairs.items()
+        ]
+        if self.how == "full":
+            return [max(types, key=_width) for types in sides]
+        return [types[self.how == "right"] for types in sides]
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the key is a whole number, which needs no hash."""
+        return len(self.pairs) == 1 and self.key_types[0].typeName() in WHOLE_NUMBERS
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of the result."""
+        from pyspark.sql.types import StructType
+
+        made = StructType()
+        for name, kind in zip(self.pairs, self.key_types, strict=True):
+            made = made.add(name, kind)
+        for name in self.others[0]:
+            made = made.add(name, self.left.schema[name].dataType)
+        for name, new in self.names.items():
+            made = made.add(new, self.right.schema[name].dataType)
+        return made
 
 
 def _result_time(left: Rows, right: Rows, how: How, names: Mapping[str, str]) -> str | None:
@@ -112,60 +226,6 @@ def _bounds_ms(within: Within) -> tuple[int, int]:
     return milliseconds_of(before, "within"), milliseconds_of(after, "within")
 
 
-def _prefixed(frame: DataFrame, prefix: str) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
-
-    return frame.select(*(F.col(quoted(name)).alias(prefix + name) for name in frame.columns))
-
-
-def _equal(pairs: Mapping[str, str]) -> Column:
-    """Keys that are there and are equal."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    # That they are there is said for each side on its own: Spark's full join would take two nulls for equal,
-    # and a row that cannot match anything is let out at once instead of being kept.
-    sides = [(F.col(quoted(LEFT + one)), F.col(quoted(RIGHT + other))) for one, other in pairs.items()]
-    return reduce(and_, ((one == other) & one.isNotNull() & other.isNotNull() for one, other in sides))
-
-
-def _near(left: str, right: str, bounds_ms: tuple[int, int]) -> Column:
-    """Times near each other, in the form from which Spark derives how long a row has to be kept."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    before, after = (F.expr(f"interval {ms} milliseconds") for ms in bounds_ms)
-    one, other = F.col(quoted(left)), F.col(quoted(right))
-    return one.isNotNull() & other.isNotNull() & (other >= one - before) & (other <= one + after)
-
-
-def _columns(
-    joined: DataFrame,
-    left: DataFrame,
-    pairs: Mapping[str, str],
-    names: Mapping[str, str],
-    how: How,
-    time: str | None,
-) -> list[Column]:
-    """The columns of the result; of the two event times only `time` stays one."""
-    keys = [_key(one, other, how).alias(one) for one, other in pairs.items()]
-    others = {LEFT + name: name for name in left.columns if name not in pairs}
-    others |= {RIGHT + name: new for name, new in names.items()}
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return keys + [
-        F.col(quoted(name)).alias(new) if new == time else as_plain_time(joined, name, new)
-        for name, new in others.items()
-    ]
-
-
-def _key(left: str, right: str, how: How) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    one, other = F.col(quoted(LEFT + left)), F.col(quoted(RIGHT + right))
-    if how == "full":
-        return F.coalesce(one, other)
-    return other if how == "right" else one
-
-
 def _check_types(left: DataFrame, right: DataFrame, pairs: Mapping[str, str]) -> None:
     """Refuse to compare what Spark would have to convert: a text that is no number would end the job."""
     for one, other in pairs.items():
@@ -175,3 +235,98 @@ def _check_types(left: DataFrame, right: DataFrame, pairs: Mapping[str, str]) ->
                 f"the join compares {listed([one])}, a {kinds[0]}, with {listed([other])}, a {kinds[1]}: "
                 "make them the same type, in the streams' schemas or by transform()."
             )
+
+
+def _check_columns(spec: JoinSpec) -> None:
+    """Refuse keys and columns of types that cannot be joined."""
+    for name, kind in zip(spec.pairs, spec.key_types, strict=True):
+        if not _is_compared(kind.simpleString()):
+            raise Misuse(
+                f"the join compares {name!r}, a {kind.simpleString()}: keys are whole numbers, decimals, "
+                "texts, bytes, booleans, dates or timestamps. Convert it by transform(), for example with "
+                f'df.withColumn({name!r}, F.col({name!r}).cast("decimal(18,6)")).'
+            )
+    for field in spec.schema:
+        if any(word in field.dataType.simpleString() for word in UNKNOWN):
+            raise Misuse(
+                f"the join cannot keep the column {field.name!r}, a {field.dataType.simpleString()}: drop it "
+                "or convert it by transform() before the join."
+            )
+
+
+def _marked(spec: JoinSpec, time: str | None) -> StructType:
+    """The columns of the result; one of the two event times stays one."""
+    from pyspark.sql.types import StructField, StructType
+
+    if time is None:
+        return spec.schema
+    is_right = spec.how == "right"
+    mark = (spec.right if is_right else spec.left).schema[spec.times[is_right]].metadata
+    return StructType(
+        [
+            StructField(field.name, field.dataType, metadata=mark if field.name == time else None)
+            for field in spec.schema
+        ]
+    )
+
+
+def _is_compared(kind: str) -> bool:
+    return kind in COMPARED or kind.startswith("decimal") or kind in ("tinyint", "smallint", "int", "bigint")
+
+
+def _width(kind: DataType) -> int:
+    return WHOLE_NUMBERS.index(kind.typeName()) if kind.typeName() in WHOLE_NUMBERS else 0
+
+
+def _name(what: str, position: int) -> str:
+    return f"{what}{position}"
+
+
+def _result(spec: JoinSpec, keys: tuple[str, ...], at: str) -> tuple[From, ...]:
+    """Where the columns of the result come from."""
+    from headrace.columns.joining import From
+
+    made = [From(key) for key in keys]
+    for side, what in enumerate(("left", "right")):
+        for position, name in enumerate(spec.others[side]):
+            made.append(From(at if name == spec.times[side] else _name(what, position), side))
+    return tuple(made)
+
+
+def _tagged(spec: JoinSpec, side: int) -> DataFrame:
+    """The rows of one side, with nulls for the columns of the other."""
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+    from headrace.columns.joining import SIDE
+    from headrace.columns.segments import AT, CODE
+
+    frame = (spec.left, spec.right)[side]
+    keys = [F.col(quoted(name)) for name in ((*spec.pairs,), (*spec.pairs.values(),))[side]]
+    wide = [key.cast(_wide(kind)) for key, kind in zip(keys, spec.key_types, strict=True)]
+    at = F.col(quoted(spec.times[side]))
+    if not spec.keeps[side]:
+        frame = frame.filter(reduce(and_, (key.isNotNull() for key in keys), at.isNotNull()))
+    has_key = reduce(and_, (key.isNotNull() for key in wide))
+    code = wide[0] if spec.is_code else F.when(has_key, F.xxhash64(*wide))
+    columns = [F.lit(side).cast("byte").alias(SIDE), code.alias(CODE), at.alias(AT)]
+    if not spec.is_code:
+        columns += [key.alias(_name("key", position)) for position, key in enumerate(wide)]
+    return frame.select(*columns, *_payload(spec, side))
+
+
+def _wide(kind: DataType) -> str:
+    return "long" if kind.typeName() in WHOLE_NUMBERS else kind.simpleString()
+
+
+def _payload(spec: JoinSpec, side: int) -> list[Column]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    made = []
+    for other, what in enumerate(("left", "right")):
+        schema = (spec.left, spec.right)[other].schema
+        for position, name in enumerate(spec.others[other]):
+            if name == spec.times[other]:
+                continue
+            column = F.col(quoted(name)) if other == side else F.lit(None).cast(schema[name].dataType)
+            made.append(column.alias(_name(what, position)))
+    return made

@@ -97,6 +97,8 @@ class SupervisedJob:
     since_s: float = 0.0
     """When it was started last, or while it waits, when it is to be."""
     reason: str = ""
+    starts: int = 0
+    """How often it was started."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,6 +165,7 @@ class Supervisor:
 
     def _start(self, charge: SupervisedJob) -> None:
         charge.since_s = self.clock()
+        charge.starts += 1
         try:
             charge.run.start()
         except Exception as error:  # noqa: BLE001  a supervisor decides about whatever went wrong

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
+    from headrace.engine.columns import On
     from headrace.streams.job import Job
-    from headrace.streams.rows import On
-    from headrace.streams.table_view import TableView
+    from headrace.streams.table_view import How, TableView
     from headrace.streams.view import View
-    from headrace.streams.view_layout import How
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ class Table:
 
         schema = self.schema
         if self.view is not None:
-            from headrace.streams.view_schema import view_schema
+            from headrace.streams.view import view_schema
 
             schema = view_schema(self.view, self.writer())
         assert schema is not None, "a table has a schema or a view"

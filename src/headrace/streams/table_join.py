@@ -7,27 +7,30 @@ comes. What does depend on it is whether the version is there already: `delay` h
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from urllib.parse import quote, urlparse
 
-from headrace.durations import milliseconds_of
+from headrace.durations import duration_text, milliseconds_of
+from headrace.engine.columns import key_pairs, listed, names_beside, quoted
+from headrace.engine.keyed_operator import KeyedOperator
+from headrace.engine.logical import LogicalNode, current_plan
+from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.columns import key_pairs, listed, names_beside, quoted
-from headrace.streams.event_time import keep_event_time, marked_time
-from headrace.streams.query_builder import current_builder
-from headrace.streams.waiting import hold_rows
+from headrace.streams.event_time import as_plain_time, keep_event_time, marked_time, timed_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
     from headrace.durations import Duration
-    from headrace.streams.query_builder import QueryBuilder
-    from headrace.streams.rows import On, Rows
+    from headrace.engine.columns import On
+    from headrace.engine.logical import LogicalPlan
+    from headrace.engine.planner import Planner
+    from headrace.streams.rows import Rows
     from headrace.streams.table import Table
     from headrace.tables.definition import Definition
 
@@ -59,27 +62,126 @@ def join_table(
     A key that is null belongs to no row, and neither does one that the type of the table's key cannot hold.
     """
     _check_choices(rows, as_of, how)
-    builder = current_builder(f"the table of {table.topic!r}")
+    plan = current_plan(f"the table of {table.topic!r}")
     columns = _types(table)
     pairs = key_pairs(on, rows.frame.columns, columns.names)
     _check_key(table, pairs.values())
-    from headrace.spark.table_stage import TableStage
-
-    _follow(builder, table, columns)
+    _check_one_definition(plan, table)
     time = rows.event_time
     if delay is not None:
-        timed = rows
-        rows = builder.stateful(lambda: hold_rows(timed, tuple(pairs), delay), lambda: [timed.frame])
-    stage = TableStage(
-        topic=table.topic,
-        keys=tuple(f"{KEY}{index}" for index in range(len(table.key))),
+        rows = delay_rows(rows, tuple(pairs), delay)
+    plan.hooks.follow(table.topic)
+    keyed = _with_keys(rows.frame, table, columns, {other: one for one, other in pairs.items()})
+    node = plan.add(
+        TableJoin,
+        _result_type(rows, table, columns),
+        inputs=(keyed,),
+        behind_ms=rows.behind_ms,
+        table=table,
+        columns=columns,
         time=time if as_of == "event" else None,
         is_inner=how == "inner",
     )
-    keyed = _with_keys(rows.frame, table, columns, {other: one for one, other in pairs.items()})
-    step = stage.step(keyed, _result_type(rows.frame.schema, table, columns))
-    joined = _timed(step.rows, rows)
-    return replace(rows, frame=joined, step=step.giving(joined), topic=None)
+    return replace(rows, frame=node.rows, topic=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableJoin(LogicalNode):
+    """Rows with the rows of a table, of which the job keeps a copy."""
+
+    kind: ClassVar[str] = "table-join"
+    table: Table
+    columns: StructType
+    time: str | None
+    """The column with the time at which a version has to count; None for the newest."""
+    is_inner: bool
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The rows, looked up in the copy."""
+        from headrace.spark.table_stage import TableStage
+
+        planner.once(f"table {self.table.topic}", lambda: self._follow(planner))
+        stage = TableStage(
+            topic=self.table.topic,
+            keys=tuple(f"{KEY}{index}" for index in range(len(self.table.key))),
+            time=self.time,
+            is_inner=self.is_inner,
+        )
+        return PlannedRows.of(stage.step(planner.frame(self.inputs[0]), self.rows.schema))
+
+    def details(self) -> Mapping[str, str]:
+        """The table, its key, and which version counts."""
+        version = "newest version" if self.time is None else f"version as of {self.time}"
+        how = "inner" if self.is_inner else "left"
+        kept = f"copy of {self.table.topic} by {', '.join(self.table.key)}"
+        return {"joins": f"{how}, {version}", "state": kept}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topic of the table."""
+        return (self.table.topic,)
+
+    def _follow(self, planner: Planner) -> None:
+        """Keep a copy of the table: one, however often it is joined."""
+        from headrace.spark.table_stage import TableFeed
+
+        folder, definition = _folder(planner.state, self.table.topic), _definition(self.table, self.columns)
+        feed = TableFeed(planner.spark.sparkContext, folder, definition)
+        planner.hooks.before(feed.update)
+        planner.hooks.count_tables(feed.records)
+        planner.hooks.tables[self.table.topic] = feed.unread
+
+
+def delay_rows(rows: Rows, keys: tuple[str, ...], delay: Duration) -> Rows:
+    """The same rows, each when the watermark has passed its time by `delay`.
+
+    The watermark of the query is behind them then: they have no event time for the steps that follow.
+    """
+    marked = timed_frame(rows, "a join that waits for its table")
+    frame = marked.select(*(as_plain_time(marked, name, name) for name in marked.columns))
+    assert rows.event_time is not None, "a frame with a time has a column for it"
+    node = current_plan("delay=").add(
+        DelayedRows,
+        frame.schema,
+        inputs=(frame,),
+        behind_ms=rows.behind_ms,
+        keys=keys,
+        time=rows.event_time,
+        delay_ms=milliseconds_of(delay, "delay"),
+    )
+    untimed_by = f"join(…, delay={duration_text(delay)!r})"
+    return replace(rows, frame=node.rows, event_time=None, watermark_delay=None, untimed_by=untimed_by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DelayedRows(KeyedOperator):
+    """Rows that are held back until a table can be expected to know what happened by then."""
+
+    kind: ClassVar[str] = "delay"
+    keys: tuple[str, ...]
+    time: str
+    delay_ms: int
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The rows when their time has come."""
+        from headrace.tables.waiting import HoldRows
+
+        (frame,) = self.inputs
+        step = self.staged(
+            planner,
+            planner.frame(frame),
+            spread=self.keys,
+            keys=self.keys,
+            kernel=HoldRows(time=self.time, wait_us=self.delay_ms * 1000),
+            schema=frame.schema,
+            behind_ms=self.behind_ms,
+            outline=f"rows that wait for a table: {frame.schema.simpleString()} by {', '.join(self.keys)}",
+        )
+        return PlannedRows.of(step)
+
+    def details(self) -> Mapping[str, str]:
+        """How long rows wait."""
+        return {"state": f"rows of the last {self.delay_ms} ms by {', '.join(self.keys)}"}
 
 
 def _check_choices(rows: Rows, as_of: str, how: str) -> None:
@@ -137,22 +239,8 @@ def _definition(table: Table, columns: StructType) -> Definition:
     )
 
 
-def _follow(builder: QueryBuilder, table: Table, columns: StructType) -> None:
-    """Have the job keep a copy of the table: one, however often it is joined."""
-    from headrace.spark.table_stage import TableFeed
-
-    definition = _definition(table, columns)
-
-    def begin() -> Table:
-        folder = _folder(builder.state, table.topic)
-        feed = TableFeed(builder.spark.sparkContext, folder, definition)
-        builder.plan.follow(table.topic)
-        builder.plan.before(feed.update)
-        builder.plan.count_tables(feed.records)
-        builder.plan.tables[table.topic] = feed.unread
-        return table
-
-    if builder.plan.once(f"table {table.topic}", begin) != table:
+def _check_one_definition(plan: LogicalPlan, table: Table) -> None:
+    if plan.once(f"table {table.topic}", lambda: table) != table:
         raise Misuse(
             f"a job joins the table of {table.topic!r} by two definitions that differ: declare one "
             "`app.table` with all the fields, and use it twice."
@@ -191,17 +279,18 @@ def _fitted(frame: DataFrame, name: str, wanted: DataType) -> Column:
     return F.when(fitted.try_cast(given) == column, fitted)
 
 
-def _result_type(rows: StructType, table: Table, columns: StructType) -> StructType:
+def _result_type(rows: Rows, table: Table, columns: StructType) -> StructType:
+    """The columns of the rows, with the marks of their times, and those of the table."""
     from pyspark.sql.types import StructField, StructType
 
     beside = [field for field in columns if field.name not in table.key]
-    names = names_beside([field.name for field in beside], rows.names, table.topic)
+    names = names_beside([field.name for field in beside], rows.frame.columns, table.topic)
     added = [StructField(names[field.name], field.dataType) for field in beside]
-    return StructType([*rows.fields, *added])
+    return StructType([*_timed_fields(rows), *added])
 
 
-def _timed(joined: DataFrame, rows: Rows) -> DataFrame:
-    """The joined rows with the mark of the event time, which a step in Python may have lost."""
-    if rows.event_time is None or rows.watermark_delay is None or marked_time(joined) == rows.event_time:
-        return joined
-    return keep_event_time(joined, rows)
+def _timed_fields(rows: Rows) -> list[StructField]:
+    """The columns of rows, of which the event time is marked: a step may have computed it without a mark."""
+    if rows.event_time is None or rows.watermark_delay is None or marked_time(rows.frame) is not None:
+        return list(rows.frame.schema.fields)
+    return list(keep_event_time(rows.frame, rows).schema.fields)

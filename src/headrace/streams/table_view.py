@@ -1,42 +1,61 @@
 """A view over tables: a row for every key of the first, with what belongs to it in the others, kept right.
 
+```text
+ topics of tables ──▶ copies (driver) ──▶ changed rows ──▶ tasks ──▶ changes of the view
+                                          as they were, as they are ──▶ transform() ──▶ find changes
+```
+
 What a job gets is the changes: the rows that are new or different, and, with `_deleted`, those that are gone.
-They are found by the driver, from copies of the tables beside the checkpoint (`headrace.tables.view_join`),
+They are found by the driver, from copies of the tables next to the checkpoint (`headrace.tables.view_join`),
 and are rows of a streaming DataFrame like any others.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
 from urllib.parse import urlparse
 
+from headrace.engine.columns import key_pairs, listed, names_beside
+from headrace.engine.description import IncompatibleChange
+from headrace.engine.logical import LogicalNode, current_plan
+from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.columns import listed
-from headrace.streams.description import IncompatibleChange
-from headrace.streams.plan import stateful_operators
-from headrace.streams.query_builder import current_builder
+from headrace.sinks.sink import DELETED
+from headrace.spark.internals import stateful_operators
 from headrace.streams.rows import Operators, Rows
 from headrace.streams.table import Table
-from headrace.streams.view_layout import TableLink, ViewLayout, changes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
-    from headrace.spark.arrow_step import ArrowStep
+    from headrace.engine.columns import On
+    from headrace.engine.logical import LogicalPlan
+    from headrace.engine.planner import Planner
     from headrace.spark.view_stage import ViewFolder
-    from headrace.streams.query_builder import QueryBuilder
-    from headrace.streams.rows import On
-    from headrace.streams.view_layout import How
-    from headrace.tables.view_join import ViewShape
+    from headrace.tables.view_join import JoinedRows, ViewShape
+    from headrace.tables.view_table import WholeRows
 
 WEIGHT: Final = "_weight"
+How = Literal["left", "inner"]
+
+Place = tuple[int, str]
+"""Where a column of a view comes from: the number of the table, and its name there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLink:
+    """One table more, and how it is joined."""
+
+    table: Table
+    on: On
+    how: How
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +94,17 @@ class TableView(Operators):
     @property
     def rows(self) -> Rows:
         """The changes in each batch: the columns of the view, and `_deleted`."""
-        return current_builder("a view over tables").stateful(self._change_rows, list)
-
-    def _change_rows(self) -> Rows:
-        layout, stream, folder = self._followed(with_images=bool(self.functions))
-        step = self._changes(stream, folder, layout)
-        return Rows(frame=step.rows, step=step, key=self.first.key)
+        plan, view = self._view(with_images=bool(self.functions))
+        if not self.functions:
+            node: LogicalNode = plan.add(
+                ViewRows, changes_of(view.layout.columns), name=view.name, view=view, is_after=None
+            )
+        else:
+            before, after = (self._image(plan, view, is_after=is_after) for is_after in (False, True))
+            node = plan.add(
+                ChangedRows, changes_of(before.schema), inputs=(before, after), key=self.first.key, view=view
+            )
+        return Rows(frame=node.rows, key=self.first.key)
 
     @property
     def changelog(self) -> Rows:
@@ -89,48 +113,34 @@ class TableView(Operators):
         A row that is updated is retracted as it was and inserted as it is. So the sum of `_weight` is the
         number of rows that there are, and the sum of `_weight * amount` is the sum of their amounts.
         """
-        return current_builder("a view over tables").stateful(self._changelog_rows, list)
-
-    def _changelog_rows(self) -> Rows:
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-        layout, stream, folder = self._followed(with_images=True)
-        went, came = (
-            self._image(stream, folder, layout, is_after=is_after).withColumn(WEIGHT, F.lit(weight))
+        plan, view = self._view(with_images=True)
+        removed, added = (
+            self._image(plan, view, is_after=is_after).withColumn(WEIGHT, F.lit(weight))
             for is_after, weight in ((False, -1), (True, 1))
         )
-        return Rows(frame=went.unionAll(came))
+        both = removed.unionAll(added)
+        node = plan.add(Changelog, both.schema, inputs=(both,), view=view, transforms=bool(self.functions))
+        return Rows(frame=node.rows)
 
-    def _followed(self, *, with_images: bool) -> tuple[ViewLayout, DataFrame, ViewFolder]:
-        builder = current_builder("a view over tables")
-        layout = ViewLayout.of(self.first, self.links)
-        folder = _folder(builder)
-        _check_outline(builder, folder, layout.shape)
-        tables = [self.first, *(link.table for link in self.links)]
-        stream = _followed(builder, folder, layout.shape, tables, with_images=with_images)
-        return layout, stream, folder
+    def _view(self, *, with_images: bool) -> tuple[LogicalPlan, ViewSpec]:
+        plan = current_plan("a view over tables")
+        tables = (self.first, *(link.table for link in self.links))
+        view = ViewSpec(
+            name=plan.next_name(ViewRows.kind),
+            tables=tables,
+            layout=ViewLayout.of(self.first, self.links),
+            with_images=with_images,
+        )
+        for topic in view.topics:
+            plan.hooks.follow(topic)
+        return plan, view
 
-    def _changes(self, stream: DataFrame, folder: ViewFolder, layout: ViewLayout) -> ArrowStep:
-        from headrace.spark.view_changes import FindChanges
-        from headrace.spark.view_stage import ViewStage
-
-        if not self.functions:
-            return ViewStage(folder=str(folder.path)).step(stream, changes_of(layout.columns))
-        before, after = (self._image(stream, folder, layout, is_after=is_after) for is_after in (False, True))
-        return FindChanges(key=self.first.key).step(before, after, changes_of(before.schema))
-
-    def _image(
-        self, stream: DataFrame, folder: ViewFolder, layout: ViewLayout, *, is_after: bool
-    ) -> DataFrame:
-        """The rows that a batch changes, as they were or as they are."""
-        from headrace.spark.view_stage import ViewStage
-
-        step = ViewStage(folder=str(folder.path), flagged=is_after).step(stream, layout.columns)
-        return self._made(step.rows)
-
-    def _made(self, frame: DataFrame) -> DataFrame:
-        if self.functions:
-            current_builder("a view over tables").plan.transforms_views = True
+    def _image(self, plan: LogicalPlan, view: ViewSpec, *, is_after: bool) -> DataFrame:
+        """The rows that a batch changes, as they were or as they are, after the functions of the user."""
+        name = f"{view.name}.{'after' if is_after else 'before'}"
+        frame = plan.add(ViewRows, view.layout.columns, name=name, view=view, is_after=is_after).rows
         for function in self.functions:
             frame = function(frame)
         missing = [name for name in self.first.key if name not in frame.columns]
@@ -168,43 +178,237 @@ def _not_for_views(step: str) -> Misuse:
     )
 
 
-def _followed(
-    builder: QueryBuilder, folder: ViewFolder, shape: ViewShape, tables: Sequence[Table], *, with_images: bool
-) -> DataFrame:
-    """A stream in whose batches the tables are kept up to date."""
-    from headrace.spark.view_stage import ViewFeed, watched
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSpec:
+    """A view in the plan of a job."""
 
-    context = builder.spark.sparkContext
-    feed = ViewFeed(context, folder, shape, with_images=with_images)
-    builder.plan.before(feed.update)
-    builder.plan.count_tables(feed.records)
-    for table in tables:
-        builder.plan.tables[table.topic] = partial(feed.unread, table.topic)
-    topics = list(dict.fromkeys(table.topic for table in shape.tables))
-    for topic in topics:
-        builder.plan.follow(topic)
-    return watched(builder.spark, builder.bootstrap, topics[0], topics[1:])
+    name: str
+    tables: tuple[Table, ...]
+    layout: ViewLayout
+    with_images: bool
+    """Whether rows are wanted as they were and as they are, and not only what has changed."""
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of its tables."""
+        return list(dict.fromkeys(table.topic for table in self.layout.shape.tables))
+
+    def follow(self, planner: Planner) -> tuple[DataFrame, ViewFolder]:
+        """A stream in whose batches the tables are kept up to date, and the folder of their copies."""
+        return planner.once(f"view {self.name}", lambda: self._followed(planner))
+
+    def _followed(self, planner: Planner) -> tuple[DataFrame, ViewFolder]:
+        from headrace.spark.view_stage import ViewFeed, ViewFolder, watched
+
+        place, shape, hooks = urlparse(planner.state), self.layout.shape, planner.hooks
+        if place.scheme not in ("", "file"):
+            raise Misuse(
+                f"the job joins tables, and its checkpoint is at {planner.state!r}: the copies of tables are "
+                "files. Use a folder that every machine reaches by the same path."
+            )
+        folder = ViewFolder(path=Path(place.path) / self.name)
+        hooks.check(lambda: _check_outline(planner.plan.job, folder, shape))
+        feed = ViewFeed(planner.spark.sparkContext, folder, shape, with_images=self.with_images)
+        hooks.before(feed.update)
+        hooks.count_tables(feed.records)
+        for table in self.tables:
+            hooks.tables[table.topic] = partial(feed.unread, table.topic)
+        return watched(planner.spark, planner.bootstrap, self.topics[0], self.topics[1:]), folder
 
 
-def _folder(builder: QueryBuilder) -> ViewFolder:
-    from headrace.spark.view_stage import ViewFolder
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ViewRows(LogicalNode):
+    """The rows of a view that a batch changes."""
 
-    place = urlparse(builder.state)
-    if place.scheme not in ("", "file"):
-        raise Misuse(
-            f"the job joins tables, and its checkpoint is at {builder.state!r}: the copies of tables are "
-            "files. Use a folder that every machine reaches by the same path."
-        )
-    numbers = builder.plan.once("table views", itertools.count)
-    return ViewFolder(path=Path(place.path) / f"view-{next(numbers)}")
+    kind: ClassVar[str] = "view"
+    keeps_state: ClassVar[bool] = True
+    view: ViewSpec
+    is_after: bool | None
+    """Whether rows are wanted as they are, or as they were; None for the changes."""
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The rows, which the driver has found."""
+        from headrace.spark.view_stage import ViewStage
+
+        stream, folder = self.view.follow(planner)
+        stage = ViewStage(folder=str(folder.path), flagged=self.is_after)
+        return PlannedRows.of(stage.step(stream, self.rows.schema))
+
+    def details(self) -> Mapping[str, str]:
+        """The tables."""
+        return {"state": f"copies of {', '.join(self.view.topics)}"}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of the tables."""
+        return tuple(self.view.topics)
 
 
-def _check_outline(builder: QueryBuilder, folder: ViewFolder, shape: ViewShape) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangedRows(LogicalNode):
+    """The changes between two images of the rows of a view."""
+
+    kind: ClassVar[str] = "changes"
+    keeps_state: ClassVar[bool] = True
+    shuffles: ClassVar[bool] = True
+    key: tuple[str, ...]
+    view: ViewSpec
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The rows that are new, different or gone."""
+        from headrace.spark.view_changes import FindChanges
+
+        before, after = map(planner.frame, self.inputs)
+        return PlannedRows.of(FindChanges(key=self.key).step(before, after, self.rows.schema))
+
+    def evaluated(self) -> Sequence[DataFrame]:
+        """Nothing: no single record is the reason of a row."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changelog(LogicalNode):
+    """The changes of a view with weights."""
+
+    kind: ClassVar[str] = "changelog"
+    keeps_state: ClassVar[bool] = True
+    view: ViewSpec
+    transforms: bool
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """Rows as they were and as they are."""
+        return PlannedRows(frame=planner.frame(self.inputs[0]))
+
+    def evaluated(self) -> Sequence[DataFrame]:
+        """Nothing: no single record is the reason of a row."""
+        return ()
+
+
+def transforms_views(plan: LogicalPlan) -> bool:
+    """Whether functions of the user are part of a join of tables."""
+    return any(
+        isinstance(node, ChangedRows) or (isinstance(node, Changelog) and node.transforms)
+        for node in plan.nodes
+    )
+
+
+def _check_outline(job: str, folder: ViewFolder, shape: ViewShape) -> None:
     known = folder.outline()
     if known is not None and known != json.loads(json.dumps(shape.outline)):
-        job = builder.job.rpartition(".")[2]
         raise IncompatibleChange(
-            f"job {builder.job!r} has made its view of other tables, or joined them otherwise: rows that it "
-            "wrote would stay wrong. Undo the change; or give the changed job a new name and another view; "
-            f"or delete the view's topic, and begin anew with `headrace job reset {job} --to start`."
+            f"job {job!r} has made its view of other tables, or joined them otherwise: rows that it wrote "
+            "would stay wrong. Undo the change; or give the changed job a new name and another view; or "
+            "delete the view's topic, and start over with "
+            f"`headrace job reset {job.rpartition('.')[2]} --to start`."
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewLayout:
+    """A view, for the copies of its tables and for Spark."""
+
+    shape: ViewShape
+    columns: StructType
+
+    @classmethod
+    def of(cls, first: Table, links: Sequence[TableLink]) -> ViewLayout:
+        """The layout of tables that are joined one after the other."""
+        from pyspark.sql.types import StructField, StructType
+
+        from headrace.tables.view_join import ViewShape
+
+        tables = [first, *(link.table for link in links)]
+        _check_definitions(tables)
+        fields = list(_columns(first))
+        places: dict[str, Place] = {field.name: (0, field.name) for field in fields}
+        joined = []
+        for number, link in enumerate(links, 1):
+            joined.append(_joined(link, places, tables))
+            beside = [field for field in _columns(link.table) if field.name not in link.table.key]
+            names = names_beside([field.name for field in beside], places, link.table.topic)
+            fields += [StructField(names[field.name], field.dataType) for field in beside]
+            places |= {names[field.name]: (number, field.name) for field in beside}
+        shape = ViewShape(first=_definition(first), joined=tuple(joined))
+        return cls(shape=shape, columns=StructType(fields))
+
+
+def changes_of(columns: StructType) -> StructType:
+    """The columns of a change to a view of these columns."""
+    from pyspark.sql.types import BooleanType, StructField, StructType
+
+    if DELETED in columns.names:
+        raise Misuse(
+            f"a view over tables marks rows that are gone by a column {DELETED}, and one of its tables has a "
+            "column of that name: rename it there."
+        )
+    # Whether a column may be null is not for changes to say.
+    fields = [StructField(field.name, field.dataType) for field in columns]
+    return StructType([*fields, StructField(DELETED, BooleanType())])
+
+
+def _check_definitions(tables: Sequence[Table]) -> None:
+    known: dict[str, Table] = {}
+    for table in tables:
+        if known.setdefault(table.topic, table) != table:
+            raise Misuse(
+                f"a view joins the table of {table.topic!r} by two definitions that differ: declare one "
+                "`app.table` with all the fields, and use it twice."
+            )
+
+
+def _joined(link: TableLink, places: dict[str, Place], tables: Sequence[Table]) -> JoinedRows:
+    from headrace.tables.view_join import JoinedRows
+
+    table = link.table
+    pairs = {other: one for one, other in key_pairs(link.on, list(places), _columns(table).names).items()}
+    if sorted(pairs) != sorted(table.key):
+        raise Misuse(
+            f"the join compares {listed(pairs)} of the table of {table.topic!r}, but its rows are found by "
+            f"their whole key, which is {listed(table.key)}: name these in on=."
+        )
+    found = [places[pairs[key]] for key in table.key]
+    if len({number for number, _ in found}) > 1:
+        raise Misuse(
+            f"the key of the table of {table.topic!r} is compared with columns of several tables: "
+            f"{listed(pairs.values())}. A foreign key has to be in one table as a whole."
+        )
+    parent = found[0][0]
+    foreign_key = tuple(name for _, name in found)
+    _check_types(tables[parent], foreign_key, table)
+    return JoinedRows(
+        definition=_definition(table), parent=parent, foreign_key=foreign_key, is_inner=link.how == "inner"
+    )
+
+
+def _check_types(parent: Table, foreign_key: Sequence[str], table: Table) -> None:
+    for name, key in zip(foreign_key, table.key, strict=True):
+        given, wanted = _columns(parent)[name].dataType, _columns(table)[key].dataType
+        if given != wanted:
+            raise Misuse(
+                f"the join compares {name!r} of the table of {parent.topic!r}, which is "
+                f"{given.simpleString()}, with {key!r} of {table.topic!r}, which is {wanted.simpleString()}: "
+                "declare both with one type."
+            )
+
+
+def _columns(table: Table) -> StructType:
+    from pyspark.errors import PySparkException
+
+    try:
+        return table.struct()
+    except PySparkException as error:
+        from headrace.streams.explanation import root_cause
+
+        reason = root_cause(error).message
+        raise Misuse(f"the table of {table.topic!r}: its schema is not one: {reason}") from None
+
+
+def _definition(table: Table) -> WholeRows:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    from headrace.tables.view_table import WholeRows
+
+    row_type = to_arrow_type(_columns(table), timezone="UTC")
+    return WholeRows(
+        topic=table.topic, row_type=row_type, key=table.key, keep_us=0, time_unit=table.time_unit
+    )

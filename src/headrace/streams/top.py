@@ -7,21 +7,23 @@ them, and nothing is kept.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.columns.ranking import Ranking
+from headrace.engine.columns import listed
+from headrace.engine.logical import LogicalNode, current_plan
+from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.columns import listed, quoted
-from headrace.streams.plan import stateful_operators
 from headrace.streams.window_assignment import END, START
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from headrace.columns.ranking import Direction
+    from headrace.engine.planner import Planner
     from headrace.streams.rows import Rows
 
 RANK: Final = "rank"
@@ -46,7 +48,42 @@ def top_rows(rows: Rows, count: int, *, order: str | Sequence[str], by: str | Se
         order=tuple((_place(names, name), direction) for name, direction in (ordering | ties).items()),
         rank=RANK,
     )
-    return replace(rows, frame=_ranked(rows.frame, ranking))
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    schema = StructType([*rows.frame.schema.fields, StructField(RANK, IntegerType())])
+    node = current_plan("top()").add(
+        Top, schema, inputs=(rows.frame,), behind_ms=rows.behind_ms, ranking=ranking, order=tuple(ordering)
+    )
+    return replace(rows, frame=node.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Top(LogicalNode):
+    """The first rows of each window, which are all in one batch."""
+
+    kind: ClassVar[str] = "top"
+    shuffles: ClassVar[bool] = True
+    ranking: Ranking
+    order: tuple[str, ...]
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The rows with their ranks."""
+        from headrace.spark.arrow_step import ArrowStep, by_position
+
+        plain = by_position(planner.frame(self.inputs[0]))
+        ranked = ArrowStep.of(plain.repartition(*self.ranking.groups), self.ranking, self._schema())
+        return PlannedRows.of(ranked)
+
+    def details(self) -> Mapping[str, str]:
+        """How many rows, and by what."""
+        return {"keeps": f"the first {self.ranking.count} of each window by {', '.join(self.order)}"}
+
+    def _schema(self) -> StructType:
+        from pyspark.sql.types import StructField, StructType
+
+        fields = self.rows.schema.fields
+        named = [StructField(f"column{n}", field.dataType) for n, field in enumerate(fields[:-1])]
+        return StructType([*named, fields[-1]])
 
 
 def _direction(text: str) -> tuple[str, Direction]:
@@ -90,24 +127,10 @@ def _are_whole_windows(rows: Rows) -> bool:
     """Whether all rows of a window are in one batch: no step behind the window has kept some of them."""
     if rows.windowed is None or rows.event_time != END:
         return False
-    return stateful_operators(rows.frame) == stateful_operators(rows.windowed)
+    plan = current_plan("top()")
+    return plan.spark_operators(rows.frame) == plan.spark_operators(rows.windowed)
 
 
 def _place(names: Sequence[str], name: str) -> str:
     """The name of a column by its position: `mapInArrow` cannot find those with a dot in their names."""
     return f"column{names.index(name)}"
-
-
-def _ranked(frame: DataFrame, ranking: Ranking) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
-    from pyspark.sql.types import IntegerType, StructField, StructType
-
-    plain = frame.toDF(*(_place(frame.columns, name) for name in frame.columns))
-    schema = StructType([*plain.schema.fields, StructField(ranking.rank, IntegerType())])
-    best = plain.repartition(*ranking.groups).mapInArrow(ranking, schema)
-    # A step in Python loses the mark of the event time.
-    columns = [
-        F.col(quoted(_place(frame.columns, field.name))).alias(field.name, metadata=field.metadata)
-        for field in frame.schema
-    ]
-    return best.select(*columns, ranking.rank)

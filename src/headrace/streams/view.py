@@ -7,12 +7,15 @@ starts, so that change feeds and queries need no schema.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+from headrace.client.cluster import Cluster
 from headrace.durations import milliseconds_of
+from headrace.engine.logical import current_plan
 from headrace.errors import Misuse
-from headrace.feeds.catalog import ViewDescription, register_view
+from headrace.feeds.catalog import ViewDescription, find_view, register_view
 from headrace.sinks.sink import DELETED
 from headrace.streams.topic import JSON_OPTIONS, Topic, quoted
 
@@ -21,9 +24,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from headrace.client.cluster import Cluster
     from headrace.columns.documents import RecordForm
     from headrace.durations import Duration
+    from headrace.engine.logical import LogicalPlan
+    from headrace.streams.job import Job
     from headrace.streams.rows import OutputMode
 
 DAY_MS: Final = 86_400_000
@@ -121,7 +125,34 @@ class View(Topic):
 
 def mode_of_replacing_rows(rows: DataFrame) -> OutputMode:
     """How rows are written where the newest of each key counts, if they do not say it themselves."""
-    from headrace.streams.plan import groups_by_event_time, stateful_operators
+    from headrace.engine.logical import active_plan
+    from headrace.spark.internals import groups_by_event_time, stateful_operators
 
-    kinds = [operator.kind for operator in stateful_operators(rows)]
+    plan = active_plan()
+    operators = stateful_operators(rows) if plan is None else plan.spark_operators(rows)
+    kinds = [operator.kind for operator in operators]
     return "update" if kinds == ["aggregation"] and not groups_by_event_time(rows) else "append"
+
+
+def view_schema(view: View, writer: Job | None) -> str:
+    """The columns of a view as the JSON of a StructType.
+
+    They are those of the rows of `writer`, the job of the same application that writes the view; or, where
+    another application writes it, those that are in the list of views, once it has been started.
+    """
+    plan = current_plan(f"the view {view.name!r}")
+    if writer is None:
+        with Cluster.of(plan.bootstrap) as cluster:
+            return json.dumps(find_view(cluster, view.name).schema)
+    if plan.job == writer.full_name:
+        raise Misuse(f"job {writer.name!r} reads the view {view.name!r} that it writes: use another job.")
+    return plan.once(f"schema of {view.name}", lambda: _written(view, writer, plan))
+
+
+def _written(view: View, writer: Job, plan: LogicalPlan) -> str:
+    from pyspark.sql.types import StructField, StructType
+
+    _, rows = writer.build(plan.spark, plan.bootstrap)
+    # The marks of event time belong to the rows of the writer.
+    columns = view.shown(rows.frame).schema
+    return StructType([StructField(column.name, column.dataType) for column in columns]).json()

@@ -1,10 +1,17 @@
-"""Which windows a row is in, as Spark expressions; and the columns of a window's result."""
+"""Which windows a row is in, as Spark expressions; and the columns of a window's result.
+
+Windows of a time zone are days and hours as clocks on the wall there show them. Twice a year a day has 23 or
+25 hours. Local time is counted as if it were UTC, where every day has 24 hours and windows are all alike; the
+start and the end of a window are then converted back. A start that the clock skips is the moment of the skip,
+and of one that it shows twice the first one counts.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.streams.columns import quoted
+from headrace.engine.columns import quoted
+from headrace.errors import Misuse
 from headrace.streams.event_time import MARK
 from headrace.streams.windows import Hopping, Session, Sliding
 
@@ -25,6 +32,7 @@ _TIME: Final = "_headrace_time"
 _SPAN: Final = "_headrace_window"
 _START: Final = "_headrace_start"
 _END: Final = "_headrace_end"
+_HOUR_MS: Final = 3_600_000
 
 
 def window_in_words(window: Window, by: Sequence[str]) -> str:
@@ -53,8 +61,6 @@ def memberships(rows: Rows, window: Window) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     if isinstance(window, Hopping) and window.zone is not None:
-        from headrace.streams.zones import in_zone
-
         spread = in_zone(rows, window).withColumns({START: F.col(_START), END: F.col(_END)})
     elif isinstance(window, Hopping) and not window.has_gaps:
         frame, time = timed(rows)
@@ -133,3 +139,28 @@ def _interval(length_ms: int) -> Column:
 def _session(window: Window) -> Session:
     assert isinstance(window, Session), f"a window of an unknown kind: {window}"
     return window
+
+
+def in_zone(rows: Rows, window: Hopping) -> DataFrame:
+    """The rows with the start and the end of their window; those without a time are in none."""
+    if not window.is_tumbling or window.size_ms % _HOUR_MS:
+        raise Misuse(
+            f"windows of a time zone are tumbling ones of whole hours or days: not {window.size} every "
+            f"{window.every}. Take a window without zone."
+        )
+    frame, time = timed(rows)
+    start, end = zoned_bounds(window, time)
+    bounded = frame.select("*", start.alias(_START), end.alias(_END, metadata=end_metadata(rows)))
+    return bounded.filter(time.isNotNull())
+
+
+def zoned_bounds(window: Hopping, time: Column) -> tuple[Column, Column]:
+    """When the window of a time begins and ends."""
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+    assert window.zone is not None
+    size_us, zone = window.size_ms * 1000, F.lit(window.zone)
+    local_us = F.unix_micros(F.from_utc_timestamp(time, zone))
+    start_us = local_us - F.pmod(local_us - F.lit(window.offset_ms * 1000), F.lit(size_us))
+    start, end = (F.timestamp_micros(start_us + F.lit(more_us)) for more_us in (0, size_us))
+    return F.to_utc_timestamp(start, zone), F.to_utc_timestamp(end, zone)

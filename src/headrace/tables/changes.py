@@ -12,8 +12,9 @@ from headrace.client.errors import OffsetOutOfRange
 from headrace.client.fetch import PartitionReader
 from headrace.client.offsets import EARLIEST, list_offsets
 from headrace.client.partition import TopicPartition
+from headrace.columns.key_hash import key_bytes
 from headrace.columns.record_decoder import RecordDecoder, UnreadableBatch
-from headrace.tables.keys import RecordKeys, key_bytes
+from headrace.tables.keys import RecordKeys
 from headrace.tables.row_values import RowReader
 from headrace.tables.versions import newest_us, sorted_versions, version_schema, version_table
 

@@ -13,25 +13,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from headrace.columns.key_hash import sip_hash
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace.protocol.kernels import Octets
+    from headrace.columns.key_hash import Keys
 
     Numbers = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
     Flags = NDArray[np.int8]
 
 _KEY: Final = np.array([0x9E3779B97F4A7C15, 0xD1B54A32D192ED03], np.uint64)
-
-
-class Keys(NamedTuple):
-    """Keys as bytes, one behind the other: key `i` lies between `offsets[i]` and `offsets[i + 1]`."""
-
-    data: Octets
-    offsets: Numbers
 
 
 class Order(NamedTuple):
@@ -43,51 +37,9 @@ class Order(NamedTuple):
     offsets: Numbers
 
 
-@borrowing
-def _rotated(value: np.uint64, bits: int) -> np.uint64:
-    return value << np.uint64(bits) | value >> np.uint64(64 - bits)
-
-
-@borrowing
-def _sip_round(
-    a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64
-) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    """One round of SipHash over its state of four words."""
-    a += b
-    c += d
-    b = _rotated(b, 13) ^ a
-    d = _rotated(d, 16) ^ c
-    a = _rotated(a, 32)
-    c += b
-    a += d
-    b = _rotated(b, 17) ^ c
-    d = _rotated(d, 21) ^ a
-    return a, b, _rotated(c, 32), d
-
-
-@borrowing
 def hash_keys(keys: Keys, hashes: Hashes) -> None:
     """Fill `hashes` with a number for each key; it is part of the files, and must never change."""
-    data = keys.data
-    for row in range(len(hashes)):
-        position, end = keys.offsets[row], keys.offsets[row + 1]
-        size = np.uint64(end - position)
-        a, b = np.uint64(0x736F6D6570736575) ^ _KEY[0], np.uint64(0x646F72616E646F6D) ^ _KEY[1]
-        c, d = np.uint64(0x6C7967656E657261) ^ _KEY[0], np.uint64(0x7465646279746573) ^ _KEY[1]
-        is_last = False
-        while not is_last:
-            is_last = end - position < 8
-            word = size << np.uint64(56) if is_last else np.uint64(0)
-            for index in range(min(8, end - position)):
-                word |= np.uint64(data[position + index]) << np.uint64(8 * index)
-            d ^= word
-            a, b, c, d = _sip_round(a, b, c, d)
-            a ^= word
-            position += 8
-        c ^= np.uint64(0xFF)
-        for _ in range(3):
-            a, b, c, d = _sip_round(a, b, c, d)
-        hashes[row] = a ^ b ^ c ^ d
+    sip_hash(keys, _KEY, hashes)
 
 
 @borrowing

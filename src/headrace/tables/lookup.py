@@ -10,17 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.columns.key_hash import keys_of
 from headrace.errors import HeadraceError
 from headrace.tables.files import read_versions
 from headrace.tables.kernels import choose_newer, fill_buckets, find_versions, hash_keys
-from headrace.tables.keys import keys_of
 from headrace.tables.versions import SYSTEM, column_numbers, order_of, single
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from headrace.columns.key_hash import Keys
     from headrace.tables.copy import Current
-    from headrace.tables.kernels import Keys, Order
+    from headrace.tables.kernels import Order
 
 LATEST: Final = np.iinfo(np.int64).max
 """The time at which the newest version of a key counts."""

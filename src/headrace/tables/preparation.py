@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from headrace.columns.key_hash import key_bytes
 from headrace.tables.definition import Definition
-from headrace.tables.keys import key_bytes
 from headrace.tables.lookup import TableSnapshot, Versions
 from headrace.tables.versions import merged_versions, needed_versions, version_schema, version_table
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from headrace.columns.key_hash import keys_of
 from headrace.tables.kernels import Order, hash_keys, mark_needed, merge_orders
-from headrace.tables.keys import keys_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

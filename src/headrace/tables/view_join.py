@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headrace.tables.keys import key_bytes
+from headrace.columns.key_hash import key_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

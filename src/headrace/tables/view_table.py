@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from headrace.columns.key_hash import key_bytes, keys_of
 from headrace.tables.copy import TableCopy, TableCopyLost
 from headrace.tables.definition import Definition
 from headrace.tables.files import read_versions
 from headrace.tables.kernels import hash_keys
-from headrace.tables.keys import key_bytes, keys_of
 from headrace.tables.lookup import Matches, TableSnapshot, Versions
 from headrace.tables.versions import column_numbers, single
 

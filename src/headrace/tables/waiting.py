@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.keyed import KernelResult
+from headrace.columns.keyed import Deadlines, KernelResult, StatefulKernel
 
 if TYPE_CHECKING:
     from headrace.columns.keyed import Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldRows:
+class HoldRows(StatefulKernel):
     """A kernel of a keyed stage. No row is too late for it: one that comes after its time goes on at once."""
 
     time: str
@@ -34,3 +35,14 @@ class HoldRows:
         # The order of the topic is kept among rows of the same time.
         places = pc.sort_indices(due, sort_keys=[(self.time, "ascending")])
         return KernelResult(due.take(places), waiting.filter(pc.invert(is_due)).combine_chunks())
+
+    def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
+        """A row is due, and gone, when its time has come."""
+        del times
+        due_us = np.asarray(state[self.time].cast(pa.int64()).to_numpy()) + self.wait_us
+        return Deadlines(due_us, due_us)
+
+    @property
+    def deadline_rule(self) -> str:
+        """How long rows wait."""
+        return f"wait {self.wait_us} us"

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.columns.values import value_parser
-from headrace.columns.values.json_reference import JsonReference
-from headrace.columns.values.reference_reading import ReferenceValue, answer
-from headrace.columns.values.time_rules import TimeRules
+from headrace.columns.values.assembly import ReferenceValue, read_by_reference
+from headrace.columns.values.json_parser import JsonReference
+from headrace.columns.values.times import TimeRules
 
 
 def fast(
@@ -30,7 +30,9 @@ def reference(
 ) -> list[ReferenceValue]:
     """What the parser of single values says."""
     parser = JsonReference(type_, TimeRules.of(time_zone, time_unit))
-    answers = [ReferenceValue(None, None) if value is None else answer(parser, value) for value in values]
+    answers = [
+        ReferenceValue(None, None) if value is None else read_by_reference(parser, value) for value in values
+    ]
     column = pa.array([each.value for each in answers], type_)
     return [ReferenceValue(plain(value), each.error) for value, each in zip(column, answers, strict=True)]
 

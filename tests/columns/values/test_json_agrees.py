@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from headrace.columns.values.reference_reading import ReferenceValue
+from headrace.columns.values.assembly import ReferenceValue
 from tests.columns.values.comparing import fast, plain, reference
 from tests.columns.values.json_documents import DDL, TYPE, damaged_documents, documents
 

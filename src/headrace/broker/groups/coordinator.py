@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.clock import DeadlineTimer
 from headrace.broker.groups import rules
-from headrace.broker.groups.descriptions import describe_group
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.messages import (
     UNKNOWN_MEMBER,
@@ -29,11 +29,59 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from headrace.broker.clock import BrokerClock
-    from headrace.broker.groups.descriptions import GroupDescription
+    from headrace.broker.groups.group import GroupState
     from headrace.broker.groups.messages import Effect, JoinRequest, MemberIdentity, SyncRequest
     from headrace.broker.groups.settings import GroupSettings
     from headrace.broker.offsets import CommittedOffsets
     from headrace.broker.state_log import StateLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    """One member of a group."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    """Empty unless the group is stable."""
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group with its state and members."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    protocol: str
+    """Empty unless the group is stable."""
+    members: tuple[MemberDescription, ...]
+
+
+def describe_group(group: Group) -> GroupDescription:
+    """The current description of a group."""
+    protocol = group.protocol if group.is_stable else None
+    return GroupDescription(
+        group_id=group.id,
+        state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol=protocol or "",
+        members=tuple(
+            MemberDescription(
+                member_id=member.id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                metadata=member.metadata(protocol) if protocol else b"",
+                assignment=member.assignment,
+            )
+            for member in group.members
+        ),
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +240,7 @@ class GroupCoordinator:
     # Groups
 
     def _group_to_join(self, group_id: str, member_id: str) -> Group | None:
-        # Only a client without an id creates a group: one with an id was a member of a group that is gone.
+        # Only a client without an id creates a group: one with an id was a member of a deleted group.
         if member_id == UNKNOWN_MEMBER:
             return self._get_or_create(group_id)
         return self._groups.get(group_id)

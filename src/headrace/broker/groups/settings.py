@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class InvalidGroupSettings(HeadraceError):
-    """A group setting out of its range; the message gives the range."""
+    """A group setting out of its range; the message has the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

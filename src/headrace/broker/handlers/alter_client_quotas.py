@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
 from headrace.broker.handlers.describe_client_quotas import IP
-from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
+from headrace.broker.request import NOT_AUTHORIZED
 from headrace.broker.security.acls import ResourceType
 from headrace.broker.security.quotas import CLIENT_ID, DEFAULT, KEYS, USER, WHOLE_NUMBERS, Entity
 from headrace.broker.security.store import MAX_QUOTAS, MAX_USER_BYTES

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.errors import error_code
-from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED, describe_topic_configs
+from headrace.broker.handlers.configs import describe_topic_configs
+from headrace.broker.request import NOT_AUTHORIZED
 from headrace.broker.security.acls import Operation, ResourceType
 from headrace.broker.topics import InvalidPartitions
 from headrace.errors import HeadraceError

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.broker.broker import Broker
-    from headrace.broker.groups.descriptions import GroupDescription, MemberDescription
+    from headrace.broker.groups.coordinator import GroupDescription, MemberDescription
     from headrace.broker.request import RequestContext
 
 VERSIONS: Final = (0, 6)

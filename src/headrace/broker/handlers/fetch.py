@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Partition
     from headrace.protocol.fetch import FetchRequest, PartitionFetch
     from headrace.protocol.requests import RequestHeader
-    from headrace.storage.log import Records
+    from headrace.storage.log import Log, Records
 
 __all__ = ["VERSIONS", "handle"]
 
@@ -55,6 +55,8 @@ class FetchedPartition(NamedTuple):
     key: Key
     data: PartitionData
     records: Records | None
+    log: Log | None = None
+    """The log that the records are from."""
 
 
 def handle(
@@ -204,7 +206,7 @@ class Fetch:
         return results
 
     def _may_read(self, access: Access, key: Key) -> bool:
-        """Whether the client may read a partition; an id that nothing has is unknown to everybody."""
+        """Whether the client may read a partition; an unknown id is unknown to every client."""
         topic = self._broker.topics.find(key[0])
         name = topic.name if topic is not None else key[0]
         return not isinstance(name, str) or allowed(access, FETCH, ResourceType.TOPIC, name)
@@ -234,7 +236,7 @@ class Fetch:
             aborted = [(entry.producer_id, entry.first_offset) for entry in found]
         size = records.size if records is not None else 0
         return FetchedPartition(
-            key, PartitionData(key[1], 0, high, stable, log.start_offset, aborted, size), records
+            key, PartitionData(key[1], 0, high, stable, log.start_offset, aborted, size), records, log
         )
 
     def _pack_steps(self, results: Iterable[FetchedPartition]) -> Generator[None, None, ResponseParts]:
@@ -250,6 +252,10 @@ class Fetch:
             response.begin_topic(group[0].key[0], len(group))
             for number, result in enumerate(group, 1):
                 response.add_partition(result.data, result.records)
+                if result.log is not None:
+                    result.log.sent_bytes += result.data.records_bytes
+                elif result.data.error_code:
+                    self._broker.requests.failed(FETCH, result.data.error_code)
                 if not number % STEP_PARTITIONS:
                     yield
             response.end_topic()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
+from headrace.broker.request import NOT_AUTHORIZED
 from headrace.broker.security.acls import CLUSTER_NAME, ResourceType
 
 if TYPE_CHECKING:

@@ -39,6 +39,7 @@ from headrace.protocol.batch import (
     HEADER_BYTES,
     TRANSACTIONAL,
     checksum_steps,
+    copy_steps,
     read_header,
 )
 from headrace.protocol.errors import ProtocolError
@@ -188,16 +189,17 @@ class Produce:
         if topic is None or partition is None or not _may_be_staged(partition, records, checksum):
             results.append(self._append(topic, index, records, now_ms, results, checksum))
             return
-        with self._broker.key_validator.holding(partition) as is_held:
+        if self._broker.key_validator.must_wait(partition, records):
+            copy = yield from copy_steps(records)
+            self._check_keys(topic, partition, memoryview(copy), results, checksum)
+            results.append(PartitionResult(index, ErrorCode.request_timed_out))
+            return
+        with self._broker.key_validator.holding(partition):
             try:
-                if is_held:
-                    yield from partition.log.stage(records)
-                results.append(
-                    self._append(topic, index, records, now_ms, results, checksum, is_held=is_held)
-                )
+                yield from partition.log.stage(records)
+                results.append(self._append(topic, index, records, now_ms, results, checksum, is_held=True))
             finally:
-                if is_held:  # otherwise it is the batch of another request that is staged
-                    partition.log.discard_staged()
+                partition.log.discard_staged()
 
     def _check_transactional_id(self, access: Access) -> int:
         """The error of a client that may not write the transaction of its batches; 0 for none."""
@@ -258,10 +260,12 @@ class Produce:
     ) -> bytes | None:
         try:
             await time_slice.run(work)
+            time_slice.release()  # delayed batches may wait for other clients
             if self._delayed or self._request.acks == 0:
                 response = self._respond_stored(results)
                 return response if response is None or isinstance(response, bytes) else await response
             await self._broker.flusher.durable()
+            self._count_errors(results)
             return await time_slice.run(
                 produce_response_steps(self._header.version, self._header.correlation_id, results)
             )
@@ -292,7 +296,14 @@ class Produce:
         return self._pack(results)
 
     def _pack(self, results: Results) -> bytes:
+        self._count_errors(results)
         return pack_produce_response(self._header.version, self._header.correlation_id, results)
+
+    def _count_errors(self, results: Results) -> None:
+        for _, partitions in results:
+            for result in partitions:
+                if result.error_code:
+                    self._broker.requests.failed(PRODUCE, result.error_code)
 
     def _append(
         self,
@@ -313,7 +324,7 @@ class Produce:
                 index, ErrorCode.invalid_record, message="the request contains no record batch"
             )
         if not is_held and self._broker.key_validator.must_wait(partition, records):
-            self._check_keys(topic, partition, records, results)
+            self._check_keys(topic, partition, memoryview(bytearray(records)), results, checksum)
             return PartitionResult(index, ErrorCode.request_timed_out)
         limiter = partition.limiter
         try:
@@ -335,15 +346,25 @@ class Produce:
         self._delayed_bytes += size
 
     def _check_keys(
-        self, topic: Topic, partition: Partition, records: memoryview, results: list[PartitionResult]
+        self,
+        topic: Topic,
+        partition: Partition,
+        copy: memoryview,
+        results: list[PartitionResult],
+        checksum: int | None,
     ) -> None:
-        copy = memoryview(bytearray(records))
-        store = partial(self._store_checked, topic, partition, copy)
+        """Store a batch after its keys are checked; `copy` must not be a view of the frame."""
+        store = partial(self._store_checked, topic, partition, copy, checksum)
         checked = self._broker.key_validator.check(partition, copy, store)
-        self._delay(checked, len(records), results)
+        self._delay(checked, len(copy), results)
 
     async def _store_checked(
-        self, topic: Topic, partition: Partition, records: memoryview, fault: HeadraceError | None
+        self,
+        topic: Topic,
+        partition: Partition,
+        records: memoryview,
+        checksum: int | None,
+        fault: HeadraceError | None,
     ) -> PartitionResult:
         if fault is not None:
             return _refuse(partition, fault)
@@ -351,10 +372,23 @@ class Produce:
         try:
             if limiter is not None and limiter.delayed:
                 raise Backpressure
-            return self._store_later(topic, partition, records, has_keys=True)
+            if checksum is not None and _may_be_staged(partition, records, checksum):
+                await self._stage(partition, records)
+            return self._store_later(topic, partition, records, has_keys=True, checksum=checksum)
         except Backpressure:
             assert limiter is not None
             return await self._delay_until_fits(topic, partition, limiter, records, has_keys=True)
+        finally:
+            if checksum is not None:
+                partition.log.discard_staged()
+
+    async def _stage(self, partition: Partition, records: memoryview) -> None:
+        """Write a large batch in time slices; later batches for the partition wait for it."""
+        time_slice = self._broker.scheduler.time_slice()
+        try:
+            await time_slice.run(partition.log.stage(records))
+        finally:
+            time_slice.release()
 
     def _delay_until_fits(
         self,
@@ -374,11 +408,18 @@ class Produce:
         )
 
     def _store_later(
-        self, topic: Topic, partition: Partition, records: memoryview, *, has_keys: bool = False
+        self,
+        topic: Topic,
+        partition: Partition,
+        records: memoryview,
+        *,
+        has_keys: bool = False,
+        checksum: int | None = None,
     ) -> PartitionResult:
         if partition.log.is_deleted:
             return PartitionResult(partition.index, self._unknown)
-        return self._store(topic, partition, records, self._broker.clock.now_ms(), has_keys=has_keys)
+        now_ms = self._broker.clock.now_ms()
+        return self._store(topic, partition, records, now_ms, has_keys=has_keys, checksum=checksum)
 
     def _store(
         self,

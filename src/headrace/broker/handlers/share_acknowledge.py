@@ -134,7 +134,7 @@ def _parts(partitions: Sequence[SharePartitionRequest]) -> Iterator[Sequence[Sha
 
 
 def may_read(broker: Broker, access: Access | None, topic_id: UUID) -> bool:
-    """Whether a client may read a topic; an id that nothing has is unknown to everybody."""
+    """Whether a client may read a topic; an unknown id is unknown to every client."""
     if access is None:
         return True
     topic = broker.topics.by_id(topic_id)

@@ -218,6 +218,7 @@ class ShareFetch:
                 session.move_to_end(partition)
                 records -= sum(last - first + 1 for first, last, _ in acquired.delivered)
                 size -= acquired.size
+                share_partition.partition.log.sent_bytes += acquired.size
                 yield (
                     partition,
                     ShareResult(*partition, batches=acquired.batches, acquired=acquired.delivered),
@@ -255,6 +256,9 @@ class ShareFetch:
             self._waiting.try_soon()
 
     def _pack(self, results: dict[TopicIdPartition, ShareResult]) -> ResponseParts:
+        for result in results.values():
+            if result.error or result.acknowledge_error:
+                self._broker.requests.failed(SHARE_FETCH, result.error or result.acknowledge_error)
         lock_ms = self._broker.shares.config(self._request.group).lock_duration_ms
         return pack_share_fetch(self._header.correlation_id, 0, None, lock_ms, results.values())
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.handlers.describe_configs import NOT_AUTHORIZED
 from headrace.broker.record_fields import fits_string
+from headrace.broker.request import NOT_AUTHORIZED
 from headrace.broker.security.acls import ResourceType
 from headrace.broker.shares.groups import ShareHeartbeat, ShareHeartbeatResult
 from headrace.storage.errors import StorageError

@@ -64,6 +64,8 @@ class OverflowManager:
         self._clock = clock
         self._positions = BrokerGroupPositions(offsets, shares, topics)
         self._delayed_bytes = 0
+        self.delayed_batches = 0
+        """Batches that were delayed since the broker started, for metrics."""
         self._is_draining = False
         for topic in topics:
             self.update_topic(topic)
@@ -127,6 +129,7 @@ class OverflowManager:
             result.set_result(self._time_out(limiter, records))
             return result
         self._delayed_bytes += size
+        self.delayed_batches += 1
         delayed = DelayedProduce(append, result, records)
         limiter.delayed.add(delayed)
 

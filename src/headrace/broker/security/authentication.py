@@ -123,6 +123,8 @@ class ConnectionAuthentication:
     async def refuse(self, fault: HeadraceError) -> None:
         """Return when the refusal may be sent; the connection ends after it."""
         log.warning("%s is not authenticated: %s", self._connection.host, fault)
+        if self._broker.server is not None:
+            self._broker.server.failed_authentications += 1
         self._connection.close_when_sent()
         await asyncio.sleep(self._broker.config.security.failed_delay_ms / 1000)
 

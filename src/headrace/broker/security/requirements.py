@@ -96,6 +96,8 @@ REQUIRED: Final[Mapping[int, Mapping[ResourceType, Operation]]] = {
     61: {_TOPIC: Operation.READ},  # DescribeProducers
     65: {_TRANSACTION: Operation.DESCRIBE, _TOPIC: Operation.DESCRIBE},  # DescribeTransactions
     66: {_TRANSACTION: Operation.DESCRIBE},  # ListTransactions
+    71: {},  # GetTelemetrySubscriptions
+    72: {},  # PushTelemetry
     74: {_CLUSTER: Operation.DESCRIBE_CONFIGS},  # ListConfigResources
     75: {_TOPIC: Operation.DESCRIBE},  # DescribeTopicPartitions
     76: {_GROUP: Operation.READ, _TOPIC: Operation.DESCRIBE},  # ShareGroupHeartbeat

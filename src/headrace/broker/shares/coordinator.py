@@ -251,6 +251,10 @@ class ShareGroupCoordinator:
         """The share partition, if it exists."""
         return self._partitions.get(SharePartitionKey(group_id, topic, index))
 
+    def all_partitions(self) -> Iterator[SharePartition]:
+        """The share partitions of all groups."""
+        return iter(self._partitions)
+
     def of_group(self, group_id: str) -> list[SharePartition]:
         """All share partitions of a group."""
         return [each for each in self._partitions if each.key.group == group_id]

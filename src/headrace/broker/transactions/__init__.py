@@ -4,6 +4,6 @@
 """
 
 from headrace.broker.transactions.coordinator import TransactionCoordinator
-from headrace.broker.transactions.settings import TransactionSettings
+from headrace.broker.transactions.transaction import TransactionSettings
 
 __all__ = ["TransactionCoordinator", "TransactionSettings"]

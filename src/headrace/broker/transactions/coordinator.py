@@ -25,12 +25,12 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.state_log import Producer
 from headrace.broker.transactions import transaction as decide
-from headrace.broker.transactions.settings import TransactionSettings
 from headrace.broker.transactions.state_manager import TransactionStateManager, check_transactional_id
 from headrace.broker.transactions.transaction import (
     TopicPartition,
     TransactionError,
     TransactionMetadata,
+    TransactionSettings,
     TransactionState,
 )
 from headrace.storage.errors import StorageError

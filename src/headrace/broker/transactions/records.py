@@ -4,7 +4,7 @@ The key is TransactionLogKey 0. The value is written as TransactionLogValue 1, w
 fields, and read in versions 0 and 1. One tagged field is specific to Headrace: the previous epoch, with which
 a producer can repeat a request across a restart of the broker. Kafka's readers skip it.
 
-The next producer id, which Kafka's controller stores elsewhere, is a record with a key version of its own.
+The next producer id, which Kafka's controller stores elsewhere, is a record with its own key version.
 Kafka's readers skip it, too.
 """
 

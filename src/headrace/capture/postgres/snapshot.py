@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import sql
 
 from headrace.capture.errors import CaptureError
-from headrace.capture.offsets import TableSnapshot
+from headrace.capture.offsets import CompletedSnapshot
 from headrace.capture.postgres.relation import Relation, SourceTransaction, key_columns
 from headrace.capture.postgres.replication import connect, translated_errors
 from headrace.capture.postgres.streaming import make_relation
@@ -78,7 +78,7 @@ class DatabaseSnapshot:
             at = SourceTransaction(self._position, self._time_ms, 0, self._time_ms, self._time_ms)
             for key in sorted(stale):
                 relation.delete_key(key, self._position, at)
-        done = TableSnapshot(topic=topic, position=self._position, key=table_key_columns(table))
+        done = CompletedSnapshot(topic=topic, position=self._position, key=table_key_columns(table))
         writer.finish_snapshot(table.name, done)
         on_progress(table.name, rows, rows)
 

@@ -31,6 +31,7 @@ from headrace.client.retry import attempts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.capture.metrics import CaptureMetrics
     from headrace.capture.postgres.catalog import CatalogTable
     from headrace.capture.settings import CaptureSettings
     from headrace.capture.source import ChangeWriter
@@ -49,8 +50,10 @@ class PostgresSource:
         on_message: Callable[[str], None],
         on_progress: Callable[[str, int, int], None],
         stopped: Callable[[], bool],
+        metrics: CaptureMetrics,
     ) -> None:
         self._settings = settings
+        self._metrics = metrics
         self._on_message = on_message
         self._on_progress = on_progress
         self.stopped = stopped
@@ -178,6 +181,7 @@ class PostgresSource:
         slot = find_slot(self._connection, self._settings.slot)
         if slot is None:
             return
+        self._metrics.lag_bytes, self._metrics.retained_wal_bytes = slot.lag_bytes, slot.retained_bytes
         held, stop, warn = slot.retained_bytes, self._settings.stop_bytes, self._settings.warn_bytes
         if stop and held > stop:
             self._drop_slot_in_use()

@@ -1,10 +1,10 @@
-"""What the Python processes of Spark's JVM run first, before Spark's own code: it stands on their path.
+"""The first code of the Python processes that Spark's JVM starts: the folder of this file is on their path.
 
-Spark hangs up on a process that plans a read as soon as it has the answer, and on one that follows a stream
-when its query is stopped. A process that was about to say something then prints the whole trace of a broken
-pipe, which says nothing to anybody, so it is left out.
+Spark closes the connection to a process that plans a read as soon as it has the result, and to one that reads
+a stream when its query is stopped. A process that is still writing then prints the stack trace of a broken
+pipe, which has no use for users and is suppressed here.
 
-Spark's own code is loaded from where it is compiled already, and not from the zip that Spark would have.
+PySpark is loaded from where it is installed, with compiled files, and not from the zip file that Spark adds.
 """
 
 import sys
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 
-def _unless_hung_up(show: Callable[..., None], error_of: Callable[..., Any]) -> Callable[..., None]:
-    """The function `show`, but for errors that only say that the other side has hung up."""
+def _unless_disconnected(show: Callable[..., None], error_of: Callable[..., Any]) -> Callable[..., None]:
+    """The function `show`, without errors that only say that the other side closed the connection."""
 
     def shown(*arguments: Any, **named: Any) -> None:
         if not isinstance(error_of(*arguments), BrokenPipeError):
@@ -29,7 +29,7 @@ def _unless_hung_up(show: Callable[..., None], error_of: Callable[..., Any]) -> 
 def _leave_the_zip() -> None:
     """Load PySpark from where it is installed, compiled.
 
-    Spark puts a zip of the same files first, of which Python compiles each anew: 0.6 s in every process.
+    Spark puts a zip of the same files first, and Python compiles each of them every time: 0.6 s per process.
     """
     packages = [Path(path, "pyspark") for path in sys.path]
     installed = [package.resolve() for package in packages if (package / "__init__.py").is_file()]
@@ -46,8 +46,8 @@ def _run_the_one_behind() -> None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
-traceback.print_exc = _unless_hung_up(traceback.print_exc, lambda *_: sys.exception())
-sys.excepthook = _unless_hung_up(sys.excepthook, lambda _kind, error, _trace: error)
-sys.unraisablehook = _unless_hung_up(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
+traceback.print_exc = _unless_disconnected(traceback.print_exc, lambda *_: sys.exception())
+sys.excepthook = _unless_disconnected(sys.excepthook, lambda _kind, error, _trace: error)
+sys.unraisablehook = _unless_disconnected(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
 _leave_the_zip()
 _run_the_one_behind()
