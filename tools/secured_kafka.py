@@ -111,21 +111,28 @@ def unsigned_token(user: str, lifetime_s: float = 300) -> tuple[str, float]:
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".", expires_s
 
 
+SASL_PROFILES = {
+    "scram256": ("SASL_SSL", "SCRAM-SHA-256"),
+    "scram512": ("SASL_SSL", "SCRAM-SHA-512"),
+    "plain": ("SASL_SSL", "PLAIN"),
+    "unencrypted": ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
+}
+"""Profiles that authenticate with a password: protocol and mechanism."""
+
+
+def sasl_profiles(folder: Path, user: str) -> str:
+    """The sections of `headrace.toml` for `SASL_PROFILES`; the password is in the folder."""
+    return "".join(
+        TOML.format(name=name, protocol=protocol, mechanism=mechanism, user=user, folder=folder)
+        for name, (protocol, mechanism) in SASL_PROFILES.items()
+    )
+
+
 def _profiles(folder: Path) -> str:
-    ways = {
-        "scram256": ("SASL_SSL", "SCRAM-SHA-256"),
-        "scram512": ("SASL_SSL", "SCRAM-SHA-512"),
-        "plain": ("SASL_SSL", "PLAIN"),
-        "unencrypted": ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
-    }
-    sections = [
-        TOML.format(name=name, protocol=protocol, mechanism=mechanism, user=USER, folder=folder)
-        for name, (protocol, mechanism) in ways.items()
-    ]
     return "".join(
         [
             '[broker]\nsecurity = "scram512"\n',
-            *sections,
+            sasl_profiles(folder, USER),
             MUTUAL_TOML.format(folder=folder),
             TOKENS_TOML.format(folder=folder, user=USER),
         ]
