@@ -27,6 +27,7 @@ LOCKS = {
         "--constraint",
         "requirements.lock",
     ],
+    "tools/s3/requirements.lock": ["--group", "pyproject.toml:s3"],
 }
 OPTIONS = [
     "--universal",

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header, split_batches
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
 from headrace.storage.config import TopicConfig
 from headrace.storage.recovery import PartitionCheckpoint, open_partition
+from headrace.storage.remote_cache import RemoteReadPending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from headrace.storage.log import Log
     from headrace.storage.partition import PartitionLog
     from headrace.storage.time_search import Search, TimedOffset
+
+T = TypeVar("T")
 
 NOW = 1_700_000_000_000
 PAYLOAD = 100
@@ -85,13 +89,29 @@ def reopen(
     if clean:
         log.close()
     checkpoint = checkpoint_of(log) if checkpoint is None else checkpoint
-    return open_partition(log.directory, log.config, now_ms=NOW, checkpoint=checkpoint, clean=clean)
+    return open_partition(
+        log.directory,
+        log.config,
+        now_ms=NOW,
+        checkpoint=checkpoint,
+        clean=clean,
+        remote_cache=log.remote_cache,
+    )
+
+
+def downloaded(call: Callable[[], T]) -> T:
+    """The result of a call, after the download of what it reads."""
+    while True:
+        try:
+            return call()
+        except RemoteReadPending as pending:
+            pending.wait()
 
 
 def read_batches(log: Log, offset: int, end_offset: int, max_bytes: int = 2**20) -> Iterator[memoryview]:
     """Each batch that fetches from `offset` on bring, whole and with a good checksum."""
     while True:
-        found = log.read(offset, max_bytes, end_offset, at_least_one=True)
+        found = downloaded(partial(log.read, offset, max_bytes, end_offset, at_least_one=True))
         if found is None:
             return
         data = memoryview(found.read())
@@ -152,6 +172,10 @@ def _run_search(search: Search) -> TimedOffset | None:
         job = next(search)
         while True:
             try:
+                if isinstance(job, RemoteReadPending):
+                    job.wait()
+                    job = search.send(None)
+                    continue
                 opened = None if job is None else job()
             except CorruptBatch as fault:
                 job = search.throw(fault)

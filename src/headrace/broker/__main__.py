@@ -35,7 +35,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="headrace broker",
         description="Start a broker that speaks the Apache Kafka protocol, and run it until Ctrl-C.",
         epilog="example: headrace broker --listen 127.0.0.1:9092 --data ./data --flush always; "
-        "`headrace broker init --data DIR --user NAME` creates the first user",
+        "`headrace broker init --data DIR --user NAME` creates the first user; "
+        "`headrace broker restore --archive URL --data DIR` makes a data folder from an archive",
     )
     parser.add_argument(
         "--listen",
@@ -110,9 +111,33 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[HOST:]PORT",
         help="also run an HTTP gateway on this loopback address, in a process of its own",
     )
+    _add_archive_options(parser)
     _add_security_options(parser)
     _add_monitoring_options(parser)
     return parser
+
+
+def _add_archive_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--archive",
+        metavar="URL",
+        help="object store for topics with remote.storage.enable=true: s3://BUCKET/PREFIX or file:///FOLDER; "
+        "credentials and endpoint by the AWS_... variables",
+    )
+    parser.add_argument(
+        "--archive-cache-bytes",
+        default=2**30,
+        type=int,
+        metavar="BYTES",
+        help="disk space for archived records that are being read",
+    )
+    parser.add_argument(
+        "--archive-interval-ms",
+        default=5000,
+        type=int,
+        metavar="MS",
+        help="how often closed segments are copied to the archive",
+    )
 
 
 def _add_monitoring_options(parser: argparse.ArgumentParser) -> None:
@@ -250,6 +275,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["init"]:
         return init(given[1:])
+    if given[:1] == ["restore"]:
+        from headrace.broker.archive_restore import main as restore
+
+        return restore(given[1:])
     options = _parser().parse_args(given)
     options.listen = options.listen or [DEFAULT_LISTENER]
     configure_logging(options.log_level, options.log_format)
@@ -269,6 +298,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             max_connections=options.max_connections,
             max_connections_per_ip=options.max_connections_per_ip,
             connection_memory_bytes=options.connection_memory_bytes,
+            archive=options.archive,
+            archive_cache_bytes=options.archive_cache_bytes,
+            archive_interval_ms=options.archive_interval_ms,
             slow_request_ms=options.slow_request_ms,
             metrics=_metrics(options),
             client_metrics_interval_ms=options.client_metrics_interval_ms,

@@ -23,6 +23,7 @@ from headrace.broker.key_validation import KeyValidator
 from headrace.broker.maintenance import Maintenance
 from headrace.broker.offsets import CommittedOffsets
 from headrace.broker.overflow.manager import OverflowManager
+from headrace.broker.remote_log_manager import RemoteLogManager
 from headrace.broker.request_metrics import RequestMetrics
 from headrace.broker.scheduling import RequestScheduler
 from headrace.broker.security.certificates import tls_contexts
@@ -36,6 +37,7 @@ from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.transactions.partitions import LogTransactionPartitions
 from headrace.protocol.errors import CorruptBatch
 from headrace.storage.folder import DataFolder
+from headrace.storage.remote_cache import RemoteReadPending
 
 if TYPE_CHECKING:
     import socket
@@ -81,21 +83,29 @@ class Broker:
                 self.clock, self._record_executor, config.client_metrics_interval_ms
             )
         self.flusher = Flusher(config.flush, self._executor, loop, self._fail)
+        self.remote_log = None if config.archive is None else RemoteLogManager(self, config.archive)
+        """Copies segments to the archive, and reads them; None without an archive."""
+        self.flusher.tails = None if self.remote_log is None else self.remote_log.tails
         self.folder = DataFolder(
             config.data,
             background=self._executor.submit,
             waits_for_sync=config.flush is Flush.ALWAYS,
             memory_bytes=config.memory_topics_bytes,
             open_files=log_file_limit(),
+            remote_cache=None if self.remote_log is None else self.remote_log.cache,
         )
         self.cluster_id = self.folder.cluster_id
         self.sessions = FetchSessions()
-        self.topics = Topics(self.folder, self.clock, config.max_partitions)
+        self.topics = Topics(
+            self.folder, self.clock, config.max_partitions, has_archive=self.remote_log is not None
+        )
         try:
             self._open_state()
         except BaseException:
             self._executor.shutdown()
             self._record_executor.shutdown()
+            if self.remote_log is not None:
+                self.remote_log.shutdown()
             self.folder.abandon()
             raise
         self.respond: Callable[..., Any] = handle_request
@@ -159,6 +169,8 @@ class Broker:
         await broker.transactions.start()
         broker.shares.start()
         broker.maintenance.start()
+        if broker.remote_log is not None:
+            broker.remote_log.start()
         broker.quotas_changed()
         broker.server = Server(broker, bound)
         await broker._control.start()
@@ -212,6 +224,10 @@ class Broker:
                     continue
                 if time_slice is not None:
                     time_slice.release()  # other long requests run while a thread decompresses
+                if isinstance(job, RemoteReadPending):
+                    await self.downloaded(job)
+                    job = search.send(None)
+                    continue
                 async with self._search_lock:
                     try:
                         opened = await self.in_background(job)
@@ -222,6 +238,12 @@ class Broker:
         except StopIteration as end:
             found: TimedOffset | None = end.value
             return found
+
+    async def downloaded(self, pending: RemoteReadPending) -> None:
+        """Return when a download from the archive has succeeded or failed; reading again says which."""
+        ended = asyncio.Event()
+        pending.load(ended.set)
+        await ended.wait()
 
     async def save_checkpoint(self) -> None:
         """Return when start offsets and recovery points are on disk."""
@@ -240,6 +262,8 @@ class Broker:
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         await self.maintenance.close()
+        if self.remote_log is not None:
+            await self.remote_log.close()
         self.groups.close()
         self.shares.close()
         await self.transactions.close()

@@ -12,6 +12,7 @@ from headrace.broker.security.settings import SecuritySettings
 from headrace.broker.shares.settings import ShareSettings
 from headrace.broker.transactions.transaction import TransactionSettings
 from headrace.metrics.address import MetricsAddress  # noqa: TC001  a field of a dataclass
+from headrace.storage.archive_store import check_archive_url
 
 __all__ = ["BrokerConfig", "Flush", "InvalidSetting"]
 
@@ -72,6 +73,12 @@ class BrokerConfig:
     """The most bytes of all in-memory topics."""
     compaction_bytes_per_second: int = 0
     """The most that compaction reads and writes a second; 0 for no limit."""
+    archive: str | None = None
+    """The URL of the archive for tiered topics, such as `s3://bucket/prefix`; None for no tiered storage."""
+    archive_cache_bytes: int = 2**30
+    """Disk space for archived records that are being read."""
+    archive_interval_ms: int = 5_000
+    """How often closed segments are copied to the archive."""
     slow_request_ms: int | None = None
     """Requests that take longer are logged; None for none."""
     metrics: MetricsAddress | None = None
@@ -86,6 +93,8 @@ class BrokerConfig:
             raise InvalidSetting(f"node id {self.node_id} is not valid: choose one from 0 to 2147483647")
         if self.default_partitions < 1:
             raise InvalidSetting("a topic has at least one partition")
+        if self.archive is not None:
+            check_archive_url(self.archive)
         if not 100 <= self.client_metrics_interval_ms < 2**31:
             raise InvalidSetting("clients push their metrics every 100 ms at most: raise the interval")
 

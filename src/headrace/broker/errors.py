@@ -25,6 +25,7 @@ _CODES: Final[Mapping[type[HeadraceError], ErrorCode]] = {
     storage.InvalidTimestamp: ErrorCode.invalid_timestamp,
     storage.OffsetOutOfRange: ErrorCode.offset_out_of_range,
     storage.DiskError: ErrorCode.kafka_storage_error,
+    storage.ArchiveError: ErrorCode.kafka_storage_error,
     storage.InvalidConfig: ErrorCode.invalid_config,
     topics.InvalidTopicName: ErrorCode.invalid_topic_exception,
     topics.TopicExists: ErrorCode.topic_already_exists,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Executor
 
+    from headrace.broker.archive_acks import TailUploader
     from headrace.broker.topics import Partition
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class Flusher:
     ) -> None:
         self.waits = policy is Flush.ALWAYS
         """Whether acknowledgments wait for a sync."""
+        self.tails: TailUploader | None = None
+        """Uploads records whose acknowledgments wait for the archive."""
         self._keeps_dirty = policy is not Flush.OS
         self._executor = executor
         self._loop = loop
@@ -52,6 +55,8 @@ class Flusher:
 
     def appended(self, partition: Partition) -> None:
         """Called after each append; notifies readers when they may read the records."""
+        if self.tails is not None and partition.log.waits_for_archive:
+            self.tails.appended(partition)
         if self._keeps_dirty and partition.log.needs_sync:
             self._dirty.add(partition)
         if self.waits and partition.log.needs_sync:

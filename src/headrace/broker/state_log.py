@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.broker.clock import BrokerClock
     from headrace.broker.flusher import Flusher
     from headrace.broker.topics import Partition
+    from headrace.storage.log import Log
 
 
 class UnknownRecord(HeadraceError):
@@ -115,14 +116,17 @@ class PartitionStateLog:
 
     def replay(self) -> Iterator[StateRecord | StateMarker]:
         """All records and markers in the log, in order."""
-        for batch in self.partition.log.batches(self.partition.log.start_offset):
-            header = read_header(batch)
-            producer = (
-                Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
-            )
-            for record in decode_batch(batch):
-                if header.is_control:
-                    assert producer is not None
-                    yield StateMarker(producer, committed=record.key is not None and record.key[-1] == 1)
-                else:
-                    yield StateRecord(record.key or b"", record.value, producer)
+        return replay(self.partition.log)
+
+
+def replay(log: Log) -> Iterator[StateRecord | StateMarker]:
+    """All records and markers in the log of an internal topic, in order."""
+    for batch in log.batches(log.start_offset):
+        header = read_header(batch)
+        producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
+        for record in decode_batch(batch):
+            if header.is_control:
+                assert producer is not None
+                yield StateMarker(producer, committed=record.key is not None and record.key[-1] == 1)
+            else:
+                yield StateRecord(record.key or b"", record.value, producer)

@@ -130,7 +130,15 @@ def _metric_name(name: str) -> str:
 class Topics:
     """All topics of the broker."""
 
-    def __init__(self, folder: DataFolder, clock: BrokerClock, max_partitions: int = MAX_PARTITIONS) -> None:
+    def __init__(
+        self,
+        folder: DataFolder,
+        clock: BrokerClock,
+        max_partitions: int = MAX_PARTITIONS,
+        *,
+        has_archive: bool = False,
+    ) -> None:
+        self._has_archive = has_archive
         self._folder = folder
         self._clock = clock
         self._max_partitions = max_partitions
@@ -210,6 +218,7 @@ class Topics:
         self._check_count(partitions)
         config = TopicConfig.parse(configs)
         self._check_memory(config, partitions)
+        self._check_archive(config)
         return config
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
@@ -267,6 +276,13 @@ class Topics:
                 f"headrace.storage of topic {name!r} is {topic.config.headrace_storage} and cannot be "
                 "changed: create another topic and copy the records"
             )
+        self._check_archive(config)
+        if topic.config.is_tiered and not config.is_tiered and not config.remote_log_delete_on_disable:
+            raise InvalidConfig(
+                f"remote.storage.enable=false would lose the archived records of topic {name!r}: set "
+                "remote.log.delete.on.disable=true to delete them, or remote.log.copy.disable=true to keep "
+                "them and archive no more"
+            )
         more_bytes = config.retention_bytes - topic.config.retention_bytes
         if config.is_in_memory and more_bytes > 0:
             self._folder.memory.check_room(more_bytes * len(topic.partitions))
@@ -289,6 +305,8 @@ class Topics:
         try:
             yield from self._unregister_steps(topic, before)
             for partition in topic.partitions:
+                if topic.config.is_tiered:
+                    self._folder.forget_archived(topic.id, partition.index)
                 self._folder.delete(name, partition.index)
                 partition.notify()
                 yield
@@ -326,6 +344,13 @@ class Topics:
     def _check_memory(self, config: TopicConfig, partitions: int) -> None:
         if config.is_in_memory:
             self._folder.memory.check_room(config.retention_bytes * partitions)
+
+    def _check_archive(self, config: TopicConfig) -> None:
+        if config.is_tiered and not self._has_archive:
+            raise InvalidConfig(
+                "remote.storage.enable=true needs an archive: start the broker with "
+                "--archive s3://BUCKET/PREFIX or file:///FOLDER"
+            )
 
     def _require(self, name: str) -> Topic:
         topic = self._by_name.get(name)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
 DAY_MS: Final = 24 * 3600 * 1000
+SAME_AS_RETENTION: Final = -2
+"""The value of the local retention that means the retention of the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +104,12 @@ def _gzip_level(text: str) -> int:
     return value
 
 
-def _no_remote_storage(text: str) -> bool:
-    if boolean(text):
-        raise ValueError("this broker has no tiered storage: leave it out, or set it to false")
-    return False
-
-
 _SMALLEST_SEGMENT: Final = 2**20
 _SIZE = integer(0, INT_MAX)
 _DURATION = integer(0, LONG_MAX)
 _LIMIT = integer(-1, LONG_MAX)
 
 _NO_RECOMPRESSION: Final = "Accepted; batches are stored as their producer compressed them."
-_NO_REMOTE_STORAGE: Final = "Accepted; the broker has no tiered storage."
 _NO_REPLICATION: Final = "Accepted; one node replicates nothing."
 
 OPTIONS: Final[Mapping[str, Option]] = {
@@ -157,8 +152,20 @@ OPTIONS: Final[Mapping[str, Option]] = {
         ),
         option("index.interval.bytes", "int", 4096, _SIZE, "Bytes of log between two index entries."),
         option("leader.replication.throttled.replicas", "list", "", _names, _NO_REPLICATION),
-        option("local.retention.bytes", "long", -2, integer(-2, LONG_MAX), _NO_REMOTE_STORAGE),
-        option("local.retention.ms", "long", -2, integer(-2, LONG_MAX), _NO_REMOTE_STORAGE),
+        option(
+            "local.retention.bytes",
+            "long",
+            SAME_AS_RETENTION,
+            integer(-2, LONG_MAX),
+            "Bytes of a tiered partition retained on the local disk; -2 for retention.bytes.",
+        ),
+        option(
+            "local.retention.ms",
+            "long",
+            SAME_AS_RETENTION,
+            integer(-2, LONG_MAX),
+            "How long a tiered topic retains archived records on the local disk; -2 for retention.ms.",
+        ),
         option(
             "max.compaction.lag.ms",
             "long",
@@ -200,14 +207,26 @@ OPTIONS: Final[Mapping[str, Option]] = {
         ),
         option("min.insync.replicas", "int", 1, integer(1, INT_MAX), "Accepted; one node has one replica."),
         option("preallocate", "boolean", "false", boolean, "Accepted; files grow as they are written."),
-        option("remote.log.copy.disable", "boolean", "false", boolean, _NO_REMOTE_STORAGE),
-        option("remote.log.delete.on.disable", "boolean", "false", boolean, _NO_REMOTE_STORAGE),
+        option(
+            "remote.log.copy.disable",
+            "boolean",
+            "false",
+            boolean,
+            "Whether to stop archiving segments; those in the archive stay readable.",
+        ),
+        option(
+            "remote.log.delete.on.disable",
+            "boolean",
+            "false",
+            boolean,
+            "Whether to delete the archived records when remote.storage.enable is set to false.",
+        ),
         option(
             "remote.storage.enable",
             "boolean",
             "false",
-            _no_remote_storage,
-            "Always false: the broker has no tiered storage.",
+            boolean,
+            "Whether closed segments are copied to the broker's archive (tiered storage).",
         ),
         option("retention.bytes", "long", -1, _LIMIT, "Bytes retained in a partition; -1 for no limit."),
         option(
@@ -241,6 +260,13 @@ OPTIONS: Final[Mapping[str, Option]] = {
             "disk",
             one_of("disk", "memory"),
             "Where records are stored; those in memory are lost at a restart.",
+        ),
+        option(
+            "headrace.archive.acks",
+            "boolean",
+            "false",
+            boolean,
+            "Whether an acknowledgment of a tiered topic waits until the records are in the archive.",
         ),
         option(
             "headrace.overflow",
@@ -280,6 +306,8 @@ class TopicConfig:
     delete_retention_ms: int = DAY_MS
     headrace_queue: bool = False
     index_interval_bytes: int = 4096
+    local_retention_bytes: int = SAME_AS_RETENTION
+    local_retention_ms: int = SAME_AS_RETENTION
     max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
@@ -287,12 +315,16 @@ class TopicConfig:
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_ms: int = 7 * DAY_MS
     segment_bytes: int = 2**30
     segment_index_bytes: int = 10 * 2**20
     segment_ms: int = 7 * DAY_MS
     headrace_storage: str = "disk"
+    headrace_archive_acks: bool = False
     headrace_overflow: str = "buffer"
     headrace_overflow_bytes: int = -1
     headrace_overflow_records: int = -1
@@ -327,6 +359,23 @@ class TopicConfig:
         """Whether records are only in memory."""
         return self.headrace_storage == "memory"
 
+    @property
+    def is_tiered(self) -> bool:
+        """Whether records are also in the archive."""
+        return self.remote_storage_enable
+
+    @property
+    def effective_local_retention_ms(self) -> int:
+        """How long archived records stay on the local disk; -1 for no limit."""
+        same = self.local_retention_ms == SAME_AS_RETENTION
+        return self.retention_ms if same else self.local_retention_ms
+
+    @property
+    def effective_local_retention_bytes(self) -> int:
+        """Bytes of a partition that stay on the local disk; -1 for no limit."""
+        same = self.local_retention_bytes == SAME_AS_RETENTION
+        return self.retention_bytes if same else self.local_retention_bytes
+
     def text(self, name: str) -> str:
         """A setting as text: its value, or its default in this topic."""
         known = {**default_texts(self.overrides), **self.overrides}
@@ -358,6 +407,12 @@ def check_consistency(config: TopicConfig) -> None:
     """Raise `InvalidConfig` if settings contradict each other."""
     if config.is_in_memory:
         _check_memory(config)
+    if config.is_tiered:
+        _check_tiered(config)
+    if config.headrace_archive_acks and (not config.is_tiered or config.remote_log_copy_disable):
+        raise InvalidConfig(
+            "headrace.archive.acks=true needs remote.storage.enable=true and remote.log.copy.disable=false"
+        )
     if config.headrace_overflow == "buffer":
         _check_buffer(config)
     else:
@@ -377,6 +432,39 @@ def _check_memory(config: TopicConfig) -> None:
     if config.retention_bytes < 1:
         raise InvalidConfig(
             "a topic in memory has a limit: set retention.bytes to a positive number, or leave it out"
+        )
+
+
+def _check_tiered(config: TopicConfig) -> None:
+    if config.cleanup_policy != {"delete"}:
+        raise InvalidConfig(
+            "remote.storage.enable=true needs cleanup.policy=delete: compacted topics are not tiered"
+        )
+    if config.is_in_memory:
+        raise InvalidConfig("a topic in memory is not tiered: leave out remote.storage.enable")
+    if config.headrace_overflow != "buffer":
+        raise InvalidConfig(
+            f"headrace.overflow={config.headrace_overflow} measures records that a tiered topic may have "
+            "only in the archive: leave out headrace.overflow or remote.storage.enable"
+        )
+    for name, local, whole in (
+        ("retention.ms", config.local_retention_ms, config.retention_ms),
+        ("retention.bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        _check_local_retention(config, name, local, whole)
+
+
+def _check_local_retention(config: TopicConfig, name: str, local: int, whole: int) -> None:
+    if local in (SAME_AS_RETENTION, whole):
+        return
+    if config.remote_log_copy_disable:
+        raise InvalidConfig(
+            f"with remote.log.copy.disable=true local.{name} must be {name}={whole} or -2, because records "
+            "that are not archived exist only on the local disk"
+        )
+    if whole >= 0 and not 0 <= local <= whole:
+        raise InvalidConfig(
+            f"local.{name}={local} is more than {name}={whole}: lower the first or raise the second"
         )
 
 

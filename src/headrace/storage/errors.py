@@ -44,5 +44,9 @@ class InvalidConfig(StorageError):
     """An unknown topic setting, or one with an invalid value."""
 
 
+class ArchiveError(StorageError):
+    """The archive could not be read or written. Nothing is lost; the operation can be retried."""
+
+
 class UnknownFormat(StorageError):
     """A data folder that a newer version of Headrace has written."""

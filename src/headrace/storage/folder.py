@@ -9,6 +9,9 @@ DATA/recovery-point-offset-checkpoint  batches below these offsets are synced
 DATA/log-start-offset-checkpoint       log start offsets
 DATA/cleaner-offset-checkpoint         first offsets that were not compacted
 DATA/memory-offset-checkpoint          next offsets of in-memory partitions
+DATA/archive-epoch                     grows at each start of a broker with an archive
+DATA/remote-log-cache/                 archived records that were read; emptied at each start
+DATA/remote-log-deletions/             partitions of deleted topics, whose archived records have to be deleted
 DATA/<topic>-<partition>/              segments
 """
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.storage.config import TopicConfig
     from headrace.storage.log import Log
+    from headrace.storage.remote_cache import RemoteLogCache
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +51,10 @@ FORMAT: Final = 1
 """The number of the layout that this version writes. It reads all before it: 0 is that of version 0.1, whose
 files were the same."""
 CLUSTER_ID: Final = "cluster-id"
+CLEAN_STOP: Final = "clean-stop"
 CHECKPOINT: Final = "-checkpoint"
 DELETED_SUFFIX: Final = ".deleted"
+DELETIONS: Final = "remote-log-deletions"
 OPEN_FILES: Final = 256
 """The most files that are open for reading, and as many for writing."""
 MEMORY_BYTES: Final = 2**30
@@ -113,10 +119,12 @@ class DataFolder:
         waits_for_sync: bool = False,
         memory_bytes: int = MEMORY_BYTES,
         open_files: int = OPEN_FILES,
+        remote_cache: RemoteLogCache | None = None,
     ) -> None:
         self.path = path
         self.background = background
         self.waits_for_sync = waits_for_sync
+        self.remote_cache = remote_cache
         self.pool = FilePool(open_files)
         self.partitions: dict[tuple[str, int], PartitionLog] = {}
         """The partitions on disk; others are in `memory`."""
@@ -135,7 +143,7 @@ class DataFolder:
         """Held while checkpoints are saved, and while a snapshot is completed."""
         self.memory = MemoryPartitions(path / "memory-offset-checkpoint", memory_bytes)
         self.cluster_id = self._read_cluster_id()
-        self._clean_stop = path / "clean-stop"
+        self._clean_stop = path / CLEAN_STOP
         self.was_clean = self._clean_stop.exists()
         self._clean_stop.unlink(missing_ok=True)
         sync_directory(path)
@@ -177,6 +185,7 @@ class DataFolder:
             pool=self.pool,
             background=self.background,
             waits_for_sync=self.waits_for_sync,
+            remote_cache=self.remote_cache,
         )
         opened.is_new_folder = is_new
         return opened
@@ -195,6 +204,12 @@ class DataFolder:
         return any(
             each.holds(key) for each in (self._recovery_points, self._start_offsets, self._first_dirty)
         )
+
+    def forget_archived(self, topic_id: object, partition: int) -> None:
+        """Note that the archived records of a partition have to be deleted, before the partition is."""
+        folder = self.path / DELETIONS
+        folder.mkdir(exist_ok=True)
+        (folder / f"{topic_id}.{partition}").touch()
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition; its files are removed in the background."""

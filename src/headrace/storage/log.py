@@ -129,6 +129,11 @@ class Log(ABC):
         Called in a thread, while the event loop appends.
         """
 
+    @property
+    def waits_for_archive(self) -> bool:
+        """Whether appended batches count as stored only when they are in the archive."""
+        return False
+
     @abstractmethod
     def synced(self, end_offset: int) -> None:
         """Advance the high watermark after a sync."""

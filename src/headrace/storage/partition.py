@@ -28,6 +28,7 @@ from headrace.storage.segment import (
     fitting_range,
     segment_name,
 )
+from headrace.storage.tiering import apply_local_retention, archived_end, read_ahead
 from headrace.storage.time_search import Search, search_latest_time, search_time
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from headrace.storage.config import TopicConfig
     from headrace.storage.producers import AbortedTransaction
+    from headrace.storage.remote_cache import RemoteLogCache
 
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class PartitionLog(Log):
         pool: FilePool | None = None,
         background: Callable[[Callable[[], None]], object] = run_inline,
         waits_for_sync: bool = False,
+        remote_cache: RemoteLogCache | None = None,
     ) -> None:
         super().__init__(config)
         self.needs_sync = True
@@ -81,6 +84,8 @@ class PartitionLog(Log):
         self.pool = pool or FilePool()
         self.background = background
         self.waits_for_sync = waits_for_sync
+        self.remote_cache = remote_cache
+        """Reads segments that are only in the archive; None for a broker without one."""
         self.segments: list[LogSegment] = []
         self.recovery_point = 0
         """Batches below this offset are synced, and not scanned after a crash."""
@@ -94,6 +99,8 @@ class PartitionLog(Log):
         self._rolled: deque[_RolledSegment] = deque()
         self._rolled_lock = threading.Lock()
         self._sync_fault: OSError | None = None
+        self._synced_end = 0
+        self._archived_end = 0
 
     # ---------------------------------------------------------------- append
 
@@ -116,8 +123,13 @@ class PartitionLog(Log):
         self.active.discard_staged()
 
     def _appended(self) -> None:
-        if not self.waits_for_sync:
+        if not self.waits_for_sync and not self.waits_for_archive:
             self.high_watermark = self.end_offset
+
+    @property
+    def waits_for_archive(self) -> bool:
+        """Whether appended batches count as stored only when they are in the archive."""
+        return self.config.headrace_archive_acks and self.remote_cache is not None
 
     # ---------------------------------------------------------------- segments
 
@@ -224,7 +236,21 @@ class PartitionLog(Log):
 
     def synced(self, end_offset: int) -> None:
         """Advance the high watermark after a sync."""
-        self.high_watermark = max(self.high_watermark, end_offset)
+        self._synced_end = max(self._synced_end, end_offset)
+        self._advance_high_watermark()
+
+    def archived(self, end_offset: int) -> None:
+        """Advance the high watermark after an upload of everything before `end_offset`."""
+        self._archived_end = max(self._archived_end, end_offset)
+        self._advance_high_watermark()
+
+    def _advance_high_watermark(self) -> None:
+        end = self.end_offset
+        if self.waits_for_sync:
+            end = min(end, self._synced_end)
+        if self.waits_for_archive:
+            end = min(end, self._archived_end)
+        self.high_watermark = max(self.high_watermark, end)
 
     def close(self) -> None:
         """Sync and close the log, so that the next start needs no scan."""
@@ -246,6 +272,9 @@ class PartitionLog(Log):
         """Delete the snapshots that a recovery from this point does not need."""
         bases = [segment.base_offset for segment in tuple(self.segments)]
         needed_from = max((base for base in bases if base <= recovery_point), default=0)
+        if self.config.is_tiered:
+            # A segment is archived with the snapshot after its last batch.
+            needed_from = min(needed_from, archived_end(self))
         for path in self.directory.glob("*.snapshot"):
             if int(path.stem) < needed_from:
                 path.unlink(missing_ok=True)
@@ -288,7 +317,10 @@ class PartitionLog(Log):
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete segments beyond the retention; returns the deleted bytes."""
-        return apply_retention(self, now_ms)
+        freed = apply_retention(self, now_ms)
+        if self.config.is_tiered:
+            apply_local_retention(self, now_ms)
+        return freed
 
     # ---------------------------------------------------------------- read
 
@@ -300,11 +332,16 @@ class PartitionLog(Log):
         if found is None or found.step.base_offset >= end_offset:
             return None
         limit = self._limit(found.segment, end_offset)
-        return fitting_range(found, limit, max_bytes, at_least_one=at_least_one)
+        records = fitting_range(found, limit, max_bytes, at_least_one=at_least_one)
+        if found.segment.manifest is not None:
+            read_ahead(self, found.segment, found.step.position)
+        return records
 
     def _limit(self, segment: LogSegment, end_offset: int) -> int:
         """The position in the segment after the batches below `end_offset`."""
-        if end_offset >= self.end_offset:
+        if end_offset >= self.end_offset or (
+            segment.manifest is not None and end_offset >= segment.manifest.end_offset
+        ):
             return segment.size
         step = segment.locate(end_offset)
         return segment.size if step is None else step.position

@@ -25,6 +25,7 @@ from headrace.storage.compaction import recover_swaps
 from headrace.storage.errors import StorageError
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.producers import CorruptSnapshot, ProducerStates
+from headrace.storage.remote_segment import REMOTE, RemoteSegment, read_manifest
 from headrace.storage.segment import LogSegment, segment_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from headrace.storage.config import TopicConfig
     from headrace.storage.file_pool import FilePool
+    from headrace.storage.remote_cache import RemoteLogCache
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +61,22 @@ def open_partition(
     pool: FilePool | None = None,
     background: Callable[[Callable[[], None]], object] = run_inline,
     waits_for_sync: bool = False,
+    remote_cache: RemoteLogCache | None = None,
 ) -> PartitionLog:
     """Open the partition in `directory`, or create it; `clean` says that it was closed properly."""
     directory.mkdir(parents=True, exist_ok=True)
     recover_swaps(directory)
     partition = PartitionLog(
-        directory, config, pool=pool, background=background, waits_for_sync=waits_for_sync
+        directory,
+        config,
+        pool=pool,
+        background=background,
+        waits_for_sync=waits_for_sync,
+        remote_cache=remote_cache,
     )
     bases = _base_offsets(directory)
     _remove_leftovers(directory, bases)
-    partition.segments = [LogSegment(directory, base, partition.pool) for base in bases]
+    partition.segments = [_open_segment(partition, base) for base in bases]
     scanned_from = _find_end(partition, checkpoint.recovery_point, clean=clean)
     _find_start(partition, checkpoint.start_offset)
     partition.high_watermark = partition.end_offset
@@ -81,7 +89,18 @@ def open_partition(
 
 
 def _base_offsets(directory: Path) -> list[int]:
-    return sorted(int(path.stem) for path in directory.glob("*.log") if path.stem.isdigit())
+    paths = (path for pattern in ("*.log", f"*{REMOTE}") for path in directory.glob(pattern))
+    return sorted({int(path.stem) for path in paths if path.stem.isdigit()})
+
+
+def _open_segment(partition: PartitionLog, base_offset: int) -> LogSegment:
+    """A segment on disk, or one of which only the archive has the batches."""
+    manifest = read_manifest(partition.directory, base_offset)
+    segment = LogSegment(partition.directory, base_offset, partition.pool)
+    if manifest is None or segment.path.exists():
+        segment.manifest = manifest
+        return segment
+    return RemoteSegment(partition.directory, manifest, partition.pool, partition.remote_cache)
 
 
 def _remove_leftovers(directory: Path, bases: list[int]) -> None:
@@ -102,6 +121,9 @@ def _find_end(partition: PartitionLog, recovery_point: int, *, clean: bool) -> i
     first = max((s.base_offset for s in partition.segments if s.base_offset <= recovery_point), default=0)
     for position, segment in enumerate(partition.segments):
         if segment.base_offset < first:
+            continue
+        if isinstance(segment, RemoteSegment):
+            partition.end_offset = segment.manifest.end_offset
             continue
         if segment.base_offset > first and _is_hole(partition, position):
             _drop_after(partition, position - 1)
@@ -128,6 +150,8 @@ def _is_hole(partition: PartitionLog, position: int) -> bool:
     Compaction also leaves gaps, but only in closed segments, which have an index.
     """
     segment, before = partition.segments[position], partition.segments[position - 1]
+    if before.manifest is not None:
+        return False
     was_closed = any(
         path.exists() for path in (before.path.with_suffix(".index"), segment.path.with_suffix(".snapshot"))
     )
@@ -198,6 +222,8 @@ def _find_start(partition: PartitionLog, start_offset: int) -> None:
             last.unlink()
     if partition.segments:
         partition.start_offset = max(start_offset, partition.segments[0].base_offset)
+        if isinstance(partition.active, RemoteSegment):
+            partition.segments.append(LogSegment(partition.directory, partition.end_offset, partition.pool))
         partition.active.activate()
     else:
         partition.start_offset = partition.end_offset = start_offset
@@ -272,6 +298,9 @@ def _replay(partition: PartitionLog, first: int, end: int, scanned_from: int, no
     for segment, segment_end in _spans(partition):
         if segment_end <= first or segment.base_offset >= end:
             continue
+        if isinstance(segment, RemoteSegment):
+            log.warning("%s is in the archive, and its producers are not restored", segment.path)
+            continue
         with _mapped(segment) as view:
             for position, header in _headers(view, segment.offset_index.floor(first)):
                 if header.producer_id < 0 or header.last_offset < first:
@@ -302,7 +331,7 @@ def _sync_scanned(partition: PartitionLog, scanned_from: int, snapshot: bytes) -
     """
     try:
         for segment, follower in pairwise(partition.segments):
-            if segment.base_offset >= scanned_from:
+            if segment.base_offset >= scanned_from and not isinstance(segment, RemoteSegment):
                 segment.sync()
                 segment.save_indexes()
                 aborted = partition.aborted.ended_between(segment.base_offset, follower.base_offset)

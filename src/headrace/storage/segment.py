@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
+    from headrace.storage.remote_segment import SegmentManifest
+
 
 CHUNK_BYTES: Final = 8192
 MAX_UNINDEXED_BYTES: Final = 2**20
 """An offset index that ends further before the last batch has lost entries, and is rebuilt."""
-SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".remote")
 
 # Base offset, length and last offset delta.
 _BATCH_START = struct.Struct(">qi11xi")
@@ -97,6 +99,7 @@ class LogSegment:
         "directory",
         "first_timestamp",
         "is_deleted",
+        "manifest",
         "max_timestamp",
         "max_timestamp_offset",
         "path",
@@ -112,6 +115,8 @@ class LogSegment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self.is_deleted = False
+        self.manifest: SegmentManifest | None = None
+        """Describes the copy in the archive; None if there is none."""
         self._pool = pool
         self._active_file: LogFile | None = None
         self._offset_index: OffsetIndex | None = None
@@ -360,6 +365,10 @@ class LogSegment:
         file = self.file
         return os.pread(file.fd, size, position)
 
+    def range(self, position: int, size: int) -> FileRange:
+        """The batches from `position` on, with `size` bytes."""
+        return FileRange(self.file, position, size)
+
     def delete(self) -> None:
         """Mark the segment as deleted; its files stay until `unlink`."""
         self.is_deleted = True
@@ -368,7 +377,10 @@ class LogSegment:
         self._pool.drop(self.path)
 
     def unlink(self) -> None:
-        """Delete the files; readers keep the log file open."""
+        """Delete the files; readers keep the log file open. Objects in the archive are deleted later."""
+        for suffix in (".uploading", ".remote"):
+            with suppress(FileNotFoundError):
+                self.path.with_suffix(suffix).rename(self.path.with_suffix(".remote-deleted"))
         for suffix in SUFFIXES:
             self.path.with_suffix(suffix).unlink(missing_ok=True)
 
@@ -406,7 +418,7 @@ def fitting_range(found: LocatedBatch, limit: int, max_bytes: int, *, at_least_o
         size = segment.offset_index.boundary(position, position + max_bytes) - position
         if size <= 0:
             size = step.size if step.size <= max_bytes or at_least_one else 0
-    return FileRange(segment.file, position, size) if size > 0 else None
+    return segment.range(position, size) if size > 0 else None
 
 
 def bytes_from(segments: Sequence[LogSegment], offset: int) -> int:

@@ -2,24 +2,28 @@
 
 Headers are written by producers: a batch may claim a timestamp that none of its records has, so a search
 can take long. It is a generator that yields None where it can pause, and a function where a batch must be
-decompressed, whose result is sent back: decompression should not run in the event loop.
+decompressed, whose result is sent back: decompression should not run in the event loop. Where batches must be
+downloaded from the archive it yields a `RemoteReadPending`, and continues when they are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from headrace.protocol.compression import NONE
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import decompress_records, record_times
 from headrace.storage.index import NO_TIMESTAMP
+from headrace.storage.remote_cache import RemoteReadPending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.protocol.batch import BatchHeader
+
+T = TypeVar("T")
 
 STEP_BATCHES: Final = 16
 STEP_RECORDS: Final = 256
@@ -35,7 +39,9 @@ class TimedOffset(NamedTuple):
 
 
 Job = Callable[[], bytes | bytearray | memoryview]
-Search = Generator["Job | None", "bytes | bytearray | memoryview | None", "TimedOffset | None"]
+Wait = Job | RemoteReadPending | None
+"""What a search waits for: a job, a download, or its next time slice."""
+Search = Generator[Wait, "bytes | bytearray | memoryview | None", "TimedOffset | None"]
 
 
 class SearchableBatches(Protocol):
@@ -67,10 +73,48 @@ class Candidate(NamedTuple):
     header: BatchHeader
 
 
+class BatchHeaders:
+    """The headers of batches, one after the other; waits for those that must be downloaded."""
+
+    def __init__(self, batches: SearchableBatches, offset: int) -> None:
+        self._batches = batches
+        self._offset = offset
+        self._last_position = -1
+        self._headers: Iterator[tuple[int, BatchHeader]] | None = None
+
+    def next(self) -> Generator[Wait, object, tuple[int, BatchHeader] | None]:
+        """Position and header of the next batch; None at the end."""
+        while True:
+            try:
+                found = self._advance()
+            except RemoteReadPending as pending:
+                self._headers = None
+                yield pending
+                continue
+            if found is not None:
+                self._last_position, self._offset = found[0], found[1].last_offset
+            return found
+
+    def _advance(self) -> tuple[int, BatchHeader] | None:
+        if self._headers is None:
+            self._headers = self._batches.headers_from(self._offset)
+        return next((each for each in self._headers if each[0] > self._last_position), None)
+
+
+def _retried(call: Callable[[], T]) -> Generator[Wait, object, T]:
+    """The result of a call, after the download of what it reads."""
+    while True:
+        try:
+            return call()
+        except RemoteReadPending as pending:
+            wanted = pending
+        yield wanted
+
+
 def search_time(parts: Sequence[SearchableBatches], timestamp: int, start_offset: int) -> Search:
     """Find the first record from `start_offset` on that is not older than `timestamp`."""
     for batches in tuple(parts):
-        if batches.load_max_timestamp() >= timestamp:
+        if (yield from _retried(batches.load_max_timestamp)) >= timestamp:
             found = yield from _search_in(batches, timestamp, start_offset)
             if found is not None:
                 return found
@@ -82,7 +126,7 @@ def search_latest_time(parts: Sequence[SearchableBatches], start_offset: int) ->
     latest: TimedOffset | None = None
     for batches in tuple(parts):
         known = NO_TIMESTAMP if latest is None else latest.timestamp
-        if batches.load_max_timestamp() > known:
+        if (yield from _retried(batches.load_max_timestamp)) > known:
             latest = (yield from _search_latest_in(batches, known, start_offset)) or latest
     return latest
 
@@ -108,10 +152,13 @@ def _search_latest_in(batches: SearchableBatches, known: int, start_offset: int)
 
 def _candidates(
     batches: SearchableBatches, known: int, start_offset: int, tried: tuple[int, int] | None
-) -> Generator[Job | None, object, list[Candidate]]:
+) -> Generator[Wait, object, list[Candidate]]:
     """The next candidates after `tried`, with timestamps above `known`."""
     candidates: list[Candidate] = []
-    for number, (position, header) in enumerate(batches.headers_from(start_offset), 1):
+    headers, number = BatchHeaders(batches, start_offset), 0
+    while (found := (yield from headers.next())) is not None:
+        position, header = found
+        number += 1
         if not header.is_control and header.last_offset >= start_offset and header.max_timestamp > known:
             candidate = Candidate(-header.max_timestamp, header.base_offset, position, header)
             if tried is None or candidate[:2] > tried:
@@ -124,8 +171,11 @@ def _candidates(
 
 
 def _search_in(batches: SearchableBatches, timestamp: int, start_offset: int) -> Search:
-    start = max(batches.offset_before(timestamp), start_offset)
-    for number, (position, header) in enumerate(batches.headers_from(start), 1):
+    start = max((yield from _retried(lambda: batches.offset_before(timestamp))), start_offset)
+    headers, number = BatchHeaders(batches, start), 0
+    while (each := (yield from headers.next())) is not None:
+        position, header = each
+        number += 1
         if not number % STEP_BATCHES:
             yield None
         if header.max_timestamp < timestamp or header.last_offset < start:
@@ -142,9 +192,10 @@ def _search_in(batches: SearchableBatches, timestamp: int, start_offset: int) ->
 
 def _record_times(
     batches: SearchableBatches, position: int, header: BatchHeader
-) -> Generator[Job | None, bytes | bytearray | memoryview | None, Iterator[tuple[int, int]] | None]:
+) -> Generator[Wait, bytes | bytearray | memoryview | None, Iterator[tuple[int, int]] | None]:
     """Offset and timestamp of each record of a batch; None if it cannot be decompressed."""
-    job = partial(decompress_records, batches.read(position, header.size), header)
+    data = yield from _retried(lambda: batches.read(position, header.size))
+    job = partial(decompress_records, data, header)
     try:
         section = job() if header.codec == NONE else (yield job)
     except CorruptBatch:

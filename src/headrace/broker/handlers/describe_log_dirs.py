@@ -1,4 +1,7 @@
-"""DescribeLogDirs (key 35), versions 1–5: the size of each partition, and the free disk space."""
+"""DescribeLogDirs (key 35), versions 1–5: the size of each partition, and the free disk space.
+
+The size of a tiered partition includes its archived segments: clients estimate the size of records by it.
+"""
 
 from __future__ import annotations
 

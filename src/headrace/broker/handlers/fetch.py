@@ -3,6 +3,9 @@
 Records are sent from the page cache with `sendfile`, and from in-memory logs without a copy. The broker has
 no followers: replica fields are ignored.
 
+Records that are only in the archive are downloaded in the background, and the fetch waits for them up to
+`max_wait_ms`, like Apache Kafka's DelayedRemoteFetch; other partitions of the fetch are answered as usual.
+
 The right to read is checked for every partition of a session, each time that it is read.
 """
 
@@ -27,6 +30,7 @@ from headrace.protocol.fetch import (
 )
 from headrace.protocol.wire import run_steps
 from headrace.storage.errors import StorageError
+from headrace.storage.remote_cache import RemoteReadPending
 
 if TYPE_CHECKING:
     import asyncio
@@ -227,6 +231,10 @@ class Fetch:
             return FetchedPartition(key, PartitionData(key[1], ErrorCode.unknown_leader_epoch), None)
         try:
             records = log.read(wanted.offset, max_bytes, end, at_least_one=is_first)
+        except RemoteReadPending as pending:
+            # The fetch waits like for new records, and is tried again when the download has ended.
+            pending.load(partition.notify)
+            return FetchedPartition(key, PartitionData(key[1], 0, high, stable, log.start_offset), None)
         except StorageError as fault:
             data = PartitionData(key[1], error_code(fault), high, stable, log.start_offset)
             return FetchedPartition(key, data, None)

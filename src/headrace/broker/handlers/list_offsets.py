@@ -1,7 +1,8 @@
 """ListOffsets (key 2), versions 1–11: offsets by timestamp, and the start and end of partitions.
 
-Special timestamps: −1 latest, −2 earliest, −3 maximum timestamp, −4 earliest local (the same as earliest), −5
-latest tiered and −6 earliest pending upload (none: there is no tiered storage).
+Special timestamps: −1 latest, −2 earliest, −3 maximum timestamp, −4 earliest on the local disk, −5 latest
+in the archive, −6 earliest that is not in the archive yet. The last two are −1 for a topic without tiered
+storage.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.security.acls import ResourceType
+from headrace.storage.errors import StorageError
+from headrace.storage.partition import PartitionLog
+from headrace.storage.tiering import archived_end, has_archived, local_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +29,9 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
-TIERED: Final = (-5, -6)
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+SPECIAL: Final = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
@@ -54,13 +60,26 @@ async def _look_up(
         return _result(item, ErrorCode.unknown_leader_epoch)
     log = partition.log
     end = log.last_stable_offset if committed else log.high_watermark
-    if item.timestamp == LATEST:
-        return _result(item, 0, end, leader_epoch=0)
-    if item.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _result(item, 0, log.start_offset, leader_epoch=0)
+    if item.timestamp in SPECIAL:
+        offset = end if item.timestamp == LATEST else _boundary(log, item.timestamp)
+        return _result(item, 0, offset, leader_epoch=0 if offset >= 0 else -1)
     if item.timestamp != MAX_TIMESTAMP and item.timestamp < 0:
-        return _result(item, 0 if item.timestamp in TIERED else ErrorCode.unsupported_version)
+        return _result(item, ErrorCode.unsupported_version)
     return await _by_time(broker, log, item, end, context)
+
+
+def _boundary(log: Log, timestamp: int) -> int:
+    """The offset at which the log or a tier of it begins or ends; −1 for none."""
+    if timestamp == EARLIEST:
+        return log.start_offset
+    if timestamp == EARLIEST_LOCAL:
+        return local_start(log) if isinstance(log, PartitionLog) else log.start_offset
+    if not isinstance(log, PartitionLog) or not log.config.is_tiered:
+        return -1
+    end = archived_end(log)
+    if timestamp == EARLIEST_PENDING_UPLOAD:
+        return end
+    return end - 1 if has_archived(log) else -1
 
 
 async def _by_time(
@@ -71,8 +90,8 @@ async def _by_time(
             log.search_latest_time() if item.timestamp == MAX_TIMESTAMP else log.search_time(item.timestamp)
         )
         found = await broker.run_search(search, context.time_slice)
-    except OSError:
-        # Retention deleted a segment during the search: the client retries.
+    except (OSError, StorageError):
+        # Retention deleted a segment during the search, or the archive does not answer: the client retries.
         return _result(item, ErrorCode.kafka_storage_error)
     if found is None or found.offset >= end:
         return _result(item, 0)

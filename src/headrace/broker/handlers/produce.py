@@ -129,7 +129,15 @@ class _DelayedBatch(NamedTuple):
 class Produce:
     """One produce request."""
 
-    __slots__ = ("_access", "_broker", "_delayed", "_delayed_bytes", "_header", "_request")
+    __slots__ = (
+        "_access",
+        "_broker",
+        "_delayed",
+        "_delayed_bytes",
+        "_header",
+        "_request",
+        "_waits_for_archive",
+    )
 
     def __init__(
         self, broker: Broker, request: ProduceRequest, header: RequestHeader, access: Access | None
@@ -140,6 +148,7 @@ class Produce:
         self._request = request
         self._delayed: list[_DelayedBatch] = []
         self._delayed_bytes = 0
+        self._waits_for_archive = False
 
     def respond(self) -> bytes | Awaitable[bytes | None] | None:
         """Append all batches; returns the response, or an awaitable if the request has to wait."""
@@ -200,6 +209,7 @@ class Produce:
                 results.append(self._append(topic, index, records, now_ms, results, checksum, is_held=True))
             finally:
                 partition.log.discard_staged()
+        yield  # the append may have freed a large batch, and the end of the request frees another one
 
     def _check_transactional_id(self, access: Access) -> int:
         """The error of a client that may not write the transaction of its batches; 0 for none."""
@@ -264,7 +274,7 @@ class Produce:
             if self._delayed or self._request.acks == 0:
                 response = self._respond_stored(results)
                 return response if response is None or isinstance(response, bytes) else await response
-            await self._broker.flusher.durable()
+            await self._durable()
             self._count_errors(results)
             return await time_slice.run(
                 produce_response_steps(self._header.version, self._header.correlation_id, results)
@@ -279,7 +289,7 @@ class Produce:
         if self._request.acks == 0:
             _check_without_response(results)
             return None
-        if self._broker.flusher.waits:
+        if self._broker.flusher.waits or self._waits_for_archive:
             return self._respond_when_durable(results)
         return self._pack(results)
 
@@ -292,8 +302,13 @@ class Produce:
         return await self._respond_when_durable(results)
 
     async def _respond_when_durable(self, results: Results) -> bytes:
-        await self._broker.flusher.durable()
+        await self._durable()
         return self._pack(results)
+
+    async def _durable(self) -> None:
+        await self._broker.flusher.durable()
+        if self._waits_for_archive and self._broker.flusher.tails is not None:
+            await self._broker.flusher.tails.durable()
 
     def _pack(self, results: Results) -> bytes:
         self._count_errors(results)
@@ -448,6 +463,7 @@ class Produce:
         except HeadraceError as fault:
             return _refuse(partition, fault)
         self._broker.flusher.appended(partition)
+        self._waits_for_archive |= log.waits_for_archive
         return PartitionResult(partition.index, 0, base_offset, append_time_ms, log.start_offset)
 
     def _check(self, topic: Topic, partition: Partition, records: memoryview) -> int:

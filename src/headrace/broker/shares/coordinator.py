@@ -16,7 +16,7 @@ from headrace.broker.shares.partition_state import SharePartitionState
 from headrace.broker.shares.partitions import SharePartition, SharePartitionManager
 from headrace.broker.shares.records import SharePartitionKey, ShareStateLog
 from headrace.broker.shares.sessions import ShareSessions
-from headrace.storage.errors import StorageError
+from headrace.storage.errors import ArchiveError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -231,8 +231,8 @@ class ShareGroupCoordinator:
         """Create a share partition at the first record that is not older than `timestamp`."""
         try:
             found = await self._run_search(partition.log.search_time(timestamp))
-        except OSError as fault:
-            # Retention deleted a file during the search: the next fetch starts another search.
+        except (OSError, ArchiveError) as fault:
+            # Retention deleted a file during the search, or the archive failed: the next fetch retries.
             log.info("The start offset of %s could not be found yet: %s", key, fault)
             return
         is_obsolete = key.group not in self._groups or partition.log.is_deleted

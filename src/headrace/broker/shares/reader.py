@@ -20,6 +20,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.protocol.batch import read_header, split_batches
+from headrace.storage.errors import ArchiveError
+from headrace.storage.remote_cache import RemoteReadPending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,7 +93,7 @@ class SharePartitionReader:
     ) -> None:
         self.log = log
         self.is_opening = False
-        """Whether a batch is being decompressed in a thread: no records can be read until then."""
+        """Whether a batch is being decompressed or downloaded: no records can be read until then."""
         self._group = group
         self._max_blocked = max_blocked
         self._cache = cache
@@ -139,7 +141,11 @@ class SharePartitionReader:
         if known is not None:
             return self._add_batch(state, known, wanted, now_ms)
         end_offset = self.end_offset(state)
-        found = self.log.read(state.next_offset, READ_BYTES, end_offset, at_least_one=True)
+        try:
+            found = self.log.read(state.next_offset, READ_BYTES, end_offset, at_least_one=True)
+        except ArchiveError as fault:
+            self._download(fault)
+            return False
         if found is None:
             state.skip(end_offset - 1)
             return False
@@ -225,7 +231,13 @@ class SharePartitionReader:
         size, index = 0, 0
         while index < len(offsets):
             opened = self._find_open(offsets[index])
-            if opened is None and (data := self._read_batch(offsets[index])) is not None:
+            try:
+                data = self._read_batch(offsets[index]) if opened is None else None
+            except ArchiveError as fault:
+                self._download(fault)
+                found.left.extend(offsets[index:])
+                break
+            if data is not None:
                 opened = self._open(data)
                 if opened is None:
                     found.left.extend(offsets[index:])
@@ -281,6 +293,16 @@ class SharePartitionReader:
             self.is_opening = True
             return None
         return self._remember(opened)
+
+    def _download(self, fault: ArchiveError) -> None:
+        """Read again when the records are downloaded; after a failed download, at the next request."""
+        if isinstance(fault, RemoteReadPending) and not self.is_opening:
+            self.is_opening = True
+            fault.load(self._downloaded)
+
+    def _downloaded(self) -> None:
+        self.is_opening = False
+        self._on_open()
 
     def _opened(self, opened: DecompressedBatch) -> None:
         self._cache.hold(self, opened)

@@ -1,0 +1,1 @@
+"""Benchmarks of tiered storage: reads from the archive, and what uploads cost producers."""
