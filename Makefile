@@ -50,8 +50,9 @@ check: $(VENV)/.dev  ## lint, types, layers
 docs: $(VENV)/.dev  ## the documentation site in build/site, with its links checked
 	$(BIN)/python -m tools.site
 
-reference: $(VENV)/.dev  ## write the configuration reference again from the code
+reference: $(VENV)/.dev  ## write the configuration reference and the table of metrics again from the code
 	$(BIN)/python -m tools.configuration_page
+	$(BIN)/python -m tools.metrics_table
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not s3 and not soak" $(ARGS)
@@ -59,7 +60,7 @@ test: $(VENV)/.dev  ## the tests, with real clients against a real broker
 coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not s3 and not soak" --cov --cov-report=term $(ARGS)
 
-test-cluster: $(VENV)/.dev  ## the same behaviours against Apache Kafka, fetched by Maven
+test-cluster: $(VENV)/.dev  ## the same behaviors against Apache Kafka, fetched by Maven
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
 test-demo: $(VENV)/.dev  ## the demo to its end, with and without chaos, and a new user's first steps
@@ -80,9 +81,9 @@ test-metrics: $(VENV)/.dev  ## metrics, dashboard and alerts in a Prometheus (ap
 	$(BIN)/python -m pytest -m prometheus $(ARGS)
 
 soak: $(VENV)/.dev  ## long storms of kill -9
-	$(BIN)/python -m pytest -n 2 -m soak --timeout=3600 --hypothesis-profile=random --randomly-seed=default $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m soak --hypothesis-profile=random --randomly-seed=default $(ARGS)
 
-bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|queue|events|spark|streams|capture|outputs|archive
+bench: bench/.venv/.ready  ## compare with others on this machine: make bench BENCH=broker|queue|events|gateway|spark|streams|capture|outputs|archive
 	bench/.venv/bin/python -m bench.$(BENCH) $(ARGS)
 
 format: $(VENV)/.dev

@@ -31,6 +31,9 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None)
 settings.load_profile("steady")
 
+SOAK_SECONDS = 3600
+"""The time limit of a soak test that declares none."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("numprocesses") or hasattr(config, "workerinput"):  # workers need Hypothesis
@@ -71,6 +74,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTo
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_storm_seconds, reverse=True)  # a storm that begins last leaves the other worker idle
+    for item in items:
+        if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
+            # Under load some take longer than the limit of other tests. An alarm that strikes in a `__del__`
+            # is lost: the test fails with "Exception ignored", and may never end.
+            item.add_marker(pytest.mark.timeout(SOAK_SECONDS))
     # A test that uses the session without being known to: every worker would start one.
     unknown = [item.nodeid for item in items if "spark" in _fixtures(item) and not uses_session(item.nodeid)]
     if unknown:

@@ -34,7 +34,6 @@ SPARK: Final = (
 LONG_WITH_SESSION: Final = (
     "tests/streams/test_failed_rows.py",
     "tests/streams/test_time.py",
-    "tests/streams/test_tumbling.py",
     "tests/streams/test_unusable_rows.py",
     "tests/streams/test_stream_join.py",
 )
@@ -44,12 +43,11 @@ LONG: Final = (
     "tests/docs/test_documentation.py::test_the_commands_of_a_page_print_what_it_shows",
     "tests/broker/test_pauses.py",
     "tests/cli/test_run.py",
-    "tests/typing/",
     "tests/capture/test_debezium.py",
     "tests/spark/test_java.py",
     "tests/broker/test_durability.py",
     "tests/sinks/test_search.py",
-    "tests/behaviour/test_groups.py",
+    "tests/behavior/test_groups.py",
     "tests/columns/test_fuzzing.py",
     "tests/columns/test_encoding.py",
     "tests/demo/test_demo.py",

@@ -26,7 +26,7 @@ BROKERS = """
         consumer.close()
 
     def topics(broker):
-        found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
+        found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=100).topics
         return [name for name in found if not name.startswith("__")]
 
     def create(broker, name):

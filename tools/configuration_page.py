@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from headrace.broker.__main__ import _parser
 from headrace.broker.shares.settings import GROUP_OPTIONS
+from headrace.cli.app import app
 from headrace.client.security import OPTIONS as SECURITY_OPTIONS
 from headrace.settings import SETTINGS, Setting
 from headrace.storage.config import OPTIONS
@@ -26,13 +29,14 @@ INTRODUCTION = """\
 
 <!-- Generated from the code by `make reference`: change the code, not this page. -->
 
-Headrace is configured in five places:
+Headrace is configured in six places:
 
 | what | where | applies to |
 |---|---|---|
 | [environment variables and `headrace.toml`](#environment-variables-and-headracetoml) | the shell, the project | jobs, captures, commands |
 | [security profiles](#security-profiles) | `headrace.toml`, the shell | connections to Kafka |
 | [broker options](#broker-options) | the command line of `headrace broker` | one broker |
+| [gateway options](#gateway-options) | the command line of `headrace gateway` | one HTTP gateway |
 | [topic settings](#topic-settings) | `headrace topic create` and `alter`, with `--config` | one topic |
 | [group settings](#group-settings) | `queue(…, settings=…)`, any Kafka admin client | one group |
 
@@ -62,6 +66,12 @@ BROKER = """\
 `headrace broker --help` prints the same list. [Running a broker](../broker.md) explains durability, retention and limits.
 """
 
+GATEWAY = """\
+## Gateway options
+
+`headrace gateway --help` prints the same list. [HTTP gateway](../gateway.md) explains them.
+"""
+
 TOPICS = """\
 ## Topic settings
 
@@ -88,7 +98,7 @@ def page() -> str:
     own, used, unused = _sorted_out(OPTIONS.values())
     own_of_groups, groups, unserved = _sorted_out(GROUP_OPTIONS.values())
     parts = [INTRODUCTION, PROJECT, _project_table(), SECURITY, _security_table(), BROKER, _broker_table()]
-    parts += [TOPICS, _option_table(used)]
+    parts += [GATEWAY, _gateway_table(), TOPICS, _option_table(used)]
     parts += [OWN, _option_table(own), UNUSED, _option_table(unused)]
     parts += [GROUPS, _option_table([*groups, *own_of_groups]), UNSERVED, _option_table(unserved)]
     return "\n".join(parts)
@@ -132,6 +142,17 @@ def _security_row(option: SecurityOption) -> tuple[str, ...]:
 def _broker_table() -> str:
     actions = [action for action in _parser()._actions if action.dest != "help"]
     return _table("| option | values | default | meaning |", map(_broker_row, actions))
+
+
+def _gateway_table() -> str:
+    command = typer.main.get_command(app).commands["gateway"]  # type: ignore[attr-defined]  # it is a group
+    return _table("| option | values | default | meaning |", map(_gateway_row, command.params))
+
+
+def _gateway_row(option: Any) -> tuple[str, ...]:
+    default = "" if option.default in (None, "", False) else _code(str(option.default))
+    values = "" if option.is_flag else _code(option.metavar or "TEXT")
+    return (_code(option.opts[0]), values, default, option.help)
 
 
 def _broker_row(action: argparse.Action) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from headrace.demo.shop_demo import ShopDemo
+from headrace.demo.shop import ShopDemo
 from headrace.testing.postgres import free_port
 from tests.demo.browser import Browser
 

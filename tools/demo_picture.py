@@ -17,7 +17,7 @@ def main() -> int:
     console = Console(record=True, width=100, force_terminal=False)
     held = LogDemo(console, seconds=10).run()
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    # The fonts of the reader's machine will do: a picture in the documentation asks nobody on the network.
+    # Uses the fonts of the reader's machine: a picture in the documentation loads nothing from the network.
     svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="make demo"), flags=re.DOTALL)
     PICTURE.write_text(svg.replace("Fira Code", "monospace"))
     return 0 if held else 1

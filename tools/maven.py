@@ -74,7 +74,7 @@ def fetch(name: str, artifacts: Sequence[Artifact], cache: Path | None = None) -
 
 
 def appear(made: Path, target: Path) -> None:
-    """Give a finished folder its name; somebody else's may have been quicker, and is as good."""
+    """Rename a complete folder; if another process was first, its folder is used."""
     try:
         made.rename(target)
     except OSError:

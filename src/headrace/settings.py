@@ -127,12 +127,12 @@ NEW_PASSWORD: Final = Setting(
 )
 
 
-def _metrics(part: str, *, doc: str) -> Setting:
+def _metrics(part: str, variable: str, *, doc: str) -> Setting:
     return Setting(
         doc=f"Address, or port on 127.0.0.1, of the metrics and health of {doc}.",
         default="not served",
         option="metrics=" if part == "events" else "--metrics",
-        variable=f"HEADRACE_METRICS_{part.upper()}",
+        variable=variable,
         section="metrics",
         key=part,
         example="9404",
@@ -140,9 +140,9 @@ def _metrics(part: str, *, doc: str) -> Setting:
 
 
 METRICS: Final = {
-    "run": _metrics("run", doc="`headrace run` and its captures"),
-    "capture": _metrics("capture", doc="`headrace capture`"),
-    "events": _metrics("events", doc="`EventStore(…)`"),
+    "run": _metrics("run", "HEADRACE_METRICS_RUN", doc="`headrace run` and its captures"),
+    "capture": _metrics("capture", "HEADRACE_METRICS_CAPTURE", doc="`headrace capture`"),
+    "events": _metrics("events", "HEADRACE_METRICS_EVENTS", doc="`EventStore(…)`"),
 }
 """The addresses of metrics, by the part of Headrace: each is a process of its own."""
 METRICS_ALLOW_REMOTE: Final = Setting(
@@ -171,6 +171,16 @@ LOG_FORMAT: Final = Setting(
     section="log",
     key="format",
     example="json",
+)
+
+
+TRACING_ENDPOINT: Final = Setting(
+    doc="OTLP endpoint for traces of jobs, captures, event stores and queues: the base URL of a collector.",
+    default="no traces",
+    variable="OTEL_EXPORTER_OTLP_ENDPOINT",
+    section="tracing",
+    key="endpoint",
+    example="http://127.0.0.1:4318",
 )
 
 
@@ -230,6 +240,7 @@ SETTINGS: Final = (
     METRICS_ALLOW_REMOTE,
     LOG_LEVEL,
     LOG_FORMAT,
+    TRACING_ENDPOINT,
 )
 """Every setting that is read from the environment or from `headrace.toml`."""
 
@@ -349,6 +360,11 @@ class Settings:
             return MetricsAddress.parse(said.text, allow_remote=allowed == "true")
         except Misuse as fault:
             raise Misuse(f"{fault} (it came {said.origin})") from fault
+
+    def tracing(self) -> str | None:
+        """Where traces are exported to; None if they are not."""
+        said = self._find(TRACING_ENDPOINT, None)
+        return None if said is None else said.text
 
     def log(self, level: str | None = None, log_format: str | None = None) -> tuple[str, str]:
         """The level and the format of the log."""

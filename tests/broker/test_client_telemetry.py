@@ -27,6 +27,7 @@ from headrace.broker.client_telemetry import (
 from headrace.metrics import Scrape
 from headrace.protocol.compression import CODECS, compress
 from headrace.protocol.errors import CorruptBatch
+from tests.behaviour.clients.java import Driver, missing
 from tests.broker.processes import BrokerProcess, wait_until
 from tests.broker.pushed_metrics import otlp_metrics
 from tests.broker.virtual_clock import VirtualClock
@@ -105,17 +106,31 @@ def test_a_client_that_pushes_too_often_is_throttled_but_may_say_goodbye(client:
     assert push(client, ONE, client_instance_id=instance, terminating=True) is ErrorCode.none
 
 
+def metrics_of(broker: MeasuredBroker, client_id: str) -> set[str]:
+    """The names of the metrics that a client has pushed."""
+    return {
+        name
+        for name, labels in scraped(broker.page)
+        if name.startswith("kafka_client_") and ("client_id", client_id) in labels
+    }
+
+
 def test_librdkafka_pushes_its_metrics(broker: MeasuredBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "client.id": "till"})
     producer.produce("orders", b"tea")
     assert producer.flush(60) == 0
+    wait_until(lambda: metrics_of(broker, "till") != set(), "the metrics of librdkafka")
+    assert any(name.startswith("kafka_client_producer_") for name in metrics_of(broker, "till"))
 
-    def pushed() -> bool:
-        producer.poll(0.01)
-        labels = [dict(labels) for (name, labels) in scraped(broker.page) if name.startswith("kafka_client_")]
-        return any(each["client_id"] == "till" for each in labels)
 
-    wait_until(pushed, "the metrics of librdkafka")
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_the_java_client_pushes_its_metrics(broker: MeasuredBroker) -> None:
+    driver = Driver()
+    try:
+        driver.ask("producer.open", settings={"bootstrap.servers": broker.address, "client.id": "java"})
+        wait_until(lambda: len(metrics_of(broker, "java")) > 10, "the metrics of the Java client")
+    finally:
+        driver.close()
 
 
 def test_a_broker_without_metrics_does_not_list_the_apis(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""flush=always: no acknowledgement before the sync that covers it, and one sync for all who wait."""
+"""flush=always: no acknowledgment before the sync that covers it, and one sync for all who wait."""
 
 import asyncio
 import errno

@@ -20,7 +20,7 @@ SETTINGS = {
     "validated": {"cleanup_policy": "compact"},
 }
 RECORDS = {"validated": 1024}
-"""Records of a large batch: the keys of so many are validated in a thread."""
+"""Records of a large batch, if their keys are to be validated in a thread."""
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_a_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     try:
-        assert AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=10).brokers
+        assert AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=100).brokers
         assert kafka.is_running
     finally:
         assert kafka.stop() == 0

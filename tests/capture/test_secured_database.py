@@ -25,7 +25,7 @@ USERS = "CREATE TABLE users (id bigint PRIMARY KEY, name text)"
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[TlsProxy]:
-    """TLS before a PostgreSQL with a user for replication, whose password is asked for by SCRAM."""
+    """A TLS proxy in front of a PostgreSQL whose replication user authenticates with SCRAM."""
     with TemporaryDirectory(prefix="headrace-") as folder, PostgresServer(Path(folder), tcp=True) as server:
         with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE capturing LOGIN REPLICATION PASSWORD '{SECRET}'")

@@ -7,7 +7,7 @@ from headrace import queue
 from headrace.testing.embedded import EmbeddedBroker
 from tests.cli.terminal import Terminal
 
-IDLE = timedelta(seconds=0.7)
+IDLE = timedelta(seconds=2)
 
 
 @pytest.fixture

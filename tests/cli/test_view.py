@@ -2,7 +2,6 @@
 
 import json
 import signal
-import urllib.request
 from collections.abc import Iterator
 from typing import IO
 
@@ -64,16 +63,6 @@ def test_a_view_is_followed_until_ctrl_c(terminal: Terminal, shelf: ViewWriter, 
     assert (code, errors) == (130, b"")
 
 
-def test_changes_are_served_over_http(terminal: Terminal, shelf: ViewWriter) -> None:
-    process = terminal.start("changes", "--http", "0")
-    address = next(lines_of(process.stdout)).split()[-1].removesuffix("VIEW")
-    with urllib.request.urlopen(f"{address}{shelf.name}", timeout=20) as answer:
-        events = [line.decode() for line in (answer.readline() for _ in range(9)) if line.startswith(b"data")]
-    assert [json.loads(event.removeprefix("data: "))["key"] for event in events] == [{"id": "b"}, {"id": "a"}]
-    code, _, errors = interrupt(process)
-    assert code == 0, errors
-
-
 def test_views_are_listed(terminal: Terminal, shelf: ViewWriter) -> None:
     lines = terminal.do("view", "list").lines
     assert lines[0].split() == ["view", "key", "columns", "job"]
@@ -90,11 +79,7 @@ def test_views_are_completed_from_the_broker(terminal: Terminal, shelf: ViewWrit
     ("arguments", "code", "message"),
     [
         (["nothing"], 1, "the view 'nothing' does not exist"),
-        (["nothing", "--http", "0"], 1, "the view 'nothing' does not exist"),
         ([], 2, "name a view"),
-        (["--http", "0.0.0.0:0"], 2, "add --remote"),
-        (["--http", "x"], 2, "is not [HOST:]PORT"),
-        (["--http", "0", "--follow"], 2, "cannot be combined with"),
         (["{view}", "--since", "x"], 2, "not a token"),
     ],
 )

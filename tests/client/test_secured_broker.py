@@ -95,7 +95,7 @@ def address(kafka: EmbeddedBroker, profile: str) -> str:
 def test_both_clients_connect_with_every_profile(kafka: EmbeddedBroker, profile: str) -> None:
     with Cluster.of(address(kafka, profile)) as cluster:
         assert len(cluster.brokers()) == 1
-    assert len(AdminClient(client_config(address(kafka, profile))).list_topics(timeout=10).brokers) == 1
+    assert len(AdminClient(client_config(address(kafka, profile))).list_topics(timeout=100).brokers) == 1
 
 
 def test_a_wrong_password_is_told_at_once_and_not_repeated(kafka: EmbeddedBroker, folder: Path) -> None:

@@ -80,7 +80,7 @@ def write(bootstrap: str, topic: str, first: int, *, commit: bool = True, **sett
 
 
 def record(number: int) -> dict[str, Any]:
-    """A record that differs from its neighbours in what it has, and what it lacks."""
+    """A record that differs from its neighbors in what it has, and what it lacks."""
     key = None if number % 7 == 0 else b"key %d" % (number % 13)
     value = None if number % 11 == 0 else b"" if number % 17 == 0 else b"line %d\nnext" % number
     headers = [("a", b"1"), ("none", None), ("a", b"")] if number % 5 == 0 else None

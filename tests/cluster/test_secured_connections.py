@@ -51,7 +51,7 @@ def test_both_clients_connect_with_every_profile(kafka: SecuredKafka, profile: s
     bootstrap = kafka.bootstrap_of(profile)
     with Cluster.of(bootstrap) as cluster:
         assert [str(broker) for broker in cluster.brokers()] == [bootstrap.partition("://")[2]]
-    assert len(AdminClient(client_config(bootstrap)).list_topics(timeout=10).brokers) == 1
+    assert len(AdminClient(client_config(bootstrap)).list_topics(timeout=100).brokers) == 1
 
 
 def test_the_command_line_uses_the_profile_of_the_environment(kafka: SecuredKafka, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_tokens_come_from_the_endpoint_and_serve_all_connections(
     for _ in range(2):
         with Cluster.of(bootstrap) as cluster:
             assert len(cluster.brokers()) == 1
-    assert len(AdminClient(client_config(bootstrap)).list_topics(timeout=10).brokers) == 1
+    assert len(AdminClient(client_config(bootstrap)).list_topics(timeout=100).brokers) == 1
     assert endpoint == ["grant_type=client_credentials&scope=kafka"]
 
 

@@ -149,7 +149,7 @@ def files_with(folder: Path, secret: str) -> list[Path]:
 
 
 def kill_after(process: subprocess.Popen[bytes], kafka: SecuredKafka, results: int) -> None:
-    """Kill a run as soon as it has written so many results."""
+    """Kill a run as soon as it has written this many results."""
     deadline = time.monotonic() + PATIENCE_S
     while sum(map(len, found(kafka.bootstrap).values())) < results:
         assert process.poll() is None

@@ -1,4 +1,4 @@
-"""Compiled once: no input makes the loops be compiled for it anew."""
+"""Kernels are compiled once: no input causes another compilation."""
 
 import pyarrow as pa
 from numba.core.dispatcher import Dispatcher

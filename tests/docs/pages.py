@@ -79,17 +79,18 @@ USES_SESSION = re.compile(r"headrace (run|query) (?!.*--master)")
 class Terminal:
     """A folder of its own in which commands run one after the other, as a reader would type them.
 
-    Port 9092 is replaced by a free one, so that a broker on this machine is not disturbed. A command that
-    ends in `&` goes on until the page is done; it has started when its first expected line is there.
+    Ports 9092 and 8080 are replaced by free ones, so that servers on this machine are not disturbed. A
+    command that ends in `&` goes on until the page is done; it has started when its first expected line is
+    there.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = str(free_port())
+        self._ports = {"9092": str(free_port()), "8080": str(free_port())}
         self._background: list[subprocess.Popen[str]] = []
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self._of_reader = {
-            "HEADRACE_BROKER": f"127.0.0.1:{self._port}",
+            "HEADRACE_BROKER": f"127.0.0.1:{self._ports['9092']}",
             "COLUMNS": "100",
             "NO_COLOR": "1",
         }
@@ -102,7 +103,9 @@ class Terminal:
         (self._folder / name).write_text(text)
 
     def run(self, command: Command) -> None:
-        text = command.text.replace("9092", self._port)
+        text = command.text
+        for shown, port in self._ports.items():
+            text = text.replace(shown, port)
         if text.endswith("&"):
             self._run_in_background(text[:-1], command)
             return
@@ -119,13 +122,13 @@ class Terminal:
             timeout=600,
             check=False,
         )
-        _compare(command, done.stdout.replace(self._port, "9092"))
+        _compare(command, self._as_shown(done.stdout))
 
     def _run_here(self, text: str, command: Command) -> None:
         """Run a command of Headrace in this process, where it finds the Spark session of the tests."""
         with chdir(self._folder):
             done = CliRunner().invoke(app, shlex.split(text)[1:], env=self._of_reader)
-        _compare(command, done.output.replace(self._port, "9092"))
+        _compare(command, self._as_shown(done.output))
 
     def _run_in_background(self, text: str, command: Command) -> None:
         process = subprocess.Popen(
@@ -137,7 +140,12 @@ class Terminal:
         )
         self._background.append(process)
         assert process.stdout is not None
-        _compare(command, process.stdout.readline().replace(self._port, "9092"))
+        _compare(command, self._as_shown(process.stdout.readline()))
+
+    def _as_shown(self, printed: str) -> str:
+        for shown, port in self._ports.items():
+            printed = printed.replace(port, shown)
+        return printed
 
     def close(self) -> None:
         for process in self._background:

@@ -18,7 +18,7 @@ def schema(**kinds: Any) -> dict[str, Any]:
     return {"type": "struct", "fields": fields}
 
 
-@pytest.mark.parametrize("module", ["headrace.feeds.feed", "headrace.feeds.server"])
+@pytest.mark.parametrize("module", ["headrace.feeds.feed", "headrace.gateway.options"])
 def test_the_examples_of_a_module_hold(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0

@@ -6,14 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.broker.metrics import METRICS as BROKER
-from headrace.capture.metrics import METRICS as CAPTURE
-from headrace.events.metrics import METRICS as EVENTS
 from headrace.metrics import Kind
-from headrace.streams.metrics import METRICS as JOBS
 from tests.metrics.prometheus import DEPLOY, RULES
+from tools.metrics_table import PAGE, PARTS, page
 
-METRICS = (*BROKER, *JOBS, *CAPTURE, *EVENTS)
+METRICS = [metric for metrics in PARTS.values() for metric in metrics]
 
 
 def series() -> Iterator[str]:
@@ -37,6 +34,11 @@ def expressions() -> list[str]:
 def test_an_expression_uses_only_metrics_that_exist(expression: str) -> None:
     named = set(re.findall(r"\b(?:kafka|headrace)_\w+", expression))
     assert named <= set(series())
+
+
+def test_the_documentation_has_every_metric() -> None:
+    text = PAGE.read_text()
+    assert text == page(text), "make reference writes the table again"
 
 
 def test_names_are_unique() -> None:

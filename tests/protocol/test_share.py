@@ -38,7 +38,7 @@ def test_the_delay_of_a_release_is_read() -> None:
     ]
 
 
-def test_neighbours_of_which_the_same_is_said_are_one_range() -> None:
+def test_neighbors_of_which_the_same_is_said_are_one_range() -> None:
     assert read({1: 1, 2: 1, 3: 1, 4: 2, 6: 2, 7: 2}) == [
         AcknowledgedRange(1, 3, (1,)),
         AcknowledgedRange(4, 4, (2,)),

@@ -12,7 +12,7 @@ from headrace.client.share_groups import SHARE_ACKNOWLEDGE, SHARE_FETCH, share_p
 from tests.broker.processes import wait_until
 from tests.queues.conftest import NewQueue, Send
 
-IDLE = timedelta(seconds=0.7)
+IDLE = timedelta(seconds=2)
 
 
 def left_over(address: str, group: str) -> int:

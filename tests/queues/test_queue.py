@@ -8,7 +8,7 @@ from headrace import queue
 from headrace.errors import Misuse
 from tests.queues.conftest import NewQueue, Send
 
-IDLE = timedelta(seconds=0.7)
+IDLE = timedelta(seconds=2)
 
 
 class Boom(Exception):

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal, Self
 
-Behaviour = int | tuple[int, Mapping[str, str]] | Literal["hang", "cut"]
+Behavior = int | tuple[int, Mapping[str, str]] | Literal["hang", "cut"]
 """A response, optionally with headers; or no response; or a closed connection."""
 
 
@@ -34,7 +34,7 @@ class Request:
 class Receiver:
     """Receives on a free port; `behave` says what a request gets."""
 
-    def __init__(self, behave: Callable[[Request], Behaviour] = lambda request: 204) -> None:
+    def __init__(self, behave: Callable[[Request], Behavior] = lambda request: 204) -> None:
         self.behave = behave
         self.requests: list[Request] = []
         self._closing = threading.Event()
@@ -55,14 +55,14 @@ class Receiver:
     def answer(self, request: Request, connection: socket.socket) -> tuple[int, Mapping[str, str]] | None:
         """The answer to a request, or None when there is none."""
         self.requests.append(request)
-        behaviour = self.behave(request)
-        if behaviour == "hang":
+        behavior = self.behave(request)
+        if behavior == "hang":
             self._closing.wait()
-        if behaviour in ("hang", "cut"):
+        if behavior in ("hang", "cut"):
             connection.shutdown(socket.SHUT_RDWR)
             return None
-        assert not isinstance(behaviour, str)
-        return behaviour if isinstance(behaviour, tuple) else (behaviour, {})
+        assert not isinstance(behavior, str)
+        return behavior if isinstance(behavior, tuple) else (behavior, {})
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -122,13 +122,13 @@ def test_rejected_rows_are_not_retried(context: SinkContext) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "reason"), [("hang", "no response before the timeout"), ("cut", "connection was lost")]
+    ("behavior", "reason"), [("hang", "no response before the timeout"), ("cut", "connection was lost")]
 )
 def test_a_row_without_a_response_is_sent_again_with_the_same_id(
-    context: SinkContext, behaviour: Any, reason: str
+    context: SinkContext, behavior: Any, reason: str
 ) -> None:
     with Receiver() as receiver:
-        receiver.behave = lambda request: behaviour if len(receiver.requests) == 1 else 200
+        receiver.behave = lambda request: behavior if len(receiver.requests) == 1 else 200
         sink = webhook(receiver.url, timeout="2 seconds")
         with pytest.raises(RowsRejected, match=reason) as refused:
             write(sink, context, 0, rows(1))

@@ -21,7 +21,7 @@ from tests.broker.processes import wait_until
 def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
     """Make a topic without records; one of that name that another test left on a shared broker goes first."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    if name in admin.list_topics(timeout=10).topics:
+    if name in admin.list_topics(timeout=100).topics:
         delete_topic(bootstrap, name)
 
     def is_created() -> bool:
@@ -38,10 +38,10 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) 
 
 
 def await_partitions(admin: AdminClient, name: str, count: int) -> None:
-    """Return when the broker tells of so many partitions; Apache Kafka's take a moment to hear of them."""
+    """Return when the metadata has this many partitions; brokers of Apache Kafka learn of them later."""
 
     def is_known() -> bool:
-        topic = admin.list_topics(timeout=10).topics.get(name)
+        topic = admin.list_topics(timeout=100).topics.get(name)
         return topic is not None and len(topic.partitions) == count
 
     wait_until(is_known, f"{count} partitions of {name}")

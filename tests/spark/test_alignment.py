@@ -124,7 +124,9 @@ def test_streams_of_a_job_wait_for_the_one_that_is_behind(tmp_path: Path) -> Non
     behind = Alignment("behind", TimeHints(tmp_path))
     ahead = Alignment("ahead", TimeHints(tmp_path))
     position, others, steps = slow.begin, quick.begin, 0
-    assert ahead.ends(others, quick.end, 100, quick.at_time) == quick.end, "nobody is known to be behind"
+    assert ahead.ends(others, quick.end, 100, quick.at_time) == quick.end, (
+        "no other partition is known to be behind"
+    )
     while position != slow.end:
         position = behind.ends(position, slow.end, 100, slow.at_time)
         others = ahead.ends(others, quick.end, 100, quick.at_time)

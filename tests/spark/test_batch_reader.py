@@ -1,5 +1,7 @@
 """What a batch read plans and reads, without a JVM."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -106,3 +108,9 @@ def test_what_does_not_exist_is_named(read: Read, bootstrap: str) -> None:
     create_topic(bootstrap, "orders")
     with pytest.raises(UnknownTopic, match="the cluster has no orders/1"):
         read(subscribe="", assign='{"orders": [0, 1]}')
+
+
+def test_a_planner_loads_neither_arrow_nor_compiled_code_nor_the_client() -> None:
+    program = "import sys, headrace.spark.source; print({'pyarrow', 'numba', 'kio'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -158,7 +158,7 @@ def test_an_idle_stream_goes_with_the_others_and_when_all_are_idle_with_the_cloc
     now = 1_000.0
     hints = TimeHints(tmp_path)
     pulse = IdleSourceWatermark("payments", 30.0, hints, clock=lambda: now)
-    assert pulse.next_ms(0, once=False) == 0, "nobody knows any time yet"
+    assert pulse.next_ms(0, once=False) == 0, "no time is known yet"
     note_seen(hints, "orders", 500_000, now_s=1_010.0)
     now = 1_020.0
     assert pulse.next_ms(0, once=False) == 0, "it is not idle yet"

@@ -4,10 +4,10 @@ import pytest
 
 from headrace.client.partition import TopicPartition
 from headrace.spark.errors import BadOption
-from headrace.spark.offset_reader import Subscription
-from headrace.spark.offsets import Bound, read_journal, read_positions, write_journal
+from headrace.spark.offset_reader import Bound
+from headrace.spark.offsets import read_journal, read_positions, write_journal
 from headrace.spark.options import ClusterConnection, Options, read_duration_s
-from headrace.spark.source import KNOWN, SourceSettings
+from headrace.spark.source import KNOWN, SourceSettings, Subscription
 
 BASIC = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 

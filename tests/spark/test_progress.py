@@ -1,4 +1,4 @@
-"""Marks: the newest that was committed counts, each job by itself."""
+"""Progress markers: the newest committed marker of each job counts."""
 
 import pytest
 from confluent_kafka import Producer

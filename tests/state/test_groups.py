@@ -40,7 +40,7 @@ GROUPS = st.builds(
 
 @dataclass(frozen=True)
 class Step:
-    """A batch: which groups it touches and what becomes of them, and how far the watermark moves."""
+    """A batch: the groups that it changes, their new states, and how far the watermark moves."""
 
     groups: dict[int, Group]
     woken: Group

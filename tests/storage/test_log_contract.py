@@ -10,6 +10,7 @@ import pytest
 
 from headrace.protocol.batch import (
     CONTROL,
+    COPY_STEP_BYTES,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
@@ -61,6 +62,33 @@ def new_log(request, tmp_path):
 @pytest.fixture
 def log(new_log):
     return new_log(max_message_bytes=1000)
+
+
+@pytest.mark.parametrize("ending", ["append", "discard_staged"])
+def test_a_batch_that_was_staged_in_steps_is_stored_if_it_is_appended(new_log, ending):
+    value = b"L" * (3 * COPY_STEP_BYTES)
+    log = new_log(max_message_bytes=2 * len(value))
+    log.append(batch(b"before"), NOW)
+    large = batch(value)
+    assert len(list(log.stage(large))) == 4
+    if ending == "append":
+        log.append(large, NOW)
+    log.discard_staged()
+    log.append(batch(b"after"), NOW)
+    stored = [value] if ending == "append" else []
+    assert read_values(log) == [b"before", *stored, b"after"]
+
+
+def test_a_batch_that_comes_between_the_steps_is_stored_before_the_staged_one(new_log):
+    value = b"L" * (3 * COPY_STEP_BYTES)
+    log = new_log(max_message_bytes=2 * len(value))
+    large = batch(value)
+    steps = log.stage(large)
+    next(steps)
+    log.append(batch(b"between"), NOW)
+    list(steps)
+    log.append(large, NOW)
+    assert read_values(log) == [b"between", value]
 
 
 def raw(attributes=0, count=1, delta=None, producer_id=-1):

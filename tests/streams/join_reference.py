@@ -2,7 +2,7 @@
 
 Which rows are late is a part of it. A run is a list of parts, and each part is one micro-batch with rows in a
 query of its own, which Spark closes with a batch without rows. So a part's rows are late by the watermark
-after the part before. The watermark is that of the stream that is behind; a query that was started anew knows
+after the part before. The watermark is that of the stream that is behind; a restarted query knows
 nothing of a stream until rows of it have come, and then the watermark stays where it was.
 """
 

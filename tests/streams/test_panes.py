@@ -1,4 +1,4 @@
-"""Hopping windows from panes: the rows are those of windows that are computed each by itself."""
+"""Hopping windows from panes: the rows equal those of windows that are computed one by one."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

@@ -69,7 +69,7 @@ class Shop(Workshop):
             return {}
 
     def topics(self) -> set[str]:
-        return set(AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=10).topics)
+        return set(AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(timeout=100).topics)
 
 
 @pytest.fixture

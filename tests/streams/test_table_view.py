@@ -160,7 +160,7 @@ hows = st.tuples(*[st.sampled_from(["left", "inner"])] * 2)
 
 
 def check_view(added: list[list[Said]], hows: Any, step: str) -> None:
-    """A job over three tables that crashes once writes what the whole view, made anew, says has changed."""
+    """A job over three tables that crashes once writes the differences of the completely recomputed view."""
 
     def build(office: Office) -> TableView:
         joined = office.employees.join(office.departments, on={"dept": "id"}, how=hows[0])

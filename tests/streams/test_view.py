@@ -67,7 +67,7 @@ class Shop:
 
 @pytest.fixture
 def shop(spark: SparkSession, headrace_broker: EmbeddedBroker, tmp_path: Path) -> Shop:
-    AdminClient({"bootstrap.servers": headrace_broker.bootstrap}).list_topics(timeout=10)
+    AdminClient({"bootstrap.servers": headrace_broker.bootstrap}).list_topics(timeout=100)
     return Shop(headrace_broker.bootstrap, tmp_path)
 
 

@@ -50,7 +50,7 @@ def count_by(
 
 
 def at_minute(minute: float, key: str | None = "a", amount: int = 1) -> Event:
-    """An event so many minutes after New Year."""
+    """An event this many minutes after New Year."""
     return Event(NEW_YEAR_MS + round(minute * MINUTE_MS), key, amount)
 
 

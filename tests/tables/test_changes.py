@@ -81,7 +81,7 @@ def test_what_retention_removed_is_no_longer_part_of_the_table(headrace_broker: 
         reader = ChangeReader(cluster, CITIES)
         assert [row[1] for row in seen(reader.read({0: 2}, {0: 6}))] == [4, 5]
         assert [row[1] for row in seen(reader.read({}, {0: 5}))] == [4]
-        # A topic that was made anew ends before what was read of the old one.
+        # A re-created topic ends before the offset that was read of the old one.
         assert [row[1] for row in seen(reader.read({0: 99}, {0: 6}))] == [4, 5]
         assert seen(reader.read({0: 6}, {0: 6})) == []
 

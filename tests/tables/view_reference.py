@@ -1,4 +1,4 @@
-"""A view over tables as plain Python has it: dicts of rows, and the whole view made anew after each batch."""
+"""A view over tables as plain Python has it: dicts of rows, computed from all rows after each batch."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple

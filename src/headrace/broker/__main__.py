@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.broker.listeners import Endpoint, Listener
 
 DEFAULT_LISTENER: Final = "127.0.0.1:9092"
+GATEWAY_RESTART_S: Final = 1.0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--advertise",
         action="append",
         metavar="[PROTOCOL://]HOST:PORT",
-        help="address that clients are told for the listener of that protocol (default: the one it "
+        help="address that clients connect to for the listener of that protocol (default: the one it "
         "listens on); repeatable",
     )
     parser.add_argument(
@@ -106,6 +107,11 @@ def _parser() -> argparse.ArgumentParser:
         help="memory for requests being read and responses waiting to be sent, of all connections",
     )
     _add_archive_options(parser)
+    parser.add_argument(
+        "--http",
+        metavar="[HOST:]PORT",
+        help="also run an HTTP gateway on this loopback address, in a process of its own",
+    )
     _add_security_options(parser)
     _add_monitoring_options(parser)
     return parser
@@ -197,7 +203,7 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
         "--super-user",
         action="append",
         metavar="User:NAME",
-        help="principal that may do everything, besides the users of `headrace broker init`; repeatable",
+        help="principal that may do everything, like the users of `headrace broker init`; repeatable",
     )
     parser.add_argument(
         "--tls-certificate",
@@ -293,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             client_metrics_interval_ms=options.client_metrics_interval_ms,
         )
         _raise_file_limit()
-        return _run(config)
+        return _run(config, options.http)
     except HeadraceError as fault:
         sys.stderr.write(f"headrace broker: {fault}\n")
         return 1
@@ -317,28 +323,28 @@ def _explain(fault: OSError, options: argparse.Namespace) -> str:
     return f"cannot listen on {addresses}: {fault.strerror}; choose another address (--listen HOST:PORT)"
 
 
-def _run(config: BrokerConfig) -> int:
+def _run(config: BrokerConfig, http: str | None) -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, http))
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, http: str | None) -> int:
     from headrace.broker.broker import Broker
 
     if config.metrics is None:
-        return await _run_until_stopped(await Broker.start(config))
+        return await _run_until_stopped(await Broker.start(config), http)
     from headrace.broker.metrics import BrokerMetricsSource
     from headrace.metrics.server import MetricsServer
 
     source = BrokerMetricsSource(asyncio.get_running_loop())
     with MetricsServer(config.metrics, source) as server:
         source.broker = await Broker.start(config)
-        return await _run_until_stopped(source.broker, server.address)
+        return await _run_until_stopped(source.broker, http, server.address)
 
 
-async def _run_until_stopped(broker: Broker, metrics: MetricsAddress | None = None) -> int:
+async def _run_until_stopped(broker: Broker, http: str | None, metrics: MetricsAddress | None = None) -> int:
     from headrace.broker.garbage_collection import freeze_growth
 
     freeze_growth()
@@ -349,14 +355,43 @@ async def _run_until_stopped(broker: Broker, metrics: MetricsAddress | None = No
     if metrics is not None:
         sys.stdout.write(f"headrace broker metrics on http://{metrics}/metrics\n")
     sys.stdout.flush()
+    gateway = None if http is None else broker.loop.create_task(_run_gateway(http, broker.endpoints))
     stopped = broker.loop.create_task(stop.wait())
     ends: list[asyncio.Future[Any]] = [stopped, broker.failed]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if broker.failed.done():
         sys.stderr.write(f"headrace broker: stopped, the disk failed: {broker.failed.exception()}\n")
         return 1
+    if gateway is not None:
+        gateway.cancel()
+        await asyncio.gather(gateway, return_exceptions=True)
     await broker.stop()
     return 0
+
+
+async def _run_gateway(http: str, endpoints: Sequence[tuple[Listener, Endpoint]]) -> None:
+    """Run an HTTP gateway as a child process, again if it exits: the broker itself stays small."""
+    address = next(
+        (str(endpoint) for listener, endpoint in endpoints if listener.protocol is Protocol.PLAINTEXT), None
+    )
+    if address is None:
+        sys.stderr.write(
+            "headrace broker: --http needs a PLAINTEXT listener; for a secured broker run `headrace gateway "
+            "--authentication` with a security profile\n"
+        )
+        return
+    command = (sys.executable, "-m", "headrace.gateway.process", http, address)
+    while True:
+        # The gateway stops when its standard input ends, also if this process is killed.
+        child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        try:
+            code = await child.wait()
+        finally:
+            assert child.stdin is not None
+            child.stdin.close()
+            await child.wait()
+        sys.stderr.write(f"headrace broker: the gateway exited with code {code}; it is started again\n")
+        await asyncio.sleep(GATEWAY_RESTART_S)
 
 
 def _shown(bound: tuple[Listener, Endpoint]) -> str:

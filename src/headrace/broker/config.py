@@ -18,7 +18,7 @@ __all__ = ["BrokerConfig", "Flush", "InvalidSetting"]
 
 
 class Flush(enum.Enum):
-    """When an acknowledged record is on the disk itself, and not only in the page cache."""
+    """When acknowledged records are synced to disk, and not only in the page cache."""
 
     OS = "os"
     INTERVAL = "interval"
@@ -27,7 +27,7 @@ class Flush(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """How one broker runs. Every setting has a default that suits one machine."""
+    """The settings of a broker. Every setting has a default for one machine."""
 
     data: Path = field(default_factory=lambda: Path("data"))
     """The data folder."""
@@ -40,7 +40,7 @@ class BrokerConfig:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     """TLS, SASL and super users."""
     node_id: int = 1
-    """`node.id`: the number that clients know the broker by; that of Apache Kafka's own examples."""
+    """`node.id`: the broker's number for clients; the default is that of Apache Kafka's examples."""
     advertised_host: str | None = None
     """The host name that clients connect to; the host of the listener by default."""
     flush: Flush = Flush.OS
@@ -48,21 +48,21 @@ class BrokerConfig:
     """How often `flush=interval` syncs."""
     auto_create_topics: bool = True
     default_partitions: int = 1
-    """Partitions of a topic that is made without saying how many."""
+    """`num.partitions`: the number of partitions of a topic that is created without one."""
     request_limit_bytes: int = 100 * 2**20
     """The largest request that is read."""
     max_connections: int = 10_000
-    """Connections that are served at once (`max.connections`)."""
+    """`max.connections`: the most open connections."""
     max_connections_per_ip: int = 2_000
-    """Connections of one address that are served at once (`max.connections.per.ip`)."""
+    """`max.connections.per.ip`: the most open connections of one address."""
     connection_memory_bytes: int = 256 * 2**20
-    """What requests that are being read and responses that wait to be sent may take together."""
+    """The most memory of requests that are being read and responses that are not sent yet."""
     max_partitions: int = 10_000
-    """Partitions of all topics together."""
+    """The most partitions of all topics."""
     idle_connection_ms: int = 600_000
-    """After this time without a request a connection is closed."""
+    """`connections.max.idle.ms`: a connection is closed after this time without a request."""
     maintenance_interval_ms: int = 5_000
-    """How often retention, compaction and checkpoints are looked after."""
+    """The interval of retention, compaction and checkpoints."""
     groups: GroupSettings = field(default_factory=GroupSettings)
     """Limits and times of consumer groups and their offsets."""
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
@@ -70,7 +70,7 @@ class BrokerConfig:
     shares: ShareSettings = field(default_factory=ShareSettings)
     """Limits of share groups."""
     memory_topics_bytes: int = 2**30
-    """What all topics in memory may hold together."""
+    """The most bytes of all in-memory topics."""
     compaction_bytes_per_second: int = 0
     """The most that compaction reads and writes a second; 0 for no limit."""
     archive: str | None = None
@@ -90,7 +90,7 @@ class BrokerConfig:
         for listener in self.all_listeners:
             self.security.check(listener)
         if not 0 <= self.node_id < 2**31:
-            raise InvalidSetting(f"node id {self.node_id} is not possible: choose one from 0 to 2147483647")
+            raise InvalidSetting(f"node id {self.node_id} is not valid: choose one from 0 to 2147483647")
         if self.default_partitions < 1:
             raise InvalidSetting("a topic has at least one partition")
         if self.archive is not None:
@@ -108,5 +108,5 @@ class BrokerConfig:
 
     @property
     def has_authentication(self) -> bool:
-        """Whether clients of at least one listener must prove who they are."""
+        """Whether clients of at least one listener must authenticate."""
         return any(map(self.security.authenticates, self.all_listeners))

@@ -39,17 +39,16 @@ log = logging.getLogger(__name__)
 
 SIZE: Final = struct.Struct(">i")
 MAX_UNANSWERED: Final = 64
-"""Requests of one connection that may wait for their responses before it is no longer read."""
+"""The most pending requests of a connection before it is no longer read."""
 MAX_HELD_BYTES: Final = 8 * 2**20
-"""Records of one connection that may wait for room in their topics, and responses that wait for their turn,
-before it is no longer read: more than a client has under way by default (five batches of a megabyte), so that
-its other requests are served."""
+"""The most bytes of delayed records and queued responses of a connection before it is no longer read: more
+than a client has in flight by default (five batches of a megabyte), so that its other requests are served."""
 MAX_A_TURN: Final = 64
-"""Requests of one connection that are handled before the others have their turn."""
+"""Requests of one connection that are handled before other connections run."""
 MAX_UNSENT: Final = 16
-"""Pieces of responses that are put in line before they are sent."""
+"""Chunks of responses that are queued before they are sent."""
 FIRST_BUFFER_BYTES: Final = 64 * 1024
-"""A request that is larger reserves its memory before the rest of it is read."""
+"""A larger request reserves its memory before the rest of it is read."""
 KEPT_BUFFER_BYTES: Final = 4 * 2**20
 """A buffer of up to this size is kept for the next request."""
 COPY_BYTES: Final = 16 * 1024
@@ -61,7 +60,7 @@ ResponseChunks = list[object]
 
 
 class PendingResponse:
-    """The place of a response in the order of requests; `chunks` is None until it is there."""
+    """The position of a response in the order of requests; `chunks` is None until it is complete."""
 
     __slots__ = ("api_key", "chunks", "future", "held_bytes", "started")
 
@@ -71,13 +70,13 @@ class PendingResponse:
         """When the request arrived."""
         self.chunks: ResponseChunks | None = None
         self.held_bytes = 0
-        """What is kept of the request until it can be answered, and then of the response until it is sent."""
+        """Bytes reserved for the request until its response, and for the response until it is sent."""
         self.future: asyncio.Future[ResponseChunks] | None = None
-        """What the response comes from, when nothing is lost by giving it up: a long poll."""
+        """The long poll of the response, which may be cancelled when the connection ends."""
 
 
 class Connection:
-    """A client, from its connect to its end."""
+    """The connection of a client."""
 
     __slots__ = (
         "_buffer",
@@ -110,12 +109,12 @@ class Connection:
     )
 
     BLOCKED: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
-    """What a socket raises that is to be tried again when it is ready."""
+    """The errors of a socket that is not ready."""
 
     def __init__(self, server: Server, client: socket.socket, host: str, listener: BoundListener) -> None:
         self.host = host
         self.endpoint = listener.endpoint
-        """Where this client finds the broker."""
+        """The address that this client connects to."""
         self.access = listener.access(host)
         """What the client may do; None for everything."""
         self.authentication: ConnectionAuthentication | None = None
@@ -142,19 +141,19 @@ class Connection:
         """Whether the client is throttled: it is not read from."""
         self._muted_until = 0.0
         self._is_working = False
-        """Whether a long request works in slices: those behind it wait."""
+        """Whether a long request runs in slices: later requests wait."""
         self._reserved_bytes = 0
         self._reserved_at = 0.0
         server.loop.add_reader(self._fd, self._readable)
 
     @property
     def is_at_work(self) -> bool:
-        """Whether the broker is busy with a request: a client that is quiet meanwhile waits for us."""
+        """Whether the broker works on a request: a client that waits for it is not idle."""
         return bool(self._pending)
 
     @property
     def has_pending_responses(self) -> bool:
-        """Whether a response is still to be found or to be sent."""
+        """Whether a response is not complete or not sent."""
         return bool(self._pending or self._out)
 
     def drain(self) -> None:
@@ -181,7 +180,7 @@ class Connection:
         self._server.authenticated(self, principal)
 
     def respond_changed(self) -> None:
-        """Use what the broker responds with now, unless the client is not authenticated yet."""
+        """Use the broker's current request handler, unless the client is not authenticated yet."""
         if self.authentication is None or self._respond != self.authentication.respond:
             self._respond = self._server.broker.respond
 
@@ -211,13 +210,13 @@ class Connection:
         return self._reserved_bytes > 0 and self._start != self._end and self._reserved_at < since
 
     def release_buffer(self) -> None:
-        """Give the buffer back when there is nothing in it."""
+        """Release the buffer if it is empty."""
         if self._start == self._end and self._buffer is not None:
             self._buffer, self._view, self._start, self._end = None, memoryview(b""), 0, 0
             self._release_memory()
 
     def memory_available(self) -> None:
-        """Go on reading, if it was memory that was missing."""
+        """Continue to read, if the connection waited for memory."""
         if not self.is_closed and self._start != self._end and not self._is_working:
             self._keep(self._view, self._start, self._end)
         self._resume()
@@ -232,7 +231,7 @@ class Connection:
         shared = self._buffer is None
         view = self._server.shared_buffer if shared else self._view[self._end :]
         if not view:
-            self._consume_own()  # what is there first: it makes room
+            self._consume_own()  # first the bytes that have arrived: that frees space
             return
         try:
             received = self._socket.recv_into(view)
@@ -256,7 +255,7 @@ class Connection:
         self._keep(self._view, used, self._end)
 
     def _consume(self, view: memoryview, start: int, end: int) -> int:
-        """Handle each whole request in the bytes; gives the position of what is left."""
+        """Handle each whole request in the bytes. Returns the position after them."""
         limit = self._limit_bytes
         turns_left = MAX_A_TURN
         while end - start >= 4 and not self.is_closed:
@@ -293,7 +292,7 @@ class Connection:
 
     @property
     def _is_full(self) -> bool:
-        """Whether the client must first wait for, or read, the responses to what it has asked."""
+        """Whether the client must first wait for, or read, the responses to its requests."""
         return (
             self._is_writing
             or self._is_working
@@ -304,7 +303,7 @@ class Connection:
         )
 
     def _keep(self, view: memoryview, start: int, end: int) -> None:
-        """Keep the bytes of an unfinished request, with room for more of it."""
+        """Keep the bytes of an incomplete request, with space for the rest."""
         if self._is_working:
             self._keep_in_place(view, start, end)
             return
@@ -318,7 +317,7 @@ class Connection:
             return
         capacity = self._capacity(view, start, left)
         if capacity is None:
-            # The bytes wait where they are, or in a buffer of just their size, until memory is free.
+            # The bytes stay where they are, or in a buffer of exactly their size, until memory is free.
             self._pause()
             self._server.memory.wait(self)
             capacity = left
@@ -332,7 +331,7 @@ class Connection:
         self._start, self._end = 0, left
 
     def _keep_in_place(self, view: memoryview, start: int, end: int) -> None:
-        """Leave all bytes where they are: a request in front of them is still being read there."""
+        """Leave all bytes where they are: an earlier request is still being read there."""
         if view is self._server.shared_buffer:
             buffer = self._server.replace_shared_buffer()
             if self.is_closed:
@@ -343,13 +342,13 @@ class Connection:
     def _capacity(self, view: memoryview, start: int, left: int) -> int | None:
         """The buffer that the request needs; None when there is no memory for it now.
 
-        A length is only believed when the first bytes of a large request have arrived.
+        Memory for a large request is only allocated when its first bytes have arrived.
         """
         wanted = 4 + SIZE.unpack_from(view, start)[0] if left >= 4 else FIRST_BUFFER_BYTES
         if wanted <= FIRST_BUFFER_BYTES or left < FIRST_BUFFER_BYTES // 2:
             return max(min(wanted, FIRST_BUFFER_BYTES), left + 1)
         if left >= wanted:
-            return left + 1  # it is whole, and waits for its turn
+            return left + 1  # the request is complete, and waits for earlier ones
         missing = wanted - self._reserved_bytes
         if missing > 0:
             if not self._server.reserve(missing):
@@ -378,7 +377,7 @@ class Connection:
 
     @property
     def _is_cramped(self) -> bool:
-        """Whether the buffer is full with a part of a request, for want of memory."""
+        """Whether the buffer is full with a part of a request that waits for memory."""
         return self._buffer is not None and self._start == 0 and self._end == len(self._view)
 
     def _continue(self) -> None:
@@ -389,7 +388,7 @@ class Connection:
 
     def _handle(self, frame: memoryview) -> None:
         started = perf_counter()
-        api_key = frame[1]  # all APIs that are served have a number below 256
+        api_key = frame[1]  # all served APIs have a key below 256
         try:
             response = self._respond(self._server.broker, frame, self)
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
@@ -449,7 +448,7 @@ class Connection:
             waits_for._asyncio_future_blocking = False
             waits_for.add_done_callback(lambda _: self._work_on(pending, steps, waits_for))
             return
-        # It goes on when the connection ends: what it began (a join, a commit) is not to be left half done.
+        # It continues when the connection ends: a join or a commit must not be left half done.
         self._server.keep(self._server.loop.create_task(self._await(pending, _resume(steps, waits_for))))
 
     def _work_on(
@@ -522,7 +521,7 @@ class Connection:
         self._server.requests.completed(pending.api_key, seconds, self.host)
 
     def _set(self, pending: PendingResponse, chunks: ResponseChunks) -> None:
-        """Give a pending its response, which is held until those before it are there."""
+        """Set the response of a pending request; it is sent after those of earlier requests."""
         pending.chunks = chunks
         size = sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes))
         size += sum(chunk.size for chunk in chunks if isinstance(chunk, MemoryRange))
@@ -539,7 +538,7 @@ class Connection:
     # ---------------------------------------------------------------- out
 
     def _queue(self, chunks: ResponseChunks) -> None:
-        """Put a response in line; small pieces are joined into one."""
+        """Queue a response; small chunks are joined."""
         out = self._out
         for chunk in chunks:
             piece = chunk
@@ -593,7 +592,7 @@ class Connection:
             self._out.popleft()
 
     def close(self) -> None:
-        """End the connection; responses that were not sent are dropped."""
+        """Close the connection; responses that were not sent are dropped."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -612,13 +611,13 @@ class Connection:
 
 
 def _make_buffer(size: int) -> bytearray | mmap.mmap:
-    """A buffer; a large one takes memory only as far as bytes arrive in it."""
+    """A buffer; the pages of a large one are allocated when bytes arrive."""
     return bytearray(size) if size <= KEPT_BUFFER_BYTES else mmap.mmap(-1, size)
 
 
 @types.coroutine
 def _resume(steps: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """A coroutine that goes on with one that was begun outside of a task, and waits for `waits_for`."""
+    """A coroutine that continues one that was started outside of a task, and waits for `waits_for`."""
     try:
         yield waits_for
     except BaseException as fault:  # noqa: BLE001  the coroutine decides what a cancellation means

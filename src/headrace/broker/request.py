@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NOT_AUTHORIZED: Final = "the user is not authorized for this operation"
 OPERATIONS_NOT_ASKED: Final = -(2**31)
-"""What stands for the authorized operations when the client does not ask for them."""
+"""The value of authorized operations that the client did not request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class RequestContext:
     client_id: str
     client_host: str
     endpoint: Endpoint
-    """Where the client finds the broker."""
+    """The address that the client connects to."""
     authentication: ConnectionAuthentication | None
     """The SASL exchange of the connection; None on listeners without SASL."""
     time_slice: TimeSlice

@@ -1,7 +1,7 @@
 """The server: accepts connections on all listeners, closes idle ones, and drains when the broker stops.
 
-A connection on a listener with authentication has a deadline until which it must be authenticated, and only
-so many may be waiting for that; one more closes the oldest of them.
+A connection on a listener with authentication must authenticate before a deadline, and the number of
+connections that have not yet is limited; one more closes the oldest of them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 SHARED_BUFFER_BYTES: Final = 256 * 1024
 SWEEP_SECONDS: Final = 5.0
 SPARE_DESCRIPTORS: Final = 32
-"""File descriptors that are neither for connections nor for logs: a process for compaction, a checkpoint."""
+"""File descriptors for other uses than connections and logs: a compaction process, a checkpoint."""
 RETRY_SECONDS: Final = 0.1
-"""After this time a connection that could not be accepted is tried again."""
+"""A connection that could not be accepted is retried after this time."""
 ARRIVAL_SECONDS: Final = 30.0
 """How long a large request may take to arrive while other connections wait for its memory."""
 
@@ -60,7 +60,7 @@ class BoundListener:
 
 
 class Server:
-    """Everything between the broker and its sockets."""
+    """The listeners and connections of a broker."""
 
     def __init__(self, broker: Broker, listeners: Sequence[BoundListener]) -> None:
         self.broker = broker
@@ -102,12 +102,12 @@ class Server:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as fault:
-            # Out of descriptors or memory: the connection stays in the queue, and asking at once is no use.
+            # Out of descriptors or memory: the connection stays in the queue and is retried later.
             log.warning("a connection could not be accepted, and is tried again soon: %s", fault)
             self.loop.remove_reader(listener.socket.fileno())
             self._retries[listener] = self.loop.call_later(RETRY_SECONDS, self._listen, listener)
             return
-        host = address[0].removeprefix("::ffff:")  # as an IPv4 client is shown that comes by IPv6
+        host = address[0].removeprefix("::ffff:")  # an IPv4 client on an IPv6 socket
         refusal = self._refusal(client, host)
         if refusal is not None:
             log.warning("a connection from %s is refused: %s", host, refusal)
@@ -135,7 +135,7 @@ class Server:
     def handshake_done(
         self, connection: Connection, listener: BoundListener, certificate: Mapping[str, Any] | None
     ) -> None:
-        """The TLS handshake of a connection is over; without SASL the certificate says who the client is."""
+        """The TLS handshake is complete; without SASL the certificate identifies the client."""
         if listener.mechanisms is not None:
             return
         try:
@@ -162,7 +162,7 @@ class Server:
         connection.close()
 
     def authenticated(self, connection: Connection, principal: str) -> None:
-        """Let a connection stay, with the rights of its principal."""
+        """Keep an authenticated connection, with the rights of its principal."""
         connection.access = self.broker.security.access(principal, connection.host)
         log.debug("%s is %s", connection.host, principal)
         self._stop_timer(connection)
@@ -173,7 +173,7 @@ class Server:
             timer.cancel()
 
     def _refusal(self, client: socket.socket, host: str) -> str | None:
-        """Why a connection cannot be served; None when it can."""
+        """Why a connection cannot be served, or None."""
         if client.fileno() > self._last_descriptor:
             return "nearly all file descriptors are in use; raise the limit (ulimit -n)"
         if self._by_host[host] >= self._max_per_host:
@@ -188,14 +188,14 @@ class Server:
             connection.respond_changed()
 
     def replace_shared_buffer(self) -> bytearray:
-        """Begin a new shared buffer; the old one belongs to the caller."""
+        """Allocate a new shared buffer; the old one belongs to the caller."""
         old = getattr(self, "_shared", bytearray())
         self._shared = bytearray(SHARED_BUFFER_BYTES)
         self.shared_buffer = memoryview(self._shared)
         return old
 
     def reserve(self, size: int) -> bool:
-        """Reserve memory for a large request; buffers that connections keep unused are given back first."""
+        """Reserve memory for a large request; unused buffers of connections are released first."""
         if not self.memory.reserve(size):
             for connection in self._connections:
                 connection.release_buffer()
@@ -203,7 +203,7 @@ class Server:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Remove a closed connection."""
         self._connections.discard(connection)
         self._stop_timer(connection)
         self._by_host[connection.host] -= 1
@@ -214,12 +214,12 @@ class Server:
         self.broker.shares.disconnected(connection)
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """Hold a task that works on a response until it is done."""
+        """Keep a reference to a task that works on a response until it is done."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _sweep(self) -> None:
-        """Take buffers back from quiet connections, and end those that were quiet for too long."""
+        """Release the buffers of idle connections, and close those that were idle for too long."""
         now = self.loop.time()
         for connection in tuple(self._connections):
             quiet = now - connection.last_active
@@ -233,7 +233,7 @@ class Server:
         self._sweeper = self.loop.call_later(self._sweep_seconds, self._sweep)
 
     async def close(self, grace_seconds: float = 2.0) -> None:
-        """Take nothing new in, let what is under way end, and close every connection."""
+        """Accept no new requests, complete those in flight, and close every connection."""
         self._sweeper.cancel()
         for retry in self._retries.values():
             retry.cancel()
@@ -257,12 +257,12 @@ def _descriptor_limit() -> int:
 
 
 def log_file_limit() -> int:
-    """How many log files may be open to be read, and how many to be written; the rest is for connections."""
+    """The most log files open for reading and for writing; the rest is for connections."""
     return max(8, min(OPEN_FILES, _descriptor_limit() // 8))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket that does not block."""
+    """A non-blocking listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

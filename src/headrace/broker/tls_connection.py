@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 PIECE_BYTES: Final = 128 * 1024
 """Bytes of a file that are read and encrypted at once."""
 MAX_READS: Final = 16
-"""Reads of one connection before the others have their turn; a read returns up to 16 KB."""
+"""Reads of one connection before other connections run; a read returns up to 16 KB."""
 
 
 class TlsConnection(Connection):
@@ -51,7 +51,7 @@ class TlsConnection(Connection):
     # ---------------------------------------------------------------- handshake
 
     def _shake_hands(self) -> None:
-        """Go on with the handshake; called when the socket is readable or writable."""
+        """Continue the handshake; called when the socket is readable or writable."""
         loop = self._server.loop
         try:
             self._tls.do_handshake()
@@ -122,7 +122,7 @@ class TlsConnection(Connection):
     def _next_piece(self) -> memoryview:
         """The first piece in line, as a view: nothing is joined to it any more.
 
-        OpenSSL demands that a piece that could not be sent is sent again with the same bytes.
+        OpenSSL requires that a chunk that could not be sent is sent again with the same bytes.
         """
         out = self._out
         first = out[0]
@@ -135,7 +135,7 @@ class TlsConnection(Connection):
         return first
 
     def _read_file(self, chunk: FileRange) -> bytes:
-        """The first bytes of a range; the rest of it stays in line."""
+        """The first bytes of a range; the rest of it stays queued."""
         file, position, size = chunk
         data = os.pread(file.fd, min(size, PIECE_BYTES), position)
         if not data:
@@ -147,7 +147,7 @@ class TlsConnection(Connection):
         return data
 
     def close(self) -> None:
-        """End the connection, and tell the client so if that takes no waiting."""
+        """Close the connection, with a TLS close notification if that does not block."""
         if not self.is_closed and self._is_secure:
             try:
                 self._tls.unwrap()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.capture.settings import CaptureSettings
     from headrace.capture.source import CaptureSource
+    from headrace.tracing import Tracer
 
 BROKER_TIMEOUT_S: Final = 15.0
 """After this long without a response from the broker, the capture reconnects."""
@@ -70,7 +71,9 @@ class Capture:
         on_message: Callable[[str], None] = lambda _: None,
         on_progress: Callable[[str, int, int], None] = lambda *_: None,
         on_ready: Callable[[], None] = lambda: None,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._settings = settings
         self._bootstrap = bootstrap
         self._on_message = on_message
@@ -92,6 +95,13 @@ class Capture:
 
     def run(self) -> None:
         """Capture until stopped; after the first session, lost connections are retried with backoff."""
+        try:
+            self._run_sessions()
+        finally:
+            if self._tracer is not None:
+                self._tracer.flush()
+
+    def _run_sessions(self) -> None:
         backoff_s = INITIAL_BACKOFF_S
         while not self._stopped.is_set():
             before = self._sessions
@@ -130,6 +140,7 @@ class Capture:
             on_progress=self._progress,
             stopped=self._stopped.is_set,
             metrics=self.metrics,
+            tracer=self._tracer,
         )
         try:
             source.preflight()

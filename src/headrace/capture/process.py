@@ -21,6 +21,7 @@ from headrace.capture.errors import CaptureError, CaptureFailed, DatabaseUnavail
 from headrace.capture.metrics import CaptureMetrics
 from headrace.capture.settings import CaptureSettings
 from headrace.errors import HeadraceError, Misuse
+from headrace.tracing import open_tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +152,7 @@ class CaptureProcess:
 def main() -> int:
     """Run a capture until it is requested to stop; returns the exit code."""
     from headrace.capture.capture import Capture
+    from headrace.settings import Settings
 
     request = json.loads(sys.stdin.readline())
     capture = Capture(
@@ -158,6 +160,7 @@ def main() -> int:
         request["bootstrap"],
         on_message=lambda text: _emit(text=text),
         on_ready=lambda: _emit(ready=True),
+        tracer=open_tracer("headrace-capture", Settings.read().tracing()),
     )
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())
     threading.Thread(target=_stop_at_end_of_input, args=(capture,), daemon=True).start()

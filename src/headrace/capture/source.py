@@ -39,6 +39,9 @@ class ChangeWriter(Protocol):
     def live_keys(self, topic: str) -> set[bytes]:
         """The keys whose latest record has a value, including records of the open transaction."""
 
+    def set_traceparent(self, traceparent: str | None) -> None:
+        """Give the records from now on this `traceparent` header, or none."""
+
     def end_transaction(self, position: int) -> None:
         """A transaction of the database has ended: all records up to this position are complete."""
 

@@ -21,6 +21,7 @@ from headrace.client.topics import NewTopic, create_topics
 from headrace.errors import HeadraceError
 from headrace.protocol.batch import TRANSACTIONAL, build_batch
 from headrace.protocol.records import encode_varint
+from headrace.tracing import HEADER, traceparent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,6 +148,8 @@ class TransactionalChangeWriter:
         self._complete_position: int | None = None
         self._open_records = 0
         self._open_transactions = 0
+        self._trace: list[tuple[str, bytes | None]] = []
+        self._trace_headers = NO_HEADERS
         self._max_timestamp_ms = 0
 
     def start_from(self, offset: CaptureOffset, *, clear_stop_request: bool = False) -> None:
@@ -198,6 +201,8 @@ class TransactionalChangeWriter:
         # A large message goes alone: together with others it might exceed the topic's max.message.bytes.
         if builder.count and builder.size + len(value or b"") >= BATCH_BYTES:
             self._send(topic_partition, builder)
+        if self._trace and traceparent_of(headers) is None:
+            headers = [*headers, *self._trace]
         builder.append(key, value, timestamp_ms, encode_headers(headers))
         if builder.size >= BATCH_BYTES:
             self._send(topic_partition, builder)
@@ -211,6 +216,11 @@ class TransactionalChangeWriter:
                 self._send(topic_partition, builder)
         self._producer.flush()
         return live_keys(self._bootstrap, topic)
+
+    def set_traceparent(self, traceparent: str | None) -> None:
+        """Give the records from now on this `traceparent` header, or none."""
+        self._trace = [] if traceparent is None else [(HEADER, traceparent.encode())]
+        self._trace_headers = NO_HEADERS if traceparent is None else encode_headers(self._trace)
 
     def end_transaction(self, position: int) -> None:
         """All records up to this position are complete; commits when the transaction is large enough."""
@@ -242,7 +252,7 @@ class TransactionalChangeWriter:
         value: bytes | None,
         timestamp_ms: int,
     ) -> None:
-        builder.append(key, value, timestamp_ms)
+        builder.append(key, value, timestamp_ms, self._trace_headers)
         if builder.size >= BATCH_BYTES:
             _check_size(topic_partition.topic, key, value)
             self._send(topic_partition, builder)

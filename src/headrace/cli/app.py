@@ -16,6 +16,7 @@ from headrace.cli import (
     doctor,
     events,
     explain,
+    gateway,
     group,
     init,
     job,
@@ -59,6 +60,7 @@ app.command("consume")(consume.consume)
 app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
+app.command("gateway")(gateway.gateway)
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
 app.command("state")(state.state)

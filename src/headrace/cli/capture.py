@@ -20,12 +20,14 @@ from headrace.cli.output import Progress, confirm, note, print_json, print_line,
 from headrace.errors import Misuse
 from headrace.logs import configure_logging
 from headrace.settings import Settings
+from headrace.tracing import open_tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.capture.settings import CaptureSettings
     from headrace.metrics.address import MetricsAddress
+    from headrace.tracing import Tracer
 
 
 class CaptureDisplay:
@@ -217,7 +219,8 @@ def start(
         once=once,
     )
     address = configured.metrics("capture", metrics, allow_remote=metrics_allow_remote)
-    _run(settings, _bootstrap(broker), address)
+    tracer = open_tracer("headrace-capture", configured.tracing())
+    _run(settings, _bootstrap(broker), address, tracer)
 
 
 @commands.command("list")
@@ -312,11 +315,15 @@ def drop(
     print_line(f"capture {name} dropped")
 
 
-def _run(settings: CaptureSettings, bootstrap: str, metrics: MetricsAddress | None) -> None:
+def _run(
+    settings: CaptureSettings, bootstrap: str, metrics: MetricsAddress | None, tracer: Tracer | None
+) -> None:
     from headrace.capture.capture import Capture
 
     with CaptureDisplay() as display, ExitStack() as stack:
-        capture = Capture(settings, bootstrap, on_message=display.tell, on_progress=display.report)
+        capture = Capture(
+            settings, bootstrap, on_message=display.tell, on_progress=display.report, tracer=tracer
+        )
         if metrics is not None:
             from headrace.capture.metrics import CaptureMetricsSource
             from headrace.metrics.server import MetricsServer

@@ -132,7 +132,7 @@ def memory() -> Finding:
     usable = usable_memory_bytes()
     found = f"{size_text(usable)}, of which Spark's heap gets {driver_memory_gib(usable)} GiB"
     advice = (
-        f"jobs on this machine want {size_text(ENOUGH_MEMORY)}: give it more, or name a cluster by --master"
+        f"jobs on this machine need {size_text(ENOUGH_MEMORY)}: add memory, or name a cluster by --master"
     )
     return _judged("memory", found, advice, good=usable >= ENOUGH_MEMORY, otherwise=Severity.WARNING)
 

@@ -47,6 +47,12 @@ def run(
     seconds: Annotated[
         float | None, typer.Option("--seconds", help="Stop after this long (seconds).")
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", metavar="[HOST:]PORT", help="Also run an HTTP gateway here, as long as the jobs."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print events as JSON, one document per line.")
     ] = False,
@@ -80,6 +86,7 @@ def run(
         metrics=metrics,
         metrics_allow_remote=metrics_allow_remote,
         project=pipeline.parent,
+        http=http,
     )
     if code:
         raise typer.Exit(code)

@@ -185,16 +185,35 @@ class Security:
         )
 
 
-def resolve(profile: str, settings: Settings | None = None) -> Security:
-    """The options of the profile of this name, in this process or with these settings."""
+_registered: dict[str, Security] = {}
+"""Profiles of this process only, by their names."""
+
+
+def register_profile(security: Security) -> None:
+    """Make a profile known in this process: a server that acts for its users has one for each of them."""
+    _registered[security.profile] = security
+
+
+def unregister_profile(profile: str) -> None:
+    """Forget a profile of this process; open connections stay."""
+    _registered.pop(profile, None)
+
+
+def resolve(profile: str, settings: Settings | None = None, *, credentials: bool = True) -> Security:
+    """The options of the profile of this name, in this process or with these settings.
+
+    With `credentials=False` it may lack a user and a password, for a server that gets them from its users.
+    """
     if profile == PLAINTEXT:
         return Security(profile=profile, options={"security.protocol": PLAINTEXT})
+    if profile in _registered:
+        return _registered[profile]
     settings = settings or Settings.read()
     if profile not in settings.security_profiles() and not settings.environment.get(SECURITY_PROTOCOL):
         raise BadProfile(_unknown(profile, settings))
     merged = _merge(_from_file(profile, settings), _from_environment(settings))
     options = _with_secrets(profile, merged)
-    _check(profile, options)
+    _check(profile, options, credentials=credentials)
     if "ssl.certificate.location" in options:  # librdkafka does not look for the key there
         options.setdefault("ssl.key.location", options["ssl.certificate.location"])
     return Security(profile=profile, options=options)
@@ -263,7 +282,7 @@ def _with_secrets(profile: str, options: Mapping[str, str]) -> dict[str, str]:
     return {**plain, **read}
 
 
-def _check(profile: str, options: Mapping[str, str]) -> None:
+def _check(profile: str, options: Mapping[str, str], *, credentials: bool) -> None:
     for name, value in options.items():
         _check_value(profile, OPTIONS[name], value)
     protocol = options.get("security.protocol")
@@ -271,7 +290,7 @@ def _check(profile: str, options: Mapping[str, str]) -> None:
         raise BadProfile(
             f"the security profile {profile!r} has no security.protocol: set it to {_or(PROTOCOLS)}."
         )
-    if protocol.startswith("SASL_"):
+    if protocol.startswith("SASL_") and credentials:
         _check_sasl(profile, options)
     if "ssl.key.location" in options and "ssl.certificate.location" not in options:
         raise BadProfile(_missing(profile, "ssl.certificate.location", "ssl.key.location"))

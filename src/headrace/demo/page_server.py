@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from headrace.demo.checks import LAST
 from headrace.demo.database import CUSTOMERS
-from headrace.feeds.server import STREAM_HEAD, ChangeServer, ServerOptions
+from headrace.gateway.options import GatewayOptions
+from headrace.gateway.server import GatewayThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from starlette.requests import Request
 
     from headrace.demo.checks import CheckMonitor
     from headrace.demo.mail_server import DemoMailServer
     from headrace.demo.outputs import OutputTopicReader
     from headrace.demo.simulator import ShopClock, ShopSimulator
-    from headrace.feeds.server import Request
     from headrace.streams.report import Report
 
 SHOWN_MAILS: Final = 8
@@ -71,71 +76,38 @@ class PageState:
         }
 
 
-HOST: Final = "127.0.0.1"
 EVERY_S: Final = 0.5
 FILES: Final = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
-POLICY: Final = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+HEADERS: Final = {
+    "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
 
 
-@dataclass(slots=True)
-class PageServer(ChangeServer):
-    """Serves change feeds, the files of the page, and its state, which `live` returns."""
+def page_gateway(broker: str, live: Callable[[], Any], port: int = 0) -> GatewayThread:
+    """An HTTP gateway in its own thread with the files of the page, and its state, which `live` returns."""
+    routes = [Route(path, partial(_file, name, kind)) for path, (name, kind) in FILES.items()]
+    routes.append(Route("/live", partial(_live, live)))
+    return GatewayThread(GatewayOptions(broker=broker, port=port), routes)
 
-    live: Callable[[], Any] = dict
 
-    async def _respond(
-        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        if request.path in FILES:
-            await self._send(writer, _file(*FILES[request.path]))
-        elif request.path == "/live":
-            await self._send_state(writer)
-        else:
-            await ChangeServer._respond(self, request, reader, writer)
+async def _file(name: str, kind: str, _: Request) -> Response:
+    body = files("headrace.demo").joinpath("page", name).read_bytes()
+    return Response(body, media_type=kind, headers=HEADERS)
 
-    async def _send_state(self, writer: asyncio.StreamWriter) -> None:
-        """Send the state twice a second, until the client disconnects."""
-        await self._send(writer, (STREAM_HEAD + "\r\nretry: 1000\n\n").encode())
+
+async def _live(live: Callable[[], Any], _: Request) -> Response:
+    """Send the state twice a second, until the client disconnects."""
+
+    async def states() -> AsyncIterator[str]:
+        yield "retry: 1000\n\n"
         while True:
-            await self._send(writer, f"data: {json.dumps(self.live())}\n\n".encode())
+            yield f"data: {json.dumps(live())}\n\n"
             await asyncio.sleep(EVERY_S)
 
-
-class PageThread:
-    """The server in its own thread, from `__enter__` to `__exit__`."""
-
-    def __init__(self, broker: str, live: Callable[[], Any], port: int = 0) -> None:
-        self.url = ""
-        self._server = PageServer(ServerOptions(broker=broker), live=live)
-        self._port = port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="page", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        port = self._do(self._server.start(HOST, self._port))
-        self.url = f"http://{HOST}:{port}/"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._do(self._server.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-def _file(name: str, kind: str) -> bytes:
-    body = files("headrace.demo").joinpath("page", name).read_bytes()
-    head = (
-        f"HTTP/1.1 200 OK\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
-        f"Content-Security-Policy: {POLICY}\r\nX-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"
-        "Connection: close\r\n\r\n"
-    )
-    return head.encode() + body
+    return StreamingResponse(states(), media_type="text/event-stream", headers=HEADERS)

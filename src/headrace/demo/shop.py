@@ -27,7 +27,7 @@ from headrace.demo.checks import CheckMonitor
 from headrace.demo.database import ShopDatabase
 from headrace.demo.mail_server import DemoMailServer
 from headrace.demo.outputs import INPUTS, OUTPUTS, ExternalReader, OutputTopicReader
-from headrace.demo.page_server import PageState, PageThread
+from headrace.demo.page_server import PageState, page_gateway
 from headrace.demo.simulator import ShopClock, ShopSimulator
 from headrace.demo.worker import PIPELINE, Worker
 from headrace.streams.display import Board
@@ -276,7 +276,7 @@ class ShopDemo:
             app = load_app(PIPELINE)
             make_topics(servers.broker.bootstrap, app)
             shop = Shop.open(stack, servers)
-            page = stack.enter_context(PageThread(servers.broker.bootstrap, shop.live.document, self._port))
+            page = stack.enter_context(page_gateway(servers.broker.bootstrap, shop.live.document, self._port))
             self._say(f"The page to watch is {page.url}")
             return self._play(servers, shop, app, begin_s)
 

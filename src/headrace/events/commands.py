@@ -41,6 +41,8 @@ class Command:
     actor: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
+    traceparent: str | None = None
+    """The span of the command, which its events carry too."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -73,6 +75,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "actor": (str, type(None)),
     "correlation_id": (str, type(None)),
     "causation_id": (str, type(None)),
+    "traceparent": (str, type(None)),
 }
 _FIELDS: Final = tuple(_TYPES)
 

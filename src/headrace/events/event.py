@@ -45,6 +45,7 @@ from headrace.client.records import UnreadableRecords
 from headrace.events.codecs import Codec, codec_of, read_with
 from headrace.events.errors import InvalidEvent, Misuse, UnknownEvent, UnreadableEvent
 from headrace.protocol.records import NewRecord
+from headrace.tracing import HEADER
 
 if TYPE_CHECKING:
     from headrace.client.partition import TopicPartition
@@ -324,6 +325,7 @@ def _optional_headers(command: Command) -> tuple[tuple[str, str | None], ...]:
         ("ce_causationid", command.causation_id or None),
         ("ce_correlationid", command.correlation_id or None),
         ("ce_actor", command.actor),
+        (HEADER, command.traceparent),
     )
 
 

@@ -30,20 +30,24 @@ from headrace.events.projection_runner import (
 )
 from headrace.events.topics import PARTITIONS, end_offsets, find_topics, open_topics
 from headrace.settings import Settings
+from headrace.tracing import open_tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
     from datetime import datetime
     from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.durations import Duration
+    from headrace.events.commands import CommandReply
     from headrace.events.event import Event, RecordedEvent
     from headrace.events.history import HistoryStep
     from headrace.events.projection import Projection
     from headrace.metrics.address import MetricsAddress
     from headrace.metrics.server import MetricsServer
+    from headrace.tracing import Span
 
 TIMEOUT: Final = "30 seconds"
 TIMEOUT_S: Final = seconds_of(TIMEOUT)
@@ -85,6 +89,7 @@ class EventStore:
         self._running: dict[str, RunningProjection] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._tracer = open_tracer(f"headrace-events-{self.name}", settings.tracing())
         self._metrics = self._serve_metrics(settings.metrics("events", metrics)) if handles else None
         # Without `close` the partitions would have no handler for six seconds.
         self._at_exit = partial(_close, weakref.ref(self))
@@ -119,6 +124,7 @@ class EventStore:
         deadline = time.monotonic() + timeout_s
         schema = aggregate_schema(kind)
         name = command if isinstance(command, str) else command.__name__
+        span = self._start_span(schema.name, name, key)
         submitted = Command(
             aggregate_id=_checked_id(key),
             name=name,
@@ -128,17 +134,27 @@ class EventStore:
             actor=actor,
             correlation_id=correlation_id,
             causation_id=causation_id,
+            traceparent=None if span is None else span.traceparent,
         )
         dispatcher = self._dispatcher(kind, timeout_s)
+        reply = dispatcher.submit(submitted, remaining_s(deadline))
+        if span is not None:
+            reply.add_done_callback(partial(_end_span, span))
         return SubmittedCommand(
             command=submitted,
-            reply=dispatcher.submit(submitted, remaining_s(deadline)),
+            reply=reply,
             dispatcher=dispatcher,
             aggregate=schema.name,
             wait_for=wait_for,
             timeout_s=timeout_s,
             deadline=deadline,
         )
+
+    def _start_span(self, aggregate: str, command: str, key: str) -> Span | None:
+        if self._tracer is None:
+            return None
+        attributes = {"headrace.store": self.name, "headrace.aggregate.id": str(key)}
+        return self._tracer.start(f"{aggregate}.{command}", "producer", attributes=attributes)
 
     @with_signature_of(_submit)
     def execute(self, *call: Any, **options: Any) -> int:
@@ -277,6 +293,8 @@ class EventStore:
             each.close()
         for dispatcher in dispatchers.values():
             dispatcher.close()
+        if self._tracer is not None:
+            self._tracer.flush()
         if self._metrics is not None:
             self._metrics.close()
 
@@ -344,6 +362,17 @@ class EventStore:
             end = end_offsets(cluster, [partition])[partition]
         running = self._running.get(projection.target.name)
         wait_for_projection(projection, partition, end, submitted.remaining_s, running)
+
+
+def _end_span(span: Span, reply: Future[CommandReply]) -> None:
+    if reply.cancelled():
+        span.end("cancelled")
+    elif (error := reply.exception()) is not None:
+        span.end(error)
+    else:
+        outcome = reply.result()
+        span.set(headrace_outcome=outcome.kind, headrace_version=outcome.version)
+        span.end(outcome.reason or outcome.kind if outcome.kind in ("failed", "unreadable") else None)
 
 
 def _close(store: weakref.ref[EventStore]) -> None:

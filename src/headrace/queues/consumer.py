@@ -24,6 +24,8 @@ from headrace.protocol.share import AcknowledgeType
 from headrace.queues.membership import ShareGroupMembership
 from headrace.queues.message import Message
 from headrace.queues.session import BrokerShareSession
+from headrace.settings import Settings
+from headrace.tracing import open_tracer, traceparent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.client.share_groups import SharePartitionResponse, TopicIdPartition, TopicLeaders
     from headrace.protocol.records import Record
     from headrace.queues.queue import Queue
+    from headrace.tracing import Span
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +73,9 @@ class ShareConsumer:
         self._has_unsent = threading.Event()
         self._is_closed = threading.Event()
         self._sender: threading.Thread | None = None
+        self._tracer = open_tracer(f"headrace-queue-{queue.group}", Settings.read().tracing())
+        self._span: Span | None = None
+        """The span of the message that the body works on."""
         # Half of the idle timeout, so that the loop ends in time.
         idle_timeout_s = queue.idle_timeout_s
         self._wait_s = WAIT_S if idle_timeout_s is None else min(WAIT_S, idle_timeout_s / 2)
@@ -99,8 +105,28 @@ class ShareConsumer:
                 self._wait_for_broker()
         return self._ready.popleft() if self._ready else None
 
+    def begin(self, message: Message) -> None:
+        """The body of the loop begins to work on a message."""
+        message.traceparent = traceparent_of(message.headers)
+        if self._tracer is None:
+            return
+        attributes: dict[str, str | int] = {
+            "messaging.system": "kafka",
+            "messaging.destination.name": message.topic,
+            "messaging.consumer.group.name": self._queue.group,
+            "messaging.kafka.offset": message.offset,
+        }
+        self._span = self._tracer.start(
+            f"{message.topic} process", "consumer", parent=message.traceparent, attributes=attributes
+        )
+        message.traceparent = self._span.traceparent
+
     def acknowledge(self, message: Message, kind: AcknowledgeType) -> None:
         """Acknowledge a message with the next fetch, or soon."""
+        if self._span is not None:
+            self._span.set(headrace_acknowledgment=kind.name.lower())
+            self._span.end(None if kind is AcknowledgeType.ACCEPT else kind.name.lower())
+            self._span = None
         delay_s = 0.0
         if kind is AcknowledgeType.RELEASE:
             delay_s = self._queue.delay_s(message.deliveries) if message.delay_s is None else message.delay_s
@@ -137,6 +163,8 @@ class ShareConsumer:
             self._sessions.clear()  # the broker releases messages when the connection ends
         self._cluster.close()
         self._membership.leave()
+        if self._tracer is not None:
+            self._tracer.flush()
 
     def _renew(self, message: Message) -> None:
         with self._lock:

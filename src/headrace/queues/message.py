@@ -47,6 +47,8 @@ class Message:
     topic_id: UUID = field(repr=False)
     acknowledgment: AcknowledgeType | None = None
     """How the body has acknowledged it; None if the end of the body decides."""
+    traceparent: str | None = None
+    """The span of the work on this message; without tracing, that of its producer."""
     delay_s: float | None = None
     """The delay before a released message is delivered again; None for the queue's backoff."""
     _renew: Callable[[Message], None] = field(repr=False)

@@ -46,6 +46,7 @@ class Queue:
             while not self._is_idle(idle_since):
                 message = consumer.poll()
                 if message is not None:
+                    consumer.begin(message)
                     yield message
                     consumer.acknowledge(message, message.acknowledgment or AcknowledgeType.ACCEPT)
                     message, idle_since = None, time.monotonic()
@@ -67,6 +68,7 @@ class Queue:
                     else:
                         message = await loop.run_in_executor(thread, consumer.poll)
                     if message is not None:
+                        consumer.begin(message)
                         yield message
                         consumer.acknowledge(message, message.acknowledgment or AcknowledgeType.ACCEPT)
                         message, idle_since = None, time.monotonic()

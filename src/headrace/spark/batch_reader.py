@@ -24,8 +24,8 @@ from pyspark.sql.datasource import (
 
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.spark.errors import BadOption
-from headrace.spark.offset_reader import available_ranges
-from headrace.spark.offsets import Bound, Range
+from headrace.spark.offset_reader import Bound, available_ranges
+from headrace.spark.offsets import Range
 from headrace.spark.source import STREAMING, Task
 
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""The partitions that a source reads, where they begin and end now, and which records are lost.
+"""Reads offsets from the brokers: where reading begins and ends, the current ends, and lost records.
+
+A bound is what the user set; it is resolved by the brokers to one offset for each partition. As in Spark's
+Kafka source, `startingTimestamp` takes precedence over `startingOffsetsByTimestamp`, and that over
+`startingOffsets`; the same holds for the ending.
 
 Retention removes the oldest records of a partition; deleting a topic and creating it again removes all of
 them. In both cases a reader has lost records that it had not read. `failOnDataLoss` decides whether it stops.
@@ -7,111 +11,24 @@ them. In both cases a reader has lost records that it had not read. `failOnDataL
 from __future__ import annotations
 
 import logging
-import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from headrace.client.errors import UnknownPartition
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
-from headrace.client.partition import TopicPartition
-from headrace.spark.errors import BadOption, DataLost, UnknownTopic
-from headrace.spark.offsets import Range, part_of, read_partitions
+from headrace.spark.errors import BadOption, DataLost
+from headrace.spark.offsets import Range, part_of, read_positions
+from headrace.spark.source import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, KeysView, Mapping
 
     from headrace.client.cluster import Cluster
+    from headrace.client.partition import TopicPartition
     from headrace.spark.offsets import Positions, TopicIds
     from headrace.spark.options import ClusterConnection, Options
     from headrace.spark.source import SourceSettings
-
-
-WAYS: Final = ("subscribe", "subscribePattern", "assign")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
-    """What was subscribed to: exactly one of topics, a pattern, and partitions."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
-    assigned: tuple[TopicPartition, ...] = ()
-
-    @classmethod
-    def of(cls, options: Options) -> Self:
-        """The subscription that the options describe."""
-        given = [way for way in WAYS if (options.text(way) or "").strip()]
-        if len(given) != 1:
-            seen = " and ".join(given) if given else "none"
-            raise BadOption(f"say what to read by exactly one of {', '.join(WAYS)}; here it was {seen}")
-        way, text = given[0], options.required(given[0], "name a topic")
-        if way == "subscribe":
-            return cls(topics=_names(text))
-        if way == "subscribePattern":
-            return cls(pattern=_pattern(text))
-        return cls(assigned=read_partitions(way, text))
-
-    def partitions(self, cluster: Cluster) -> dict[TopicPartition, str | None]:
-        """The partitions that exist now, with the ids of their topics.
-
-        A topic that matches the pattern is among them as soon as it exists.
-        """
-        if self.pattern:
-            matches = re.compile(self.pattern).fullmatch
-            found = [
-                topic for topic in cluster.topics().values() if not topic.internal and matches(topic.name)
-            ]
-        else:
-            names = self.topics or sorted({partition.topic for partition in self.assigned})
-            found = list(cluster.topics(names).values())
-        existing = {
-            TopicPartition(topic.name, number): topic.topic_id
-            for topic in found
-            for number in topic.partitions
-        }
-        if not self.assigned:
-            return existing
-        return {partition: existing[partition] for partition in self.assigned if partition in existing}
-
-    def covers(self, partition: TopicPartition) -> bool:
-        """Whether `partition` is part of the subscription, also if it does not exist."""
-        if self.pattern:
-            return re.fullmatch(self.pattern, partition.topic) is not None
-        return partition in self.assigned or partition.topic in self.topics
-
-    def existing(self, cluster: Cluster) -> dict[TopicPartition, str | None]:
-        """The partitions that exist now, with the ids of their topics.
-
-        Raises `UnknownTopic` for a named topic or partition that does not exist.
-        """
-        partitions = self.partitions(cluster)
-        topics = {partition.topic for partition in partitions}
-        missing = [repr(topic) for topic in self.topics if topic not in topics]
-        missing += [str(partition) for partition in self.assigned if partition not in partitions]
-        if missing:
-            raise UnknownTopic(
-                f"the cluster has no {', '.join(missing)}: check the name, or create the topic first. "
-                "subscribePattern also finds topics that are created later."
-            )
-        return partitions
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if not all(names):
-        raise BadOption(f"subscribe is {text!r}: write topic names with commas between")
-    return names
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as fault:
-        raise BadOption(
-            f"subscribePattern is {text!r}, which is not a regular expression: {fault}"
-        ) from fault
-    return text
 
 
 log = logging.getLogger("headrace.spark")
@@ -160,6 +77,97 @@ def _available(wanted: Range, first: Positions, end: Positions, *, fail: bool) -
     if until > end[partition]:
         report_data_loss(partition, max(start, end[partition]), until, found, fail=fail)
     return Range(partition, max(start, first[partition]), min(until, end[partition]))
+
+
+WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The start or the end of what is read."""
+
+    option: str
+    everywhere: int | None = None
+    """EARLIEST or LATEST, or nothing."""
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    time_ms: int | None = None
+    times_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+    latest_when_too_late: bool = False
+    """Whether a time after the last record means the end of the partition; otherwise it is an error."""
+
+    @classmethod
+    def starting(cls, options: Options, *, default: str) -> Self:
+        """Where reading begins."""
+        choices = {"error": False, "latest": True}
+        lenient = options.choice("startingOffsetsByTimestampStrategy", choices, default="error")
+        return cls._of(options, "starting", default=default, lenient=lenient)
+
+    @classmethod
+    def ending(cls, options: Options) -> Self:
+        """Where a batch read ends; a time after the last record means the end."""
+        bound = cls._of(options, "ending", default="latest", lenient=True)
+        if bound.everywhere == EARLIEST or EARLIEST in bound.offsets.values():
+            raise BadOption(f"{bound.option} cannot be earliest (-2): nothing lies before the first record")
+        return bound
+
+    @classmethod
+    def _of(cls, options: Options, side: str, *, default: str, lenient: bool) -> Self:
+        by_time, by_times, by_offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
+        time_ms = options.number(by_time, at_least=0)
+        if time_ms is not None:
+            return cls(option=by_time, time_ms=time_ms, latest_when_too_late=lenient)
+        times = options.text(by_times)
+        if times is not None:
+            times_ms = read_positions(by_times, times)
+            return cls(option=by_times, times_ms=times_ms, latest_when_too_late=lenient)
+        text = (options.text(by_offsets) or default).strip()
+        if text.lower() in WORDS:
+            return cls(option=by_offsets, everywhere=WORDS[text.lower()])
+        return cls(option=by_offsets, offsets=read_positions(by_offsets, text))
+
+    def is_latest(self) -> bool:
+        """Whether it is the end of a partition, where a batch read cannot begin."""
+        return self.everywhere == LATEST or LATEST in self.offsets.values()
+
+    def resolve(
+        self, cluster: Cluster, partitions: Collection[TopicPartition], *, read_committed: bool
+    ) -> Positions:
+        """One offset for each of `partitions`."""
+        wanted = self._wanted(partitions)
+        if self.time_ms is not None or self.times_ms:
+            return self._resolve_times(cluster, wanted, read_committed=read_committed)
+        asked = {partition: offset for partition, offset in wanted.items() if offset < 0}
+        answered = list_offsets(cluster, asked, read_committed=read_committed) if asked else {}
+        return wanted | answered
+
+    def _wanted(self, partitions: Collection[TopicPartition]) -> Positions:
+        everywhere = self.everywhere if self.time_ms is None else self.time_ms
+        if everywhere is not None:
+            return dict.fromkeys(partitions, everywhere)
+        chosen = self.offsets or self.times_ms
+        unknown, left_out = set(chosen) - set(partitions), set(partitions) - set(chosen)
+        if unknown or left_out:
+            what = f"names {_list(unknown)}, not read here" if unknown else f"leaves out {_list(left_out)}"
+            raise BadOption(
+                f"{self.option} {what}: name every partition that is read, with -2 for its beginning "
+                "and -1 for its end"
+            )
+        return dict(chosen)
+
+    def _resolve_times(self, cluster: Cluster, times_ms: Positions, *, read_committed: bool) -> Positions:
+        found = list_offsets(cluster, times_ms, read_committed=read_committed)
+        too_late = [partition for partition, offset in found.items() if offset < 0]
+        if too_late and not self.latest_when_too_late:
+            raise BadOption(
+                f"{self.option}: no record of {_list(too_late)} is as late as that time. "
+                "Choose an earlier time, or set startingOffsetsByTimestampStrategy to latest"
+            )
+        ends = dict.fromkeys(too_late, LATEST)
+        return found | (list_offsets(cluster, ends, read_committed=read_committed) if ends else {})
+
+
+def _list(partitions: Collection[TopicPartition]) -> str:
+    return ", ".join(f"{partition.topic}-{partition.partition}" for partition in sorted(partitions))
 
 
 DISCOVERY_S: Final = 1.0

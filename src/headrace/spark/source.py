@@ -1,24 +1,25 @@
-"""The data source `format("headrace")`: its settings, its tasks, and what Spark calls.
+"""The data source `format("headrace")`: its subscription, settings and tasks, and what Spark calls.
 
-Spark starts planner processes often, so this module does not load Arrow or compiled code before it
-is needed.
+Spark starts planner processes often, so this module does not load Arrow, compiled code or the client before
+they are needed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from pyspark.sql.datasource import DataSource, InputPartition
 
+from headrace.client.partition import TopicPartition
 from headrace.spark.aggregate_pushdown import OPTION as SUMS
 from headrace.spark.aggregate_pushdown import AggregatePushdown
-from headrace.spark.errors import BadOption
+from headrace.spark.errors import BadOption, UnknownTopic
 from headrace.spark.internals import PLACEHOLDER
 from headrace.spark.layout import HEADER_COLUMNS, PARSER_OPTIONS, WHERE_HEADERS, Layout
-from headrace.spark.offset_reader import WAYS, Subscription
-from headrace.spark.offsets import tasks
+from headrace.spark.offsets import read_partitions, tasks
 from headrace.spark.options import SECURITY_PROFILE, ClusterConnection, Options
 from headrace.spark.row_checks import EVENT_TIME, MAX_AHEAD
 
@@ -34,7 +35,95 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from headrace.client.cluster import Cluster
     from headrace.spark.offsets import Range
+
+
+WAYS: Final = ("subscribe", "subscribePattern", "assign")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What was subscribed to: exactly one of topics, a pattern, and partitions."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[TopicPartition, ...] = ()
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """The subscription that the options describe."""
+        given = [way for way in WAYS if (options.text(way) or "").strip()]
+        if len(given) != 1:
+            seen = " and ".join(given) if given else "none"
+            raise BadOption(f"say what to read by exactly one of {', '.join(WAYS)}; here it was {seen}")
+        way, text = given[0], options.required(given[0], "name a topic")
+        if way == "subscribe":
+            return cls(topics=_names(text))
+        if way == "subscribePattern":
+            return cls(pattern=_pattern(text))
+        return cls(assigned=read_partitions(way, text))
+
+    def partitions(self, cluster: Cluster) -> dict[TopicPartition, str | None]:
+        """The partitions that exist now, with the ids of their topics.
+
+        A topic that matches the pattern is among them as soon as it exists.
+        """
+        if self.pattern:
+            matches = re.compile(self.pattern).fullmatch
+            found = [
+                topic for topic in cluster.topics().values() if not topic.internal and matches(topic.name)
+            ]
+        else:
+            names = self.topics or sorted({partition.topic for partition in self.assigned})
+            found = list(cluster.topics(names).values())
+        existing = {
+            TopicPartition(topic.name, number): topic.topic_id
+            for topic in found
+            for number in topic.partitions
+        }
+        if not self.assigned:
+            return existing
+        return {partition: existing[partition] for partition in self.assigned if partition in existing}
+
+    def covers(self, partition: TopicPartition) -> bool:
+        """Whether `partition` is part of the subscription, also if it does not exist."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, partition.topic) is not None
+        return partition in self.assigned or partition.topic in self.topics
+
+    def existing(self, cluster: Cluster) -> dict[TopicPartition, str | None]:
+        """The partitions that exist now, with the ids of their topics.
+
+        Raises `UnknownTopic` for a named topic or partition that does not exist.
+        """
+        partitions = self.partitions(cluster)
+        topics = {partition.topic for partition in partitions}
+        missing = [repr(topic) for topic in self.topics if topic not in topics]
+        missing += [str(partition) for partition in self.assigned if partition not in partitions]
+        if missing:
+            raise UnknownTopic(
+                f"the cluster has no {', '.join(missing)}: check the name, or create the topic first. "
+                "subscribePattern also finds topics that are created later."
+            )
+        return partitions
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise BadOption(f"subscribe is {text!r}: write topic names with commas between")
+    return names
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as fault:
+        raise BadOption(
+            f"subscribePattern is {text!r}, which is not a regular expression: {fault}"
+        ) from fault
+    return text
 
 
 class Task(InputPartition):

@@ -24,12 +24,11 @@ from headrace.client.offsets import commit_offsets
 from headrace.errors import HeadraceError
 from headrace.spark.errors import BadCheckpoint
 from headrace.spark.event_time import StreamTime
-from headrace.spark.offset_reader import Following, OffsetReader
+from headrace.spark.offset_reader import Bound, Following, OffsetReader
 from headrace.spark.offsets import (
     FIRST,
     HEARTBEAT,
     TOPIC_IDS,
-    Bound,
     initial_journal,
     is_initial,
     limit_offsets,

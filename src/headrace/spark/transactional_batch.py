@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow.compute as pc
 
@@ -22,6 +22,7 @@ from headrace.client.errors import ProducerFenced
 from headrace.client.partition import TopicPartition
 from headrace.errors import HeadraceError
 from headrace.spark import progress
+from headrace.spark.batch_tracing import input_traceparents
 from headrace.spark.checkpoint import begin_at, count_records
 from headrace.spark.errors import UnknownTopic
 from headrace.spark.internals import run_job
@@ -38,7 +39,7 @@ from headrace.spark.transactional_writer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.spark.checkpoint import Offsets, SparkCheckpoint
     from headrace.spark.options import ClusterConnection
     from headrace.spark.transactional_writer import Spool, Spooled
+    from headrace.tracing import Tracer
 
 
 FIRST_RECORD_BYTES: Final = 100
@@ -175,12 +177,30 @@ class BatchRunner:
     steps: Callable[[str, int], None]
     written: Counter[str]
     """Committed records, by topic."""
+    tracer: Tracer | None
     spool: Spool | None
 
     def __post_init__(self) -> None:
         self._forecast = Forecast(self.inline_bytes)
         self._last_end: tuple[int, Offsets] | None = None
         self._written: Counter[TopicPartition] = Counter()
+        self._traceparent: str | None = None
+
+    @contextmanager
+    def _span(self, batch: Batch) -> Iterator[None]:
+        """The span of a batch, with links to those of its input; nothing without a tracer."""
+        if self.tracer is None:
+            yield
+            return
+        attributes: dict[str, str | int] = {"headrace.job": self.job, "headrace.batch": batch.id}
+        links = input_traceparents(self.cluster, batch.start, batch.end)
+        with self.tracer.start(f"{self.job} batch", "consumer", links=links, attributes=attributes) as span:
+            self._traceparent = span.traceparent
+            try:
+                yield
+            finally:
+                self._traceparent = None
+                span.set(headrace_records_out=self._written.total())
 
     def run(self, encoded: DataFrame, batch_id: int) -> None:
         """Return when the batch is committed, or was before; an error aborts it."""
@@ -198,7 +218,8 @@ class BatchRunner:
             mark = ProgressMarker(
                 query=query, batch=batch.id, offsets=batch.end, job_id=self.job_id, place=self.place
             )
-            self._recovering(lambda rows: self._run_in_transaction(rows, batch, mark), encoded, batch)
+            with self._span(batch):
+                self._recovering(lambda rows: self._run_in_transaction(rows, batch, mark), encoded, batch)
         self._last_end = (batch_id, batch.end)
 
     def _recovering(self, run: Callable[[DataFrame], None], rows: DataFrame, batch: Batch) -> None:
@@ -274,18 +295,21 @@ class BatchRunner:
         context = encoded.sparkSession.sparkContext
         if self.spool is not None:
             folder = self.spool.folder()
-            TaskInstructions(partition_counts=counts, spool=str(folder)).publish(context)
+            self._instructions(counts, spool=str(folder)).publish(context)
             run_job(encoded)
             spooled = read_spool(folder)
             return spooled, sum(len(each.batch) for each in spooled)
         if small:
-            TaskInstructions(partition_counts=counts, inline_bytes=self.inline_bytes).publish(context)
+            self._instructions(counts, inline_bytes=self.inline_bytes).publish(context)
             table = encoded.toArrow()
             if not _overflowed(table):
                 return list(as_spooled(table)), table["batch"].nbytes
             self.reset_metrics()
-        TaskInstructions(partition_counts=counts).publish(context)
+        self._instructions(counts).publish(context)
         return [], self._write_by_tasks(encoded, counts)
+
+    def _instructions(self, counts: dict[str, int], **more: Any) -> TaskInstructions:
+        return TaskInstructions(partition_counts=counts, traceparent=self._traceparent, **more)
 
     def _write_by_tasks(self, encoded: DataFrame, counts: dict[str, int]) -> int:
         """The number of bytes that the tasks have computed and written."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from headrace.spark.arrow_step import ArrowFunction
+    from headrace.tracing import Tracer
 
 __all__ = ["Batch", "SinkFenced", "TransactionalSink"]
 
@@ -69,6 +70,7 @@ class TransactionalSink:
     share a file system, as they do where Spark runs on one machine. Each batch runs inside the block of the
     context manager `around`. `steps` is called with the name of each completed step and the number of the
     batch: begun, computed, written, marked, committed. `written` counts the committed records of each topic.
+    `tracer` gets a span for each batch.
 
     One sink runs one query at a time. `start` may be called again when the query has ended.
     """
@@ -91,6 +93,7 @@ class TransactionalSink:
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         steps: Callable[[str, int], None] | None = None,
         written: Counter[str] | None = None,
+        tracer: Tracer | None = None,
         compression: str = "none",
         inline_bytes: int = INLINE_BYTES,
         spool: bool | None = None,
@@ -111,6 +114,7 @@ class TransactionalSink:
         self._reset_metrics = reset_metrics
         self._around = around
         self._steps = steps or _ignore
+        self._tracer = tracer
         self._records_written = Counter() if written is None else written
         self._compression = compression
         self._inline_bytes = inline_bytes
@@ -195,6 +199,7 @@ class TransactionalSink:
             reset_metrics=self._reset_metrics or (lambda: None),
             steps=self._steps,
             written=self._records_written,
+            tracer=self._tracer,
             spool=Spool(checkpoint.local / SPOOL) if self._spools and checkpoint.local else None,
         )
 

@@ -28,6 +28,7 @@ import struct
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -39,6 +40,7 @@ from headrace.client.produce import BatchProducer
 from headrace.columns.encoding import Encoder, stamp
 from headrace.errors import HeadraceError
 from headrace.spark.arrow_step import chained
+from headrace.spark.batch_tracing import with_traceparent
 from headrace.spark.internals import java_context_of
 
 if TYPE_CHECKING:
@@ -156,6 +158,8 @@ class TaskInstructions:
     """The folder of the spool; None if the record batches are rows of the stage."""
     discard: bool = False
     """Whether to discard all output: the batch runs only for its state and watermark."""
+    traceparent: str | None = None
+    """The span of the batch, which its records carry."""
 
     def publish(self, context: SparkContext) -> None:
         """Publish the instructions to the jobs that this thread starts afterwards."""
@@ -212,6 +216,8 @@ def encode_rows(
         for _ in batches:
             pass
         return
+    if orders.traceparent is not None:
+        batches = map(partial(with_traceparent, orders.traceparent), batches)
     encodings = _encode(batches, Encoder(orders.partition_counts, topic=topic, compression=compression))
     if orders.spool is not None:
         task = TaskContext.get()

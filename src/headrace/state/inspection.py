@@ -63,11 +63,15 @@ def list_operators(state: str, batch: int | None = None) -> list[OperatorState]:
     return [_operator_state(location, batch) for location in operator_locations(state)]
 
 
-def find_operator(state: str, name: str) -> str:
-    """The location of an operator's state by its name."""
+def find_operator(state: str, name: str | None) -> str:
+    """The location of an operator's state by its name; None is the only operator."""
     known = {location.rpartition("/")[2]: location for location in operator_locations(state)}
+    shown = f"It has {', '.join(known)}." if known else "It has none that keep state."
+    if name is None:
+        if len(known) != 1:
+            raise Misuse(f"the job has {len(known)} operators that keep state: name one. {shown}")
+        return next(iter(known.values()))
     if name not in known:
-        shown = f"It has {', '.join(known)}." if known else "It has none that keep state."
         raise Misuse(f"the job has no operator {name!r}.{did_you_mean(name, known)} {shown}")
     return known[name]
 

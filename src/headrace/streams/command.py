@@ -36,6 +36,7 @@ def run_app(
     metrics: str | None = None,
     metrics_allow_remote: bool = False,
     project: Path | None = None,
+    http: str | None = None,
 ) -> int:
     """The exit code of a run of the application: 0 if it was stopped or done, 1 if a job failed.
 
@@ -62,7 +63,9 @@ def run_app(
         checkpoints=settings.checkpoints(),
         spark=settings.spark(),
         seconds=seconds,
+        http=http,
         metrics=settings.metrics("run", metrics, allow_remote=metrics_allow_remote),
+        tracing=settings.tracing(),
     )
     silence_spark()
     with project_folder(folder):

@@ -230,6 +230,7 @@ class JobRun:
             around=self._folder.barrier.batch,
             steps=self._step,
             written=self.metrics.rows_out,
+            tracer=self._run_context.tracer,
         )
         # A query takes the settings of the session when it starts.
         self._run_context.spark.conf.set(WATERMARK_POLICY, self.job.watermark_policy)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.engine.planner import Starts
     from headrace.streams.job import Job
     from headrace.streams.job_folder import StartPosition
+    from headrace.tracing import Tracer
 
 PARTITIONS: Final = 4
 """Of a topic that has to be made and of which nobody said how many it should have."""
@@ -39,6 +40,9 @@ class RunContext:
     """Where checkpoints are, if not in the state folder: a place that all machines of a cluster reach."""
     inputs: InputTopics = field(default_factory=InputTopics)
     """The topics that the application declares; those that its jobs read besides have to exist."""
+
+    tracer: Tracer | None = None
+    """Traces the batches of jobs; None without an endpoint."""
 
     def folder(self, job: Job) -> JobFolder:
         """The folder of a job."""

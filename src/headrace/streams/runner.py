@@ -14,12 +14,14 @@ from headrace.broker.process import BrokerDidNotStart, BrokerProcess
 from headrace.capture.process import CaptureProcess
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
+from headrace.gateway.process import GatewayProcess
 from headrace.spark.java import usable_cores
 from headrace.streams.dependencies import stages
 from headrace.streams.inputs import InputTopics
 from headrace.streams.rebuild import run_of
 from headrace.streams.run_context import RunContext
 from headrace.streams.supervisor import Supervisor
+from headrace.tracing import open_tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,8 +62,12 @@ class RunOptions:
     """Settings of Spark's own, by its names."""
     seconds: float | None = None
     """After how long to stop; otherwise the user says when."""
+    http: str | None = None
+    """The address of an HTTP gateway that runs as long as the jobs: `[HOST:]PORT`."""
     metrics: MetricsAddress | None = None
     """Where metrics and health are served; None for nowhere."""
+    tracing: str | None = None
+    """Where traces are exported to by OTLP; None for nowhere."""
 
     def chosen(self) -> tuple[Job, ...]:
         """The jobs that were asked for."""
@@ -102,8 +108,14 @@ class Runner:
             bootstrap = self._order.broker or self._embedded_broker(stack)
             cluster = stack.enter_context(Cluster.of(bootstrap))
             cluster.any()  # a broker that is not there is told before Spark takes its time to start
+            if self._order.http is not None:
+                gateway = stack.enter_context(GatewayProcess(self._order.http, bootstrap))
+                self._display.say(f"The HTTP gateway is up on {gateway.url}.")
             spark = stack.enter_context(spark_session(self._order))
             stack.enter_context(self._signals())
+            tracer = open_tracer(f"headrace-{self._order.app.name}", self._order.tracing)
+            if tracer is not None:
+                stack.callback(tracer.flush)
             run_context = RunContext(
                 spark=spark,
                 bootstrap=bootstrap,
@@ -111,6 +123,7 @@ class Runner:
                 state=self._order.state,
                 checkpoints=self._order.checkpoints,
                 inputs=InputTopics.of(self._order.app),
+                tracer=tracer,
             )
             runs = [run_of(job, run_context, once=self._order.once) for job in self._jobs]
             self._captures = [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def read_state(
     spark: SparkSession,
     job: str,
-    operator: str = "stage-0",
+    operator: str | None = None,
     *,
     key: Mapping[str, object] | None = None,
     batch: int | None = None,
@@ -25,9 +25,10 @@ def read_state(
 ) -> DataFrame:
     """The rows that an operator of a job keeps, after its last batch or after `batch`.
 
-    `operator` is a name that `headrace state JOB` lists; `key` are values of columns; `state` is the state
-    folder if it is not the configured one. Each partition is read by a task. The columns `state_partition`,
-    `state_due` and `state_expires` (or `state_side` for a join) precede those of the operator.
+    `operator` is a name that `headrace state JOB` lists; a job with one operator needs none. `key` are values
+    of columns; `state` is the state folder if it is not the configured one. Each partition is read by a task.
+    The columns `state_partition`, `state_due` and `state_expires` (or `state_side` for a join) precede those
+    of the operator.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -42,7 +43,7 @@ def read_state(
     wanted = {name: str(value) for name, value in (key or {}).items()}
     first = next(read_rows(place, batch=number), None)
     if first is None:
-        raise Misuse(f"{operator} of job {job!r} keeps nothing after batch {number}.")
+        raise Misuse(f"{place.rpartition('/')[2]} of job {job!r} keeps nothing after batch {number}.")
     schema = first.schema
     partitions = len(partition_files(place))
 

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import trustme
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from headrace.broker.init import main as init
 from headrace.broker.listeners import Listener, Protocol
 from headrace.broker.security.settings import SecuritySettings
 from headrace.testing import EmbeddedBroker, broker
+from tests.broker.processes import wait_until
 
 
 class Authority:
@@ -33,6 +36,7 @@ class Authority:
 
 
 ADMIN, PASSWORD = "admin", "admin-password"
+REFUSALS = ("_AUTHENTICATION", "_SSL")
 
 
 def create_admin(data: Path) -> None:
@@ -70,3 +74,21 @@ def sasl_config(
         "sasl.password": password,
         "log_level": 0,
     } | {name.replace("_", "."): value for name, value in more.items()}
+
+
+def connection_error(config: Mapping[str, Any]) -> str | None:
+    """Why librdkafka cannot connect: `_AUTHENTICATION` or `_SSL`; None if it can."""
+    errors: list[str] = []
+    client = AdminClient({**config, "error_cb": lambda error: errors.append(error.name())})
+
+    def is_decided() -> bool:
+        try:
+            client.list_topics(timeout=0.2)
+        except KafkaException:
+            client.poll(0)
+            return any(name in REFUSALS for name in errors)
+        errors.clear()
+        return True
+
+    wait_until(is_decided, "a connection or a refusal")
+    return next((name for name in errors if name in REFUSALS), None)

@@ -260,18 +260,18 @@ def test_a_refusal_comes_after_a_delay(tmp_path: Path) -> None:
 
 def test_a_session_that_has_expired_ends_with_the_next_request(tmp_path: Path) -> None:
     create_admin(tmp_path / "data")
-    lifetime = {"session_lifetime_ms": 200}
+    lifetime = {"session_lifetime_ms": 1500}
     with (
         secure_broker(tmp_path / "data", "SASL_PLAINTEXT", settings=lifetime) as kafka,
         WireClient(kafka.bootstrap) as client,
     ):
         answer = log_in(client)
-        assert 0 < answer.session_lifetime.total_seconds() <= 0.2
-        ended = time.monotonic() + 0.25
+        assert 0 < answer.session_lifetime.total_seconds() <= 1.5
+        ended = time.monotonic() + 1.6
         wait_until(lambda: time.monotonic() > ended, "the session to expire")
         assert log_in(client).error_code is ErrorCode.none
         assert can_ask(client)
-        ended = time.monotonic() + 0.25
+        ended = time.monotonic() + 1.6
         wait_until(lambda: time.monotonic() > ended, "the session to expire")
         client.send(METADATA, 1, topics=None)
         assert client.is_ended()

@@ -13,7 +13,7 @@ from tests.broker.processes import BrokerProcess, wait_until
 from tests.broker.wire_client import WireClient, batch_of
 from tests.soak.queue_storm import QueueStorm, ride_out
 
-IDLE = timedelta(seconds=0.8)
+IDLE = timedelta(seconds=2)
 
 
 def values(broker: BrokerProcess, topic: str, group: str) -> list[tuple[bytes | None, int]]:

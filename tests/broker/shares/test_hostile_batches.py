@@ -17,7 +17,7 @@ from tests.broker.processes import BrokerProcess, wait_until
 from tests.broker.shares.hostile_batches import MEGABYTE, TIMESTAMP, besiege
 from tests.broker.wire_client import WireClient, batch_of
 
-IDLE = timedelta(seconds=0.8)
+IDLE = timedelta(seconds=2)
 
 
 @pytest.fixture(scope="module")

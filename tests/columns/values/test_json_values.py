@@ -170,7 +170,7 @@ def test_every_double_survives_json(numbers: list[float]) -> None:
     assert np.array_equal(np.signbit(read), np.signbit(numbers))
 
 
-def test_numbers_beyond_all_doubles_are_infinite_and_their_neighbours_exact() -> None:
+def test_numbers_beyond_all_doubles_are_infinite_and_their_neighbors_exact() -> None:
     texts = ["1e400", "0.12345678901234567", "-1e400", "1e-400", "123456789012345678901234567890"]
     assert parse_field(pa.float64(), *texts) == [
         float("inf"),

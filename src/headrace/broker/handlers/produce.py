@@ -231,7 +231,7 @@ class Produce:
         return 0
 
     def _may_write(self, requested: str | UUID, topic: Topic | None) -> bool:
-        """Whether the client may write to a topic; an id that nothing has is unknown to everybody."""
+        """Whether the client may write to a topic; an unknown id is unknown to every client."""
         name = topic.name if topic is not None else requested
         access = self._access
         return (

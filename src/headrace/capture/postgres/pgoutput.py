@@ -11,6 +11,7 @@ Each message is inside an `XLogData` message of the replication stream; indexes 
     U · relation i32 · [K|O tuple] · N tuple
     D · relation i32 · K|O tuple
     T · count i32 · options i8 · (relation i32)*
+    M · flags i8 · LSN i64 · prefix\\0 · length i32 · content
 
 A tuple is a count i16 and for each column n (null), u (unchanged and not sent), or t · length i32 · text.
 Times are microseconds since 2000.
@@ -52,6 +53,23 @@ class BeginMessage(NamedTuple):
     position: int
     commit_ms: int
     xid: int
+
+
+class LogicalMessage(NamedTuple):
+    """What an application emitted with `pg_logical_emit_message`."""
+
+    is_transactional: bool
+    prefix: str
+    content: bytes
+
+
+def read_message(data: bytes) -> LogicalMessage:
+    """Decode a logical message."""
+    at = MESSAGE_START + 1
+    prefix_end = data.index(0, at + 9)
+    (length,) = _LENGTH(data, prefix_end + 1)
+    content = data[prefix_end + 5 : prefix_end + 5 + length]
+    return LogicalMessage(bool(data[at] & 1), data[at + 9 : prefix_end].decode("utf-8", "replace"), content)
 
 
 class CommitMessage(NamedTuple):

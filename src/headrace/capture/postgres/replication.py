@@ -94,10 +94,12 @@ class ReplicationConnection:
     def start(self, slot: str, publication: str, position: int) -> None:
         """Start streaming the changes of a slot."""
         names = '"' + publication.replace('"', '""') + '"'
+        # Logical messages carry the traceparent of a transaction; PostgreSQL sends them from version 14 on.
+        messages = ", messages 'true'" if self._pgconn.server_version >= 140_000 else ""
         with translated_errors():
             result = self._pgconn.exec_(
                 f'START_REPLICATION SLOT "{slot}" LOGICAL {write_lsn(position)} '
-                f"(proto_version '1', publication_names '{names}')".encode()
+                f"(proto_version '1', publication_names '{names}'{messages})".encode()
             )
         self._check(result, pq.ExecStatus.COPY_BOTH)
 

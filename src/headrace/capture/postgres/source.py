@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.capture.postgres.catalog import CatalogTable
     from headrace.capture.settings import CaptureSettings
     from headrace.capture.source import ChangeWriter
+    from headrace.tracing import Tracer
 
 SLOT_RELEASE_TIMEOUT_S: Final = 10.0
 """How long a slot may stay active after its reader was killed."""
@@ -51,7 +52,9 @@ class PostgresSource:
         on_progress: Callable[[str, int, int], None],
         stopped: Callable[[], bool],
         metrics: CaptureMetrics,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._settings = settings
         self._metrics = metrics
         self._on_message = on_message
@@ -165,6 +168,7 @@ class PostgresSource:
             offset=offset,
             tables=self._tables,
             writer=writer,
+            tracer=self._tracer,
         )
         self._committed_position = offset.position
         target = self._current_position() if self._settings.once else None

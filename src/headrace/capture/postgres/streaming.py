@@ -12,12 +12,14 @@ from headrace.capture.postgres.pgoutput import (
     MESSAGE_START,
     read_begin,
     read_commit,
+    read_message,
     read_relation,
     read_truncated,
     read_tuple,
 )
 from headrace.capture.postgres.relation import Relation, SourceTransaction, key_columns, masked_columns
 from headrace.capture.postgres.replication import translated_errors
+from headrace.tracing import HEADER, traceparent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
     from headrace.capture.postgres.replication import ReplicationConnection
     from headrace.capture.settings import CaptureSettings
     from headrace.capture.source import ChangeWriter
+    from headrace.tracing import Span, Tracer
 
-BEGIN, COMMIT, RELATION, INSERT, UPDATE, DELETE, TRUNCATE = map(ord, "BCRIUDT")
+BEGIN, COMMIT, RELATION, INSERT, UPDATE, DELETE, TRUNCATE, MESSAGE = map(ord, "BCRIUDTM")
 ROW_CHANGES: Final = frozenset({INSERT, UPDATE, DELETE})
 RELATION_AT: Final = slice(MESSAGE_START + 1, MESSAGE_START + 5)
 TUPLE: Final = MESSAGE_START + 6
@@ -48,7 +51,10 @@ class ChangeDecoder:
         offset: CaptureOffset,
         tables: Sequence[CatalogTable],
         writer: ChangeWriter,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
+        self._span: Span | None = None
         self._catalog = catalog
         self._settings = settings
         self._database = database
@@ -84,6 +90,37 @@ class ChangeDecoder:
             self._relations[data[RELATION_AT]] = self._relation(message)
         elif kind == TRUNCATE:
             self._truncate(data)
+        elif kind == MESSAGE:
+            self._read_message(data)
+
+    def _read_message(self, data: bytes) -> None:
+        """The traceparent of the transaction, which the application emitted as a logical message."""
+        message = read_message(data)
+        if self.in_transaction and message.is_transactional and message.prefix == HEADER:
+            parent = traceparent_of([(HEADER, message.content)])
+            if parent is not None:
+                self._trace_transaction(parent)
+
+    def _trace_transaction(self, parent: str | None) -> None:
+        """Start the span of a transaction; without a tracer its records carry what the application said."""
+        self._span = None
+        if self._tracer is not None:
+            at = self._at
+            attributes: dict[str, str | int] = {
+                "db.system": "postgresql",
+                "db.namespace": self._database,
+                "headrace.capture": self._settings.name,
+                "headrace.xid": at.xid,
+            }
+            self._span = self._tracer.start(
+                f"capture {self._settings.name}",
+                "producer",
+                parent=parent,
+                start_ms=at.commit_ms,
+                attributes=attributes,
+            )
+            parent = self._span.traceparent
+        self._writer.set_traceparent(parent)
 
     def _begin(self, data: bytes) -> None:
         begin = read_begin(data)
@@ -92,6 +129,8 @@ class ChangeDecoder:
         time_ms = max(self._at.time_ms, min(begin.commit_ms, now_ms))
         self._at = SourceTransaction(begin.position, begin.commit_ms, begin.xid, time_ms, now_ms)
         self.in_transaction = True
+        if self._tracer is not None:
+            self._trace_transaction(None)
 
     def _commit(self, data: bytes) -> None:
         commit = read_commit(data)
@@ -99,6 +138,10 @@ class ChangeDecoder:
         if commit.end > self.end:
             self.end = commit.end
             self._writer.end_transaction(commit.end)
+        self._writer.set_traceparent(None)
+        if self._span is not None:
+            self._span.end()
+            self._span = None
 
     def _write(self, relation: Relation | Outbox, kind: int, data: bytes) -> None:
         lsn = int.from_bytes(data[1:9], "big")

@@ -1,0 +1,1 @@
+"""The HTTP gateway: events and OpenTelemetry data in, change feeds, topics and views out."""
