@@ -27,7 +27,7 @@ from headrace.broker.client_telemetry import (
 from headrace.metrics import Scrape
 from headrace.protocol.compression import CODECS, compress
 from headrace.protocol.errors import CorruptBatch
-from tests.behaviour.clients.java import Driver, missing
+from tests.behavior.clients.java import Driver, missing
 from tests.broker.processes import BrokerProcess, wait_until
 from tests.broker.pushed_metrics import otlp_metrics
 from tests.broker.virtual_clock import VirtualClock

@@ -1,5 +1,6 @@
 """The metrics and the health of a broker, read from its page while real clients use it."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -9,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.broker.apis import APIS
-from headrace.broker.metrics import METRICS
+from headrace.broker.metrics import METRICS, BrokerMetricsSource
 from headrace.broker.request_metrics import api_name
-from headrace.metrics import Kind
+from headrace.metrics import Kind, Scrape
 from tests.broker.processes import BrokerProcess, wait_until
 from tests.broker.wire_client import INIT_PRODUCER_ID, WireClient, batch_of
 from tests.metrics.pages import MeasuredBroker, Samples, get, scraped, value
@@ -172,3 +173,10 @@ def test_metrics_on_other_addresses_are_refused(tmp_path: Path) -> None:
     assert process.wait(60) == 1
     assert "--metrics-allow-remote" in broker.errors
     broker.kill()
+
+
+async def test_a_broker_that_recovers_its_logs_is_live_and_not_ready() -> None:
+    source, scrape = BrokerMetricsSource(asyncio.get_running_loop()), Scrape()
+    source.scrape(scrape)
+    assert (source.faults(), source.pending()) == ([], ["the broker is recovering its logs"])
+    assert scrape.samples == {}

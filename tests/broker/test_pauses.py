@@ -9,6 +9,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ import uvloop
 
 from headrace.broker import garbage_collection
 from headrace.broker.apis import APIS
-from headrace.metrics import MetricsAddress
+from headrace.broker.broker import Broker
+from headrace.broker.config import BrokerConfig
+from headrace.broker.metrics import LOG_SIZE, take_samples
+from headrace.metrics import MetricsAddress, Scrape
 from headrace.testing import EmbeddedBroker, broker
 from tests.broker.wire_client import ConnectionEnded, WireClient
-from tests.broker.worst_requests import WORST, Case, prepare
+from tests.broker.worst_requests import WIDE, WORST, Case, prepare
 
 LIMIT_SECONDS = 0.020
 TRIES = 3
@@ -148,3 +152,23 @@ def test_wrong_counts_and_lengths_pause_the_loop_for_less_than_20_ms(
         for number in (-1, 2**31 - 1):
             wrong = overwritten(packed, position, number)
             assert longest_pause(kafka, meter, lambda _: wrong) < LIMIT_SECONDS, position  # noqa: B023
+
+
+async def test_a_scrape_of_many_partitions_pauses_the_loop_for_less_than_20_ms(
+    meter: BusyMeter, tmp_path: Path
+) -> None:
+    running = await Broker.start(BrokerConfig(data=tmp_path, port=0))
+    try:
+        running.topics.create("wide", WIDE, {})
+        pauses = []
+        for _ in range(TRIES):
+            await asyncio.sleep(0)
+            meter.longest_seconds = 0.0
+            scrape = Scrape()
+            await take_samples(running, scrape)
+            await asyncio.sleep(0)
+            assert len(scrape.samples[LOG_SIZE]) > WIDE
+            pauses.append(meter.longest_seconds / slowdown())
+        assert min(pauses) < LIMIT_SECONDS
+    finally:
+        await running.stop()

@@ -461,6 +461,12 @@ def acl_filter() -> dict[str, Any]:
     }
 
 
+def quota(name: str) -> dict[str, Any]:
+    """A quota of a user."""
+    ops = [{"key": "producer_byte_rate", "value": 1e9, "remove": False}]
+    return {"entity": [{"entity_type": "user", "entity_name": name}], "ops": ops}
+
+
 def credential(name: str) -> dict[str, Any]:
     more = {"iterations": 4096, "salt": bytes(16), "salted_password": bytes(32)}
     return {"name": name, "mechanism": 1, **more}
@@ -858,6 +864,20 @@ WORST: dict[int, list[Case]] = {
             0,
             {"group_id": "g", "topics": partitions_of("wide")},
         )
+    ],
+    48: [
+        (1, {"components": [], "strict": False}),
+        (
+            1,
+            {
+                "components": [{"entity_type": "user", "match_type": 0, "match": n} for n in NAMES],
+                "strict": True,
+            },
+        ),
+    ],
+    49: [
+        (1, {"entries": [quota(name) for name in NAMES], "validate_only": True}),
+        (1, {"entries": [quota(name) for name in NAMES], "validate_only": False}),
     ],
     50: [(0, {"users": [{"name": name} for name in NAMES]}), (0, {"users": None})],
     51: [

@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headrace.cli.app import app
-from headrace.engine.description import Description, Operator
+from headrace.engine.description import Description
+from headrace.spark.internals import SparkOperator
 from headrace.streams.job_folder import JobFolder
 
 
@@ -15,7 +16,7 @@ from headrace.streams.job_folder import JobFolder
 def folder(tmp_path: Path) -> JobFolder:
     """A job that has run."""
     folder = JobFolder.of(tmp_path, "shop", "revenue")
-    operator = Operator(kind="aggregation", keys=("product string",), holds=("sum(amount) double",))
+    operator = SparkOperator(kind="aggregation", keys=("product string",), holds=("sum(amount) double",))
     description = Description(
         generation=1,
         inputs=("orders",),

@@ -74,6 +74,10 @@ def commands(block: Block) -> Iterator[Command]:
 
 USES_SESSION = re.compile(r"headrace (run|query) (?!.*--master)")
 """Commands that start Spark on this machine, or use a session of their process."""
+RUNS_HERE = re.compile(
+    rf"(headrace (acl|consume|dead|group|job|queue|topic|user)|{USES_SESSION.pattern})[^|<>;&$]*$"
+)
+"""Commands that run in the process of the tests: most take less time than a process takes to start."""
 
 
 class Terminal:
@@ -109,7 +113,7 @@ class Terminal:
         if text.endswith("&"):
             self._run_in_background(text[:-1], command)
             return
-        if USES_SESSION.match(text):
+        if RUNS_HERE.match(text):
             self._run_here(text, command)
             return
         done = subprocess.run(
@@ -128,6 +132,8 @@ class Terminal:
         """Run a command of Headrace in this process, where it finds the Spark session of the tests."""
         with chdir(self._folder):
             done = CliRunner().invoke(app, shlex.split(text)[1:], env=self._of_reader)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
         _compare(command, self._as_shown(done.output))
 
     def _run_in_background(self, text: str, command: Command) -> None:

@@ -185,7 +185,7 @@ def test_a_batch_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 
     files = Versions(Failing(tmp_path))
     store = GroupStore(files, files.read(-1), lambda part: part)
-    monkeypatch.setattr(runs, "CHECKED_BYTES", 0)
+    monkeypatch.setattr(runs, "SYNCED_BYTES", 0)
     found = store.look_up(np.array([1], np.int64), until_us=0, expired_us=0)
     rows = table({1: Group(["a"], None, 9)}, 0)
     with pytest.raises(OSError, match="no space"):

@@ -106,12 +106,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="memory for requests being read and responses waiting to be sent, of all connections",
     )
-    _add_archive_options(parser)
     parser.add_argument(
         "--http",
         metavar="[HOST:]PORT",
         help="also run an HTTP gateway on this loopback address, in a process of its own",
     )
+    _add_archive_options(parser)
     _add_security_options(parser)
     _add_monitoring_options(parser)
     return parser

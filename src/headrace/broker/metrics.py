@@ -244,8 +244,7 @@ def _steps(broker: Broker, scrape: Scrape) -> Generator[None, None, None]:
     _add_requests(broker, scrape)
     _add_server(broker, scrape)
     _add_storage(broker, scrape)
-    _add_transactions(broker, scrape)
-    yield
+    yield from _transaction_steps(broker, scrape)
     for topic in broker.topics:
         yield from _topic_steps(topic, scrape)
     yield from _group_steps(broker, scrape)
@@ -285,8 +284,12 @@ def _add_storage(broker: Broker, scrape: Scrape) -> None:
     scrape.add(PARTITIONS, sum(len(topic.partitions) for topic in topics))
 
 
-def _add_transactions(broker: Broker, scrape: Scrape) -> None:
-    started = [each.started_ms for each in broker.transactions.list_all() if each.is_active]
+def _transaction_steps(broker: Broker, scrape: Scrape) -> Generator[None, None, None]:
+    started = []
+    for transaction in broker.transactions.list_all():
+        if transaction.is_active:
+            started.append(transaction.started_ms)
+        yield
     age_ms = max(broker.clock.now_ms() - min(started), 0) if started else 0
     scrape.add(OPEN_TRANSACTIONS, len(started))
     scrape.add(OLDEST_TRANSACTION, age_ms / 1000)

@@ -112,8 +112,27 @@ def row_hashes(rows: pa.Table, keys: Sequence[str], seed: Hashes) -> Numbers:
     return hashes.view(np.int64)
 
 
+def distinct_hashes(rows: pa.Table, keys: Sequence[str], seed: Hashes) -> Numbers:
+    """The hashes of all keys that rows have, sorted, each once."""
+    if len(keys) == 1:
+        hashes = _value_hashes(rows[keys[0]], seed)[0].view(np.int64)
+    else:
+        hashes = row_hashes(rows, keys, seed)
+    ordered = np.sort(hashes)
+    # `np.unique` hashes numbers, which takes twenty times as long as sorting.
+    is_first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return ordered[is_first]
+
+
 def _column_hashes(column: pa.ChunkedArray, seed: Hashes) -> Hashes:
-    """The hash of each value; each value that occurs is hashed once."""
+    """The hash of each value."""
+    hashes, indices = _value_hashes(column, seed)
+    return hashes[indices]
+
+
+def _value_hashes(column: pa.ChunkedArray, seed: Hashes) -> tuple[Hashes, NDArray[np.int32]]:
+    """The hash of each value that occurs, and which of them each row has."""
     single = column.combine_chunks()
     single = pa.concat_arrays(single.chunks) if isinstance(single, pa.ChunkedArray) else single
     encoded = single.dictionary_encode(null_encoding="encode")
@@ -122,8 +141,7 @@ def _column_hashes(column: pa.ChunkedArray, seed: Hashes) -> Hashes:
     sip_hash(keys_of(_column_bytes(_normalized(values))), seed, hashes)
     if values.null_count:
         hashes[pc.is_null(values).to_numpy(zero_copy_only=False)] = NULL
-    indices: NDArray[np.int32] = encoded.indices.to_numpy()
-    return hashes[indices]
+    return hashes, encoded.indices.to_numpy()
 
 
 def _normalized(values: pa.Array) -> pa.Array:

@@ -23,11 +23,13 @@ from headrace.state.runs import (
     Layout,
     Run,
     RunBuffer,
+    distinct,
     expanded,
     hash_ranges,
     is_in,
     numbers,
     sealed,
+    stretch_starts,
     write_run,
 )
 from headrace.state.versions import BatchFigures, merge_start
@@ -87,7 +89,7 @@ class GroupStore:
         `touched` is sorted, without duplicates. Groups that expired by `expired_us` have no rows.
         """
         candidates = self._due_hashes(until_us)
-        rest = np.union1d(touched, candidates) if len(candidates) else touched
+        rest = distinct(np.concatenate([touched, candidates])) if len(candidates) else touched
         hashes, parts, row_count, has_due = [np.empty(0, np.int64)], [], 0, False
         for run in reversed(self._runs):
             if not len(rest):
@@ -118,7 +120,7 @@ class GroupStore:
                 if info.first_due <= until_us and info.last_due > after_us:
                     chunk = run.chunk(number)
                     found.append(chunk.hashes[chunk.due_between(after_us, until_us)])
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        return distinct(np.concatenate(found)) if found else np.empty(0, np.int64)
 
     def all_rows(self, expired_us: int) -> Iterator[pa.Table]:
         """All rows that count, in order of hash, with the columns of `LAYOUT`; some at a time."""
@@ -205,7 +207,7 @@ class GroupStore:
             )
             batches: Iterator[pa.RecordBatch] = (sealed(rows, LAYOUT) for rows in made if rows.num_rows)
         else:
-            start, batches = len(runs) - 1, iter(newest.batches)
+            start, batches = len(runs) - 1, newest.sealed()
         info = write_run(self._versions.files, version, batches, LAYOUT)
         written = [] if info is None else [Run(self._versions.files, info, LAYOUT)]
         return [*runs[:start], *written], expired.rows
@@ -236,18 +238,32 @@ def merged_groups(
     """
     for first, last in hash_ranges(runs):
         parts: list[pa.Table] = []
-        seen = np.empty(0, np.int64)
+        seen: list[Numbers] = []
         for run in reversed(runs):
             batches = [batch for batch in run.between(first, last) if batch.num_rows]
             if not batches:
                 continue
-            rows = pa.Table.from_batches(batches).drop_columns([ORDER])
-            hashes = numbers(rows[HASH])
-            is_older = is_in(hashes, seen)
-            parts.append(rows.filter(pa.array(~is_older)) if is_older.any() else rows)
-            seen = np.union1d(seen, hashes)
+            rows = pa.Table.from_batches(batches)
+            rows = _not_seen(rows.drop_columns([ORDER]) if ORDER in rows.column_names else rows, seen)
+            if rows.num_rows:
+                parts.append(rows)
         if parts:
             yield _expired(_joined(parts, upgrade), expired_us, is_complete=is_complete, count=count)
+
+
+def _not_seen(rows: pa.Table, seen: list[Numbers]) -> pa.Table:
+    """The rows of hashes that no newer run has; their hashes are added to those that were seen."""
+    hashes = numbers(rows[HASH])
+    starts = np.flatnonzero(stretch_starts(hashes))
+    groups = hashes[starts]
+    is_new = np.ones(len(groups), np.bool_)
+    for newer in seen:
+        is_new &= ~is_in(groups, newer)
+    seen.append(groups)
+    if is_new.all():
+        return rows
+    ends = np.append(starts[1:], len(hashes))
+    return rows.take(pa.array(expanded(starts[is_new], ends[is_new])))
 
 
 def _expired(rows: pa.Table, expired_us: int, *, is_complete: bool, count: _Count | None) -> pa.Table:
@@ -261,7 +277,7 @@ def _expired(rows: pa.Table, expired_us: int, *, is_complete: bool, count: _Coun
     kept = rows.filter(pa.array(~has_expired))
     if is_complete:
         return _sorted(kept)
-    gone = np.unique(numbers(rows[HASH])[has_expired])
+    gone = distinct(numbers(rows[HASH])[has_expired])
     return _sorted(pa.concat_tables([kept, _tombstones(gone, rows.schema)]))
 
 
@@ -272,25 +288,26 @@ def group_rows(
 
     No group is due at or before `after_us`, which is over, and none expires before it is due.
     """
-    order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    starts = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])) if len(hashes) else order
-    due, expires = due_us[order], expires_us[order]
+    due, expires = due_us, expires_us
+    if not np.all(hashes[1:] >= hashes[:-1]):  # they are in order if their kernel left them in theirs
+        order = np.argsort(hashes, kind="stable")
+        rows, hashes, due, expires = rows.take(pa.array(order)), hashes[order], due[order], expires[order]
+    starts = np.flatnonzero(stretch_starts(hashes))
     if len(starts):
         lengths = np.diff(starts, append=len(hashes))
         due = np.maximum(np.minimum.reduceat(due, starts), after_us + 1)
         expires = np.maximum.reduceat(expires, starts)
         expires = np.where(due < NEVER, np.maximum(expires, due), expires)
         due, expires = np.repeat(due, lengths), np.repeat(expires, lengths)
-    taken = rows.take(pa.array(order)) if len(order) else rows
     for name, values in ((HASH, hashes), (DUE, due), (EXPIRES, expires)):
-        taken = taken.append_column(name, pa.array(values.astype(np.int64)))
-    return taken
+        rows = rows.append_column(name, pa.array(np.asarray(values, np.int64)))
+    return rows
 
 
 def _taken(chunk: Chunk, positions: Numbers) -> pa.Table:
     """Rows of a chunk with the columns of their operator."""
-    taken = chunk.batch.take(pa.array(positions))
+    is_all = len(positions) == chunk.batch.num_rows
+    taken = chunk.batch if is_all else chunk.batch.take(pa.array(positions))
     return pa.Table.from_batches([taken]).drop_columns([HASH, DUE, EXPIRES, ORDER])
 
 
@@ -330,5 +347,5 @@ def _rows_that_count(chunk: Chunk, newer: Sequence[Run]) -> int:
     counts = chunk.expires > ALWAYS
     for run in newer:
         for other, some in run.chunks_with(chunk.hashes):
-            counts[some] &= ~is_in(chunk.hashes[some], other.hashes)
+            counts[some] &= ~is_in(chunk.hashes[some], other.hashes[other.group_starts])
     return int(np.count_nonzero(counts))

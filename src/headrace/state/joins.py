@@ -174,7 +174,7 @@ class JoinOperatorState:
         keys = self.kernel.keys if name in ROWS else ()
         if start < len(alive):
             return (*(run.info for run in both[:start]), *self._merge(both[start:], keys, version, over_us))
-        made = (write_run(self.files, version, RunBuffer(rows, layout).batches, layout) for rows in fresh)
+        made = (write_run(self.files, version, RunBuffer(rows, layout).sealed(), layout) for rows in fresh)
         return (*(run.info for run in alive), *(info for info in made if info is not None))
 
     def _merge(
@@ -211,12 +211,12 @@ def _written(files: StateFiles, version: int, batches: Any, layout: Layout) -> I
 def _merged_rows(runs: Sequence[Run], over_us: int) -> Iterator[pa.Table]:
     """The rows of all runs that are not over, in no order, a range of codes at a time."""
     for first, last in hash_ranges(runs):
-        parts = [batch for run in runs for batch in run.between(first, last)]
-        if not parts:
+        batches = [batch for run in runs for batch in run.between(first, last)]
+        if not batches:
             continue
-        rows = pa.Table.from_batches(parts)
-        if ORDER in rows.column_names:
-            rows = rows.drop_columns([ORDER])
+        # The rows of this batch have no index yet.
+        names = [name for name in batches[0].schema.names if name != ORDER]
+        rows = pa.Table.from_batches([batch.select(names) for batch in batches])
         yield rows.filter(pa.array(numbers(rows[AT].combine_chunks()) > over_us))
 
 

@@ -13,9 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from headrace.columns.key_hash import row_hashes
+from headrace.columns.key_hash import distinct_hashes, row_hashes
 from headrace.state.groups import GroupStore, group_rows
 from headrace.state.versions import BatchFigures, Versions
 
@@ -42,8 +40,7 @@ class KeyedState:
         begun = time.perf_counter()
         versions = Versions(self.files)
         store = self._opened(versions, version, rows.schema, times)
-        seed = store.before.seed_words
-        touched = np.unique(row_hashes(rows, self.keys, seed))
+        touched = distinct_hashes(rows, self.keys, store.before.seed_words)
         found = store.look_up(touched, until_us=times.watermark_us, expired_us=times.late_us)
         spent = time.perf_counter() - begun
         result = self.kernel(rows, found.rows, times)

@@ -37,10 +37,13 @@ if TYPE_CHECKING:
 
 ORDER: Final = "_headrace_order"
 SUFFIX: Final = ".arrow"
-CHUNK_ROWS: Final = 1 << 18
-"""About this many rows are in memory at once while runs are merged."""
+CHUNK_ROWS: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 26
+"""A chunk has about this many rows or bytes at most: so much is in memory at once while runs are merged."""
 CHECKED_BYTES: Final = 1 << 20
-"""Smaller runs have a checksum, which is verified when they are opened; larger ones are synced to disk."""
+"""Smaller runs have a checksum, which is verified when they are opened; of larger ones the length is."""
+SYNCED_BYTES: Final = 1 << 26
+"""Runs from this size on, which are written seldom, are synced to disk."""
 NEVER: Final = (1 << 63) - 1
 """The due time of rows that no operator has to look at."""
 ALWAYS: Final = -(1 << 63)
@@ -82,7 +85,7 @@ class RunInfo:
     name: str
     byte_size: int
     checksum: int | None
-    """None for a run that was synced to disk."""
+    """None for a large run."""
     chunks: tuple[ChunkInfo, ...]
 
     @property
@@ -133,6 +136,11 @@ class Chunk:
         """When each row is due."""
         assert self.layout.due is not None, "rows of this kind are never due"
         return numbers(self.batch.column(self.layout.due))
+
+    @cached_property
+    def group_starts(self) -> Numbers:
+        """The first row of each hash."""
+        return np.flatnonzero(stretch_starts(self.hashes))
 
     def due_between(self, after: int, until: int) -> Numbers:
         """The rows of after < due <= until, in order of time."""
@@ -218,11 +226,14 @@ class RunBuffer(Run):
     """The rows of a batch as a run that has not been written."""
 
     def __init__(self, rows: pa.Table, layout: Layout) -> None:
-        batches = [sealed(part, layout) for part in divided(rows, layout)]
-        infos = tuple(chunk_info(Chunk(batch, layout)) for batch in batches)
+        chunks = [Chunk(single_batch(part), layout) for part in divided(rows, layout)]
+        infos = tuple(map(chunk_info, chunks))
         super().__init__(_NO_FILES, RunInfo(name="", byte_size=0, checksum=None, chunks=infos), layout)
-        self._chunks = {number: Chunk(batch, layout) for number, batch in enumerate(batches)}
-        self.batches = batches
+        self._chunks = dict(enumerate(chunks))
+
+    def sealed(self) -> Iterator[pa.RecordBatch]:
+        """Its chunks as they are written."""
+        return (sealed(pa.Table.from_batches([chunk.batch]), self.layout) for chunk in self.chunks())
 
 
 _NO_FILES: Any = None
@@ -244,7 +255,7 @@ def write_run(
             chunks.append(chunk_info(Chunk(batch, layout)))
     data = files.map(name)
     checksum = zlib.crc32(data) if data.size < CHECKED_BYTES else None
-    if checksum is None:
+    if data.size >= SYNCED_BYTES:
         files.sync(name)
     return RunInfo(name=name, byte_size=data.size, checksum=checksum, chunks=tuple(chunks))
 
@@ -266,29 +277,41 @@ def chunk_info(chunk: Chunk) -> ChunkInfo:
 def sealed(rows: pa.Table, layout: Layout) -> pa.RecordBatch:
     """Sorted rows as a chunk: one record batch, with the order by due time."""
     if layout.due is not None:
-        order = np.argsort(numbers(rows[layout.due]), kind="stable").astype(np.int32)
-        rows = rows.append_column(ORDER, pa.array(order))
+        due = numbers(rows[layout.due])
+        # Rows of a group have the same time: there are fewer stretches of equal times than rows.
+        starts = np.flatnonzero(stretch_starts(due))
+        order = np.argsort(due[starts], kind="stable")
+        ends = np.append(starts[1:], len(due))
+        rows = rows.append_column(ORDER, pa.array(expanded(starts[order], ends[order]).astype(np.int32)))
     return single_batch(rows)
 
 
 def divided(rows: pa.Table, layout: Layout) -> Iterator[pa.Table]:
-    """Sorted rows in chunks of about `CHUNK_ROWS`; rows of one hash stay together."""
-    if rows.num_rows <= CHUNK_ROWS:
+    """Sorted rows in chunks; rows of one hash stay together."""
+    size = _chunk_rows(rows.num_rows, rows.nbytes)
+    if rows.num_rows <= size:
         if rows.num_rows:
             yield rows
         return
     hashes = numbers(rows[layout.hash])
     begin = 0
     while begin < len(hashes):
-        end = min(begin + CHUNK_ROWS, len(hashes))
+        end = min(begin + size, len(hashes))
         end = int(np.searchsorted(hashes, hashes[end - 1], side="right"))
         yield rows.slice(begin, end - begin)
         begin = end
 
 
+def _chunk_rows(rows: int, size_bytes: int) -> int:
+    """How many rows a chunk is to have, if `rows` have a size."""
+    return max(1, min(CHUNK_ROWS, CHUNK_BYTES * rows // max(1, size_bytes))) if rows else CHUNK_ROWS
+
+
 def hash_ranges(runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-    """Ranges of hashes, first and last, that all runs together have about `CHUNK_ROWS` rows of."""
-    step = max(1, CHUNK_ROWS // 8)
+    """Ranges of hashes, first and last, that all runs together have about a chunk of rows of."""
+    written = [run.info for run in runs if run.info.byte_size]
+    size = _chunk_rows(sum(info.rows for info in written), sum(info.byte_size for info in written))
+    step = max(1, size // 8)
     samples = [chunk.hashes[::step] for run in runs if run.info.rows > step for chunk in run.chunks()]
     merged = np.sort(np.concatenate(samples)) if samples else np.empty(0, np.int64)
     first = ALWAYS
@@ -329,6 +352,19 @@ def expanded(begins: Numbers, ends: Numbers) -> Numbers:
     stops = np.cumsum(lengths)
     total = int(stops[-1]) if len(stops) else 0
     return np.asarray(np.arange(total) + np.repeat(begins - (stops - lengths), lengths))
+
+
+def stretch_starts(values: Numbers) -> Flags:
+    """Where a value differs from the one before; the first one does."""
+    starts = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=starts[1:])
+    return starts
+
+
+def distinct(values: Numbers) -> Numbers:
+    """Each value once, sorted. `np.unique` hashes numbers, which takes twenty times as long."""
+    ordered = np.sort(values)
+    return ordered[stretch_starts(ordered)]
 
 
 def is_in(values: Numbers, among: Numbers) -> Flags:

@@ -207,6 +207,7 @@ class ViewSpec:
                 "files. Use a folder that every machine reaches by the same path."
             )
         folder = ViewFolder(path=Path(place.path) / self.name)
+        hooks.state[self.name] = f"a view over {', '.join(self.topics)}"
         hooks.check(lambda: _check_outline(planner.plan.job, folder, shape))
         feed = ViewFeed(planner.spark.sparkContext, folder, shape, with_images=self.with_images)
         hooks.before(feed.update)

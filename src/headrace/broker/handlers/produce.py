@@ -209,6 +209,7 @@ class Produce:
                 results.append(self._append(topic, index, records, now_ms, results, checksum, is_held=True))
             finally:
                 partition.log.discard_staged()
+        yield  # the append may have freed a large batch, and the end of the request frees another one
 
     def _check_transactional_id(self, access: Access) -> int:
         """The error of a client that may not write the transaction of its batches; 0 for none."""
