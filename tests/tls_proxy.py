@@ -4,11 +4,18 @@ import asyncio
 import ssl
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
+import psycopg
 import trustme
+
+from headrace.testing.postgres import PostgresServer
 
 SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 """With it a client of PostgreSQL asks for TLS, before the handshake."""
@@ -81,3 +88,16 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
     finally:
         writer.close()
+
+
+@contextmanager
+def secured_postgres(role: str, password: str, *rights: str) -> Iterator[TlsProxy]:
+    """A proxy in front of a PostgreSQL with the database `shop` of a role that authenticates by SCRAM."""
+    with TemporaryDirectory(prefix="headrace-") as folder, PostgresServer(Path(folder), tcp=True) as server:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            options = " ".join(("LOGIN", *rights))
+            connection.execute(f"CREATE ROLE {role} {options} PASSWORD '{password}'")
+            connection.execute(f"CREATE DATABASE shop OWNER {role}")
+        port = urlsplit(server.url()).port or 0
+        with TlsProxy("127.0.0.1", port, Path(folder), postgres=True) as proxy:
+            yield proxy

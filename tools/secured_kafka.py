@@ -66,19 +66,26 @@ class SecuredKafka(ApacheKafka):
     """One node with listeners for every way to authenticate; `folder` has what clients need."""
 
     def __init__(
-        self, folder: Path, properties: Mapping[str, str] | None = None, *, port: int | None = None
+        self,
+        folder: Path,
+        properties: Mapping[str, str] | None = None,
+        *,
+        port: int | None = None,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare certificates, users and profiles in `folder`, and the node.
 
-        `port` is where it listens with TLS and SASL; by default on a free one.
+        `port` is where it listens with TLS and SASL; by default on a free one. `users` are more users of
+        SCRAM, with their passwords.
         """
         self.folder = folder
         self.password = secrets.token_urlsafe(18)
         _write_certificates(folder, self.password)
         (folder / "password").write_text(self.password)
         (folder / "headrace.toml").write_text(_profiles(folder))
-        users = [
-            f"--add-scram={mechanism}=[name={USER},password={self.password}]"
+        credentials = [
+            f"--add-scram={mechanism}=[name={user},password={password}]"
+            for user, password in {USER: self.password, **(users or {})}.items()
             for mechanism in MECHANISMS
             if mechanism.startswith("SCRAM")
         ]
@@ -87,7 +94,7 @@ class SecuredKafka(ApacheKafka):
             properties={**_tls(folder), **_sasl(self.password), **(properties or {})},
             listeners=LISTENERS,
             listener_ports={} if port is None else {SASL_SSL: port},
-            storage_options=users,
+            storage_options=credentials,
         )
 
     def bootstrap_of(self, profile: str) -> str:
@@ -104,21 +111,28 @@ def unsigned_token(user: str, lifetime_s: float = 300) -> tuple[str, float]:
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".", expires_s
 
 
+SASL_PROFILES = {
+    "scram256": ("SASL_SSL", "SCRAM-SHA-256"),
+    "scram512": ("SASL_SSL", "SCRAM-SHA-512"),
+    "plain": ("SASL_SSL", "PLAIN"),
+    "unencrypted": ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
+}
+"""Profiles that authenticate with a password: protocol and mechanism."""
+
+
+def sasl_profiles(folder: Path, user: str) -> str:
+    """The sections of `headrace.toml` for `SASL_PROFILES`; the password is in the folder."""
+    return "".join(
+        TOML.format(name=name, protocol=protocol, mechanism=mechanism, user=user, folder=folder)
+        for name, (protocol, mechanism) in SASL_PROFILES.items()
+    )
+
+
 def _profiles(folder: Path) -> str:
-    ways = {
-        "scram256": ("SASL_SSL", "SCRAM-SHA-256"),
-        "scram512": ("SASL_SSL", "SCRAM-SHA-512"),
-        "plain": ("SASL_SSL", "PLAIN"),
-        "unencrypted": ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
-    }
-    sections = [
-        TOML.format(name=name, protocol=protocol, mechanism=mechanism, user=USER, folder=folder)
-        for name, (protocol, mechanism) in ways.items()
-    ]
     return "".join(
         [
             '[broker]\nsecurity = "scram512"\n',
-            *sections,
+            sasl_profiles(folder, USER),
             MUTUAL_TOML.format(folder=folder),
             TOKENS_TOML.format(folder=folder, user=USER),
         ]

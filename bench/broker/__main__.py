@@ -35,6 +35,7 @@ MEASURES: dict[Flush, dict[str, Callable[[Stage], None]]] = {
         "latency": measure_latency,
         "memory": measure_memory,
     },
+    Flush.TLS: {"throughput": measure_throughput},
     Flush.ALWAYS: {
         "throughput": measure_throughput,
         "requests": measure_requests,
@@ -85,7 +86,8 @@ def _measure(
         if not chosen and not starts:
             continue
         rounds = plan if flush is Flush.OS else plan.shortened()
-        with set_up(systems, flush, plan=rounds, readings=readings, progress=progress) as stage:
+        staged = [system for system in systems if flush is not Flush.TLS or system.speaks_kafka]
+        with set_up(staged, flush, plan=rounds, readings=readings, progress=progress) as stage:
             if starts:
                 measure_startup(stage)
             if chosen:

@@ -83,7 +83,8 @@ class Stage:
 
     def load(self, entry: Entry, act: str, *, client: str | None = None, **details: object) -> Outcome:
         """Run one client program against a system; returns its outcome."""
-        job = Job(act=act, address=entry.node.address, broker_pid=entry.node.pid, **details)  # type: ignore[arg-type]
+        node = entry.node
+        job = Job(act=act, address=node.address, ca=node.ca, broker_pid=node.pid, **details)  # type: ignore[arg-type]
         command = [sys.executable, "-m", "bench.broker.load", client or entry.system.client, job.to_json()]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=True)

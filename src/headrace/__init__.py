@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from headrace.sinks.webhook import webhook
     from headrace.streams.app import App
     from headrace.streams.clocks import Clock, clock_skew, correct_clock
+    from headrace.streams.declarations import TimeUnit
     from headrace.streams.job import Job, OnError, WatermarkPolicy
     from headrace.streams.rows import OutputMode, Rows
-    from headrace.streams.schemas import TimeUnit
     from headrace.streams.state import read_state
     from headrace.streams.stream import Stream
     from headrace.streams.table import Table
@@ -96,7 +96,7 @@ _PLACES: Final = {
     "Stream": "streams.stream",
     "Table": "streams.table",
     "TableView": "streams.table_view",
-    "TimeUnit": "streams.schemas",
+    "TimeUnit": "streams.declarations",
     "TokenExpired": "feeds.errors",
     "Topic": "streams.topic",
     "View": "streams.view",

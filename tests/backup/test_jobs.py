@@ -62,11 +62,11 @@ class Orders:
     def _write(self, stop: threading.Event) -> None:
         number = 0
         while not stop.is_set():
-            for _ in range(20):
+            for _ in range(5):
                 value = {"n": number, "product": f"p{number % PRODUCTS}"}
                 self._producer.produce("orders", json.dumps(value).encode(), on_delivery=self._delivered)
                 number += 1
-            self._producer.poll(0.005)
+            self._producer.poll(0.01)
 
     def _delivered(self, error: object, _: object) -> None:
         assert error is None
@@ -83,7 +83,7 @@ def check(workshop: Workshop) -> int:
     return len(orders)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_jobs_continue_exactly_once_from_a_backup_that_was_made_under_load(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -93,7 +93,7 @@ def test_jobs_continue_exactly_once_from_a_backup_that_was_made_under_load(
         workshop.create("orders")
         orders = Orders(broker.bootstrap)
         with workshop.running(shop()), orders.written():
-            wait_until(lambda: len(workshop.read("totals")) > 0, "the first results")
+            wait_until(lambda: len(workshop.read("totals")) > 0, "the first results", 250)
             acknowledged = orders.acknowledged
             sources = Sources(data=old / "data", state=old / "state")
             create_backup(target, sources)

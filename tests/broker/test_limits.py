@@ -36,9 +36,10 @@ def test_a_fetch_session_ends_with_its_connection() -> None:
         assert answer.error_code is ErrorCode.fetch_session_id_not_found
 
 
-def test_more_connections_of_one_address_than_allowed_are_refused() -> None:
+@pytest.mark.parametrize("limit", ["max_connections_per_ip", "max_connections"])
+def test_more_connections_than_allowed_are_refused_of_one_address_and_in_total(limit: str) -> None:
     with (
-        broker(max_connections_per_ip=2) as kafka,
+        broker(**{limit: 2}) as kafka,
         WireClient(kafka.bootstrap) as first,
         WireClient(kafka.bootstrap) as second,
     ):

@@ -1,12 +1,8 @@
 """A database behind TLS that asks for a password, and a Kafka that does: captured like any other."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 
 from headrace.capture.errors import DatabaseUnavailable
@@ -14,7 +10,7 @@ from headrace.capture.offsets import TOPIC as OFFSETS
 from headrace.testing import EmbeddedBroker
 from headrace.testing.postgres import PostgresServer
 from tests.capture.database import Database, read_topic
-from tests.tls_proxy import TlsProxy
+from tests.tls_proxy import TlsProxy, secured_postgres
 
 if TYPE_CHECKING:
     from tools.secured_kafka import SecuredKafka
@@ -26,13 +22,8 @@ USERS = "CREATE TABLE users (id bigint PRIMARY KEY, name text)"
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[TlsProxy]:
     """A TLS proxy in front of a PostgreSQL whose replication user authenticates with SCRAM."""
-    with TemporaryDirectory(prefix="headrace-") as folder, PostgresServer(Path(folder), tcp=True) as server:
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE capturing LOGIN REPLICATION PASSWORD '{SECRET}'")
-            connection.execute("CREATE DATABASE shop OWNER capturing")
-        port = urlsplit(server.url()).port or 0
-        with TlsProxy("127.0.0.1", port, Path(folder), postgres=True) as proxy:
-            yield proxy
+    with secured_postgres("capturing", SECRET, "REPLICATION") as proxy:
+        yield proxy
 
 
 def url(proxy: TlsProxy, password: str = SECRET) -> str:

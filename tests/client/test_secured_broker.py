@@ -25,28 +25,15 @@ from headrace.client.topics import NewTopic, create_topics
 from headrace.testing import EmbeddedBroker
 from tests.broker.security.brokers import ADMIN, PASSWORD, Authority, create_admin, secure_broker
 from tests.client.batches import batch, fresh_name, numbers, read_values
+from tools.secured_kafka import SASL_PROFILES, sasl_profiles
 
 SESSION_MS = 1_500
-PROFILE = """
-[security.{name}]
-security.protocol = "{protocol}"
-sasl.mechanism = "{mechanism}"
-sasl.username = "{user}"
-sasl.password.file = "password"
-ssl.ca.location = "ca.pem"
-"""
 MUTUAL = """
 [security.mutual]
 security.protocol = "SSL"
 ssl.ca.location = "ca.pem"
 ssl.certificate.location = "client.pem"
 """
-PROFILES = {
-    "scram256": ("SASL_SSL", "SCRAM-SHA-256"),
-    "scram512": ("SASL_SSL", "SCRAM-SHA-512"),
-    "plain": ("SASL_SSL", "PLAIN"),
-    "unencrypted": ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +64,7 @@ def kafka(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Em
 
 @pytest.fixture(autouse=True)
 def _profiles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sections = [
-        PROFILE.format(name=name, protocol=protocol, mechanism=mechanism, user=ADMIN)
-        for name, (protocol, mechanism) in PROFILES.items()
-    ]
-    (folder / "headrace.toml").write_text("".join(sections) + MUTUAL)
+    (folder / "headrace.toml").write_text(sasl_profiles(folder, ADMIN) + MUTUAL)
     (folder / "password").write_text(PASSWORD)
     monkeypatch.setenv("HEADRACE_PROJECT", str(folder))
 
@@ -91,7 +74,7 @@ def address(kafka: EmbeddedBroker, profile: str) -> str:
     return f"{profile}://{kafka.bootstraps[listener]}"
 
 
-@pytest.mark.parametrize("profile", [*PROFILES, "mutual"])
+@pytest.mark.parametrize("profile", [*SASL_PROFILES, "mutual"])
 def test_both_clients_connect_with_every_profile(kafka: EmbeddedBroker, profile: str) -> None:
     with Cluster.of(address(kafka, profile)) as cluster:
         assert len(cluster.brokers()) == 1
@@ -132,11 +115,9 @@ def test_requests_in_flight_survive_a_new_authentication(kafka: EmbeddedBroker) 
 def test_a_changed_password_counts_from_the_next_authentication(kafka: EmbeddedBroker, folder: Path) -> None:
     admin = AdminClient(client_config(address(kafka, "mutual")))
     set_password(admin, "jobs", "first")
-    (folder / "headrace.toml").write_text(
-        PROFILE.format(name="jobs", protocol="SASL_SSL", mechanism="SCRAM-SHA-256", user="jobs")
-    )
+    (folder / "headrace.toml").write_text(sasl_profiles(folder, "jobs"))
     (folder / "password").write_text("first")
-    with Cluster.of(address(kafka, "jobs")) as cluster:
+    with Cluster.of(address(kafka, "scram256")) as cluster:
         connection = cluster.any()
         set_password(admin, "jobs", "second")
         (folder / "password").write_text("second")

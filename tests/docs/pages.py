@@ -75,7 +75,7 @@ def commands(block: Block) -> Iterator[Command]:
 USES_SESSION = re.compile(r"headrace (run|query) (?!.*--master)")
 """Commands that start Spark on this machine, or use a session of their process."""
 RUNS_HERE = re.compile(
-    rf"(headrace (acl|consume|dead|group|job|queue|topic|user)|{USES_SESSION.pattern})[^|<>;&$]*$"
+    rf"headrace (acl|consume|dead|group|job|queue|topic|user)[^|<>;&$]*$|{USES_SESSION.pattern}"
 )
 """Commands that run in the process of the tests: most take less time than a process takes to start."""
 

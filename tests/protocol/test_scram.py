@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.protocol.scram import HASHES, ScramClient, ScramFailed
+from headrace.protocol.scram import ScramClient, ScramFailed
 
 RFC_7677_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
 
@@ -19,17 +19,6 @@ def test_the_exchange_of_rfc_7677() -> None:
         b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
     client.verify(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
-
-
-def test_the_exchange_of_rfc_5802(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        HASHES, "SCRAM-SHA-1", "sha1"
-    )  # Kafka does not offer it, but the RFC's example uses it
-    client = ScramClient("SCRAM-SHA-1", "user", "pencil", nonce="fyko+d2lbbFgONRv9qkxdawL")
-    assert client.first_message() == b"n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL"
-    final = client.final_message(b"r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096")
-    assert final == b"c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts="
-    client.verify(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
 
 
 def test_each_exchange_has_another_nonce() -> None:

@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,11 +18,11 @@ from headrace.sinks.email import email
 from headrace.sinks.postgres import postgres
 from headrace.sinks.redis import redis
 from headrace.sinks.sink import IncompatibleTarget, SinkContext, TargetUnavailable
-from headrace.testing.postgres import PostgresServer, free_port
+from headrace.testing.postgres import free_port
 from headrace.testing.redis import RedisServer
 from tests.sinks.mailbox import Mailbox
 from tests.sinks.writing import write
-from tests.tls_proxy import TlsProxy
+from tests.tls_proxy import TlsProxy, secured_postgres
 
 ROWS = pa.table({"product": ["tea"], "revenue": [3.5]})
 SECRET = "a-very-secret-password"
@@ -39,13 +38,8 @@ def context(tmp_path: Path) -> SinkContext:
 @pytest.fixture(scope="module")
 def database() -> Iterator[TlsProxy]:
     """A PostgreSQL that asks for passwords by SCRAM, behind TLS."""
-    with TemporaryDirectory(prefix="headrace-") as folder, PostgresServer(Path(folder), tcp=True) as server:
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE jobs LOGIN PASSWORD '{SECRET}'")
-            connection.execute("CREATE DATABASE shop OWNER jobs")
-        port = urlsplit(server.url()).port or 0
-        with TlsProxy("127.0.0.1", port, Path(folder), postgres=True) as proxy:
-            yield proxy
+    with secured_postgres("jobs", SECRET) as proxy:
+        yield proxy
 
 
 def postgres_url(database: TlsProxy, ca: Path, password: str = SECRET) -> str:

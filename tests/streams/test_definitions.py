@@ -18,8 +18,8 @@ def app() -> App:
 
 @pytest.mark.parametrize(
     "module",
-    ["headrace", "headrace.streams.app", "headrace.streams.dependencies", "headrace.streams.names",
-     "headrace.streams.restarts"],
+    ["headrace", "headrace.streams.app", "headrace.streams.runner", "headrace.streams.declarations",
+     "headrace.streams.supervisor"],
 )  # fmt: skip
 def test_the_examples_of_a_module_hold(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))

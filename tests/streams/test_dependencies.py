@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.streams.dependencies import stages
+from headrace.streams.runner import stages
 
 TOPICS = st.sampled_from(["t0", "t1", "t2", "t3", "t4", "t5"])
 

@@ -9,8 +9,7 @@ from headrace import App, Rows, tumbling
 from headrace.metrics import Scrape
 from headrace.streams.metrics import METRICS, RunMetricsSource
 from headrace.streams.report import JobMetrics
-from headrace.streams.restarts import Restarts
-from headrace.streams.supervisor import State, SupervisedJob, Supervisor
+from headrace.streams.supervisor import Restarts, State, SupervisedJob, Supervisor
 from tests.cli.terminal import wait_until
 from tests.metrics.pages import FREE, get, scraped, value
 from tests.streams.workshop import Workshop

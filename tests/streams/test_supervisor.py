@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.streams.restarts import Restarts
-from headrace.streams.supervisor import JobEvent, State, Supervisor
+from headrace.streams.supervisor import JobEvent, Restarts, State, Supervisor
 
 
 class SinkFenced(HeadraceError):

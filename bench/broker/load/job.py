@@ -29,6 +29,7 @@ class Job:
     rate: int = 0  # records a second, where the load is paced
     warm_up_seconds: float = 0.0
     keep: bool = False
+    ca: str = ""  # the certificate to trust, where the connection uses TLS
     settings: dict[str, str] = field(default_factory=dict)  # of the topic
 
     def to_json(self) -> str:

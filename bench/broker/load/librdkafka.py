@@ -97,7 +97,7 @@ def latency(job: Job) -> Outcome:
 @contextmanager
 def topic_of(job: Job) -> Iterator[None]:
     """The job's topic, created if it does not exist, and deleted at the end unless it is to be kept."""
-    admin = AdminClient({"bootstrap.servers": job.address})
+    admin = AdminClient(_address(job))
     made = admin.create_topics([NewTopic(job.topic, job.partitions, 1, config=job.settings)])[job.topic]
     try:
         made.result(TIMEOUT_SECONDS)
@@ -109,11 +109,16 @@ def topic_of(job: Job) -> Iterator[None]:
         admin.delete_topics([job.topic])[job.topic].result(TIMEOUT_SECONDS)
 
 
+def _address(job: Job) -> dict[str, str]:
+    tls = {"security.protocol": "SSL", "ssl.ca.location": job.ca} if job.ca else {}
+    return {"bootstrap.servers": job.address, **tls}
+
+
 def make_producer(job: Job, **settings: Any) -> Producer:
     """A producer with librdkafka's defaults, except for what the measurement needs."""
     return Producer(
         {
-            "bootstrap.servers": job.address,
+            **_address(job),
             "acks": "all",
             # Python is called for failures only: a call for each record would measure the client.
             "delivery.report.only.error": True,
@@ -137,7 +142,7 @@ def make_consumer(job: Job, **settings: Any) -> Consumer:
     """A consumer that fetches without pauses, with assigned partitions."""
     return Consumer(
         {
-            "bootstrap.servers": job.address,
+            **_address(job),
             "group.id": "bench",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

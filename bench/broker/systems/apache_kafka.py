@@ -3,22 +3,31 @@
 from pathlib import Path
 
 from bench.broker.systems.kafka_ping import ping_kafka
-from bench.broker.systems.system import Flush, Node, System
+from bench.broker.systems.system import Flush, Node, System, write_certificate
 from tools.apache_kafka import VERSION, ApacheKafka
 
-FLUSH: dict[Flush, dict[str, str]] = {Flush.OS: {}, Flush.ALWAYS: {"log.flush.interval.messages": "1"}}
+FLUSH: dict[Flush, dict[str, str]] = {
+    Flush.OS: {},
+    Flush.TLS: {},
+    Flush.ALWAYS: {"log.flush.interval.messages": "1"},
+}
+
+
+TLS = "TLS"
+"""The name of the listener with TLS."""
 
 
 class KafkaNode:
     """A node of Apache Kafka with its data in a temporary folder."""
 
-    def __init__(self, properties: dict[str, str]) -> None:
-        self._kafka = ApacheKafka(properties=properties)
+    def __init__(self, properties: dict[str, str], ca: str = "") -> None:
+        self.ca = ca
+        self._kafka = ApacheKafka(properties=properties, listeners={TLS: "SSL"} if ca else None)
 
     @property
     def address(self) -> str:
         """Host and port that clients connect to."""
-        return self._kafka.bootstrap
+        return self._kafka.listeners[TLS] if self.ca else self._kafka.bootstrap
 
     @property
     def pid(self) -> int:
@@ -38,8 +47,12 @@ class KafkaNode:
         self._kafka.close()
 
 
-def _set_up(_: Path, flush: Flush) -> Node:
-    return KafkaNode(FLUSH[flush])
+def _set_up(folder: Path, flush: Flush) -> Node:
+    if flush is not Flush.TLS:
+        return KafkaNode(FLUSH[flush])
+    certificate = str(write_certificate(folder))
+    stores = {"ssl.keystore.type": "PEM", "ssl.keystore.location": certificate}
+    return KafkaNode(FLUSH[flush] | stores, certificate)
 
 
 KAFKA = System(

@@ -1,6 +1,7 @@
 """The interface of a system under test."""
 
 import socket
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,9 +14,10 @@ PING_SECONDS = 1
 
 
 class Flush(StrEnum):
-    """When a record counts as stored: in the page cache, or on disk."""
+    """When a record counts as stored: in the page cache, or on disk; and whether it is sent by TLS."""
 
     OS = "page cache"
+    TLS = "page cache, TLS"
     ALWAYS = "flushed"
 
 
@@ -30,6 +32,11 @@ class Node(Protocol):
     @property
     def pid(self) -> int:
         """The process id of the running server."""
+        ...
+
+    @property
+    def ca(self) -> str:
+        """The file with the certificate that clients trust; empty without TLS."""
         ...
 
     def start(self) -> None:
@@ -76,8 +83,9 @@ class System:
 class ServerNode:
     """A node that is one process of the benchmark."""
 
-    def __init__(self, address: str, server: Server) -> None:
+    def __init__(self, address: str, server: Server, *, ca: str = "") -> None:
         self.address = address
+        self.ca = ca
         self._server = server
 
     @property
@@ -96,3 +104,19 @@ class ServerNode:
     def close(self) -> None:
         """Stop the process if it runs."""
         self._server.stop()
+
+
+def write_certificate(folder: Path) -> Path:
+    """A self-signed certificate for loopback and its key, in one PEM file that both brokers read."""
+    file, key = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(file)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    file.write_text(key.read_text() + file.read_text())
+    return file

@@ -215,6 +215,12 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
         "--tls-key", type=Path, metavar="FILE", help="private key, as PEM (default: in --tls-certificate)"
     )
     parser.add_argument(
+        "--tls-key-password-file",
+        type=Path,
+        metavar="FILE",
+        help="file whose first line is the password of the private key, if that is encrypted",
+    )
+    parser.add_argument(
         "--tls-client-ca",
         type=Path,
         metavar="FILE",
@@ -251,6 +257,7 @@ def _security(options: argparse.Namespace) -> SecuritySettings:
         super_users=frozenset(options.super_user or ()),
         certificate=options.tls_certificate,
         private_key=options.tls_key,
+        private_key_password=options.tls_key_password_file,
         client_ca=options.tls_client_ca,
         client_auth=ClientAuth(options.tls_client_auth),
         principal_mapping_rules=options.tls_principal_rules,

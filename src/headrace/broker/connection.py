@@ -554,31 +554,36 @@ class Connection:
                 out.append(piece)  # type: ignore[arg-type]  # handlers give bytes and file ranges
 
     def _write(self) -> None:
-        out = self._out
+        """Send what is in line, or the rest of it when the socket is writable again."""
         try:
-            while out:
-                chunk = out[0]
-                if isinstance(chunk, FileRange):
-                    self._send_file(chunk)
-                else:
-                    sent = self._socket.send(chunk, MORE if len(out) > 1 else 0)
-                    self.last_active = self._server.loop.time()
-                    if sent < len(chunk):
-                        out[0] = memoryview(chunk)[sent:]
-                    else:
-                        out.popleft()
+            self._send_queued()
         except self.BLOCKED:
             if not self._is_writing:
                 self._is_writing = True
                 self._server.loop.add_writer(self._fd, self._write)
             return
-        except OSError:
+        except (OSError, ValueError):  # also what the ssl module raises
             self.close()
             return
         if self._is_writing:
             self._is_writing = False
             self._server.loop.remove_writer(self._fd)
         self._resume()
+
+    def _send_queued(self) -> None:
+        """Send the pieces in line until none is left, or raise one of `BLOCKED`."""
+        out = self._out
+        while out:
+            chunk = out[0]
+            if isinstance(chunk, FileRange):
+                self._send_file(chunk)
+            else:
+                sent = self._socket.send(chunk, MORE if len(out) > 1 else 0)
+                self.last_active = self._server.loop.time()
+                if sent < len(chunk):
+                    out[0] = memoryview(chunk)[sent:]
+                else:
+                    out.popleft()
 
     def _send_file(self, chunk: FileRange) -> None:
         file, position, size = chunk

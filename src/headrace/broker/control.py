@@ -38,13 +38,14 @@ class ControlServer:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._path = broker.config.data / SOCKET
+        self._listener: socket.socket | None = None
         self._server: asyncio.AbstractServer | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen; a socket that a crash has left is replaced."""
         self._path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with socket_address(self._path) as address:
             listener.bind(address)
         self._path.chmod(0o600)
@@ -54,6 +55,8 @@ class ControlServer:
         """Listen no more, and delete the snapshots that are in use."""
         if self._server is not None:
             self._server.close()
+        if self._listener is not None:
+            self._listener.close()
             self._path.unlink(missing_ok=True)
         for client in self._clients:
             client.cancel()

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.broker.config import BrokerConfig
-from headrace.broker.security.scram import ScramCredential, ScramMechanism
+from headrace.broker.security.scram import ScramCredential
 from headrace.broker.security.store import MAX_USER_BYTES
 from headrace.errors import HeadraceError, Misuse
 from headrace.password import VARIABLE, read_new_password
+from headrace.protocol.scram import ScramMechanism
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from headrace.broker.apis import FETCH, PRODUCE, SHARE_FETCH, handle_request, ha
 from headrace.broker.handlers.produce import DelayedResponse
 from headrace.broker.security.quotas import BURST_SECONDS, MAX_REQUEST_THROTTLE_MS
 from headrace.broker.security.sasl import ANONYMOUS, USER
-from headrace.protocol.requests import API_VERSIONS, is_flexible, read_request_header
+from headrace.protocol.requests import is_flexible, read_request_header
 from headrace.storage.memory_log import MemoryRange
 from headrace.storage.segment import FileRange
 
@@ -41,6 +41,9 @@ NOT_THROTTLED: Final = frozenset({17, 36})
 MAX_THROTTLE_MS: Final = 2**31 - 1
 PERCENT_OF_NS: Final = 1e-7
 """Nanoseconds in a second, as a percentage."""
+
+FIXED_SIZES: Final = {"error_code": 2, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
+"""The sizes of fields that may be in front of the throttle time."""
 
 _INT32 = struct.Struct(">i")
 
@@ -185,13 +188,18 @@ def _with_throttle_time(chunk: object, header: RequestHeader, throttle_ms: int) 
 def throttle_position(api_key: int, version: int) -> int | None:
     """Where the throttle time is in a response, from its end if negative; None if it has none.
 
-    It is the first field of most responses. In those of Produce it is the last one. That of ApiVersions, in
-    the middle, stays 0: the connection is muted all the same.
+    It is the first field of most responses, or comes after an error code. In those of Produce it is the last
+    one. That of ApiVersions, after an array, stays 0: the connection is muted all the same.
     """
     tags = 1 if is_flexible(api_key, version) else 0
     if api_key == PRODUCE:
         return -_INT32.size - tags
-    names = [field.name for field in fields(load_response_schema(api_key, version))]
-    if api_key == API_VERSIONS or not names or names[0] != "throttle_time":
-        return None
-    return 2 * _INT32.size + tags
+    position = 2 * _INT32.size + tags
+    for field in fields(load_response_schema(api_key, version)):
+        if field.name == "throttle_time":
+            return position
+        size = FIXED_SIZES.get(field.metadata.get("kafka_type", ""))
+        if size is None:
+            return None
+        position += size
+    return None

@@ -95,29 +95,17 @@ class TlsConnection(Connection):
 
     # ---------------------------------------------------------------- out
 
-    def _write(self) -> None:
+    def _send_queued(self) -> None:
+        """Encrypt and send the pieces in line until none is left, or raise one of `BLOCKED`."""
         out = self._out
-        try:
-            while out:
-                piece = self._next_piece()
-                sent = self._tls.send(piece)
-                self.last_active = self._server.loop.time()
-                if sent < len(piece):
-                    out[0] = piece[sent:]
-                else:
-                    out.popleft()
-        except self.BLOCKED:
-            if not self._is_writing:
-                self._is_writing = True
-                self._server.loop.add_writer(self._fd, self._write)
-            return
-        except (OSError, ValueError):
-            self.close()
-            return
-        if self._is_writing:
-            self._is_writing = False
-            self._server.loop.remove_writer(self._fd)
-        self._resume()
+        while out:
+            piece = self._next_piece()
+            sent = self._tls.send(piece)
+            self.last_active = self._server.loop.time()
+            if sent < len(piece):
+                out[0] = piece[sent:]
+            else:
+                out.popleft()
 
     def _next_piece(self) -> memoryview:
         """The first piece in line, as a view: nothing is joined to it any more.

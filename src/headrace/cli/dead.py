@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.cli.session import BrokerSession
-    from headrace.streams.dead_letter import DeadLetter
+    from headrace.streams.redrive import DeadLetter
 
 SUFFIX: Final = ".dead"
 
@@ -62,7 +62,7 @@ def sent_again(session: BrokerSession, topic: str) -> dict[int, int]:
     from confluent_kafka import Consumer, TopicPartition
 
     from headrace.cli.topic_admin import choose_partitions
-    from headrace.streams.dead_letter import group_of
+    from headrace.streams.redrive import group_of
 
     consumer = Consumer(session.client_config(group_id=group_of(topic), enable_auto_commit=False))
     try:
@@ -76,7 +76,7 @@ def sent_again(session: BrokerSession, topic: str) -> dict[int, int]:
 
 
 def _letter(message: Any) -> DeadLetter:
-    from headrace.streams.dead_letter import DeadLetter
+    from headrace.streams.redrive import DeadLetter
 
     return DeadLetter(
         partition=message.partition(),

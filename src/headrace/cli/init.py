@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli.output import print_line
 from headrace.errors import Misuse
-from headrace.streams.names import checked_name
+from headrace.streams.declarations import checked_name
 
 FILES: Final = ("README.md", "headrace.toml", "pipeline.py", "test_pipeline.py", "traffic.py")
 PLACEHOLDER: Final = "NAME"

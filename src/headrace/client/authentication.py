@@ -18,7 +18,7 @@ from kio.schema.sasl_handshake.v1 import SaslHandshakeRequest, SaslHandshakeResp
 from headrace.client.errors import AuthenticationFailed, BrokerUnreachable
 from headrace.client.oauth import extensions, get_token
 from headrace.client.security import BadProfile, resolve
-from headrace.protocol.scram import HASHES, ScramClient, ScramFailed
+from headrace.protocol.scram import MECHANISMS, ScramClient, ScramFailed
 
 if TYPE_CHECKING:
     import socket
@@ -174,7 +174,7 @@ def _messages(security: Security) -> Generator[bytes, bytes, None]:
         yield from _bearer_messages(security)
         return
     user, password = security.options["sasl.username"], security.options["sasl.password"]
-    if security.mechanism in HASHES:
+    if security.mechanism in MECHANISMS:
         client = ScramClient(security.mechanism, user, password)
         server_first = yield client.first_message()
         server_final = yield client.final_message(server_first)

@@ -48,3 +48,15 @@ def _token(security: Security) -> tuple[str, float, str, dict[str, str]]:
 
     token = get_token(security)
     return token.text, token.expires_s, "", extensions(security)
+
+
+def produce(producer: Any, topic: str, **record: Any) -> None:
+    """Pass a record to a producer, and wait while its queue is full."""
+    while True:
+        try:
+            producer.produce(topic, **record)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            producer.poll(0)
+            return

@@ -1,4 +1,4 @@
-"""SCRAM (RFC 5802, RFC 7677) as a client speaks it: messages and proofs, without I/O.
+"""SCRAM (RFC 5802, RFC 7677): its mechanisms, and the exchange as a client speaks it, without I/O.
 
     client = ScramClient("SCRAM-SHA-512", "jobs", password)
     server_first = send(client.first_message())
@@ -12,6 +12,7 @@ User names and passwords are UTF-8 as they are, without SASLprep, as in Apache K
 from __future__ import annotations
 
 import base64
+import enum
 import hashlib
 import hmac
 import secrets
@@ -19,8 +20,6 @@ from typing import Final
 
 from headrace.protocol.errors import ProtocolError
 
-HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""The mechanisms of Kafka and their hash functions."""
 MIN_ITERATIONS: Final = 4096
 """A server that asks for fewer may be one that collects proofs to guess passwords from."""
 MAX_ITERATIONS: Final = 1_000_000
@@ -34,11 +33,61 @@ class ScramFailed(ProtocolError):
     """A message of the server that is malformed, or that does not prove that it knows the password."""
 
 
+class ScramMechanism(enum.Enum):
+    """The SCRAM mechanisms: name, Kafka's number and hash function."""
+
+    SHA_256 = ("SCRAM-SHA-256", 1, "sha256")
+    SHA_512 = ("SCRAM-SHA-512", 2, "sha512")
+
+    def __init__(self, sasl_name: str, number: int, hash_name: str) -> None:
+        self.sasl_name = sasl_name
+        self.number = number
+        self.hash_name = hash_name
+
+    @property
+    def digest_bytes(self) -> int:
+        """The size of the hash."""
+        return hashlib.new(self.hash_name).digest_size
+
+    def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """The password as the keys are derived from it; takes milliseconds."""
+        return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
+
+    def sign(self, key: bytes, text: bytes) -> bytes:
+        """The HMAC of a text."""
+        return hmac.digest(key, text, self.hash_name)
+
+    def client_key(self, salted_password: bytes) -> bytes:
+        """The key by which a client proves that it knows the password."""
+        return self.sign(salted_password, b"Client Key")
+
+    def server_key(self, salted_password: bytes) -> bytes:
+        """The key by which a server proves it."""
+        return self.sign(salted_password, b"Server Key")
+
+    def stored_key(self, client_key: bytes) -> bytes:
+        """What is stored of a client's key."""
+        return hashlib.new(self.hash_name, client_key).digest()
+
+    @classmethod
+    def named(cls, name: str) -> ScramMechanism:
+        """The mechanism with this name; raises `StopIteration` if there is none."""
+        return next(mechanism for mechanism in cls if mechanism.sasl_name == name)
+
+
+MECHANISMS: Final = tuple(mechanism.sasl_name for mechanism in ScramMechanism)
+
+
+def combine(first: bytes, second: bytes) -> bytes:
+    """The exclusive or of a key or proof and a signature."""
+    return bytes(a ^ b for a, b in zip(first, second, strict=True))
+
+
 class ScramClient:
     """One exchange, from the client's first message to the server's proof."""
 
     def __init__(self, mechanism: str, user: str, password: str, *, nonce: str | None = None) -> None:
-        self._hash = HASHES[mechanism]
+        self._mechanism = ScramMechanism.named(mechanism)
         self._password = password
         self._nonce = nonce or secrets.token_urlsafe(NONCE_BYTES)
         self._first_bare = f"n={_escape(user)},r={self._nonce}"
@@ -57,8 +106,9 @@ class ScramClient:
         binding = base64.b64encode(GS2_HEADER.encode()).decode()
         unsigned = f"c={binding},r={nonce}"
         signed = b",".join([self._first_bare.encode(), server_first, unsigned.encode()])
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password.encode(), salt, iterations)
-        self._server_signature = self._sign(self._sign(salted, b"Server Key"), signed)
+        mechanism = self._mechanism
+        salted = mechanism.salted_password(self._password, salt, iterations)
+        self._server_signature = mechanism.sign(mechanism.server_key(salted), signed)
         return f"{unsigned},p={base64.b64encode(self._proof(salted, signed)).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
@@ -71,12 +121,8 @@ class ScramClient:
             raise ScramFailed("the server does not prove that it knows the password")
 
     def _proof(self, salted: bytes, signed: bytes) -> bytes:
-        client_key = self._sign(salted, b"Client Key")
-        signature = self._sign(hashlib.new(self._hash, client_key).digest(), signed)
-        return bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-
-    def _sign(self, key: bytes, text: bytes) -> bytes:
-        return hmac.digest(key, text, self._hash)
+        client_key = self._mechanism.client_key(salted)
+        return combine(client_key, self._mechanism.sign(self._mechanism.stored_key(client_key), signed))
 
 
 def _escape(user: str) -> str:

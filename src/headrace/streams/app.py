@@ -9,8 +9,8 @@ from headrace.durations import duration_text
 from headrace.engine.callers import folder_of_caller, place_of_caller
 from headrace.errors import HeadraceError, Misuse
 from headrace.streams.clocks import CORRECTED, Clock
+from headrace.streams.declarations import checked_name
 from headrace.streams.job import Job
-from headrace.streams.names import checked_name
 from headrace.streams.output_targets import OutputTargets
 from headrace.streams.stream import MAX_AHEAD, MAX_RECORDS, Stream
 from headrace.streams.table import Table
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from headrace.durations import Duration
     from headrace.feeds.feed import ChangeFeed
     from headrace.sinks.sink import Sink
+    from headrace.streams.declarations import TimeUnit
     from headrace.streams.job import OnError, WatermarkPolicy
     from headrace.streams.rows import Operators, OutputMode, Rows
-    from headrace.streams.schemas import TimeUnit
     from headrace.streams.stream import Format
 
 Output: TypeAlias = "Topic | Sink"

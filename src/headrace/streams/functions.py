@@ -9,8 +9,8 @@ from headrace.engine.columns import listed
 from headrace.engine.logical import LogicalNode, current_plan
 from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
+from headrace.streams.declarations import read_schema
 from headrace.streams.event_time import mark_of
-from headrace.streams.schemas import read_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from headrace.client.topics import NewTopic
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.names import checked_name
+from headrace.streams.declarations import checked_name
 from headrace.streams.rows import Operators, OutputMode, Rows
 
 if TYPE_CHECKING:

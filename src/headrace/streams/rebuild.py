@@ -23,13 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.client.librdkafka import client_config
+from headrace.client.librdkafka import client_config, produce
 from headrace.errors import HeadraceError, Misuse
 from headrace.feeds.view_log import ViewLog, refuse, warn
 from headrace.streams.job_folder import REBUILD, JobIsRunning
 from headrace.streams.job_run import JobRun
 from headrace.streams.output_targets import OutputTargets
-from headrace.streams.producing import produce
 from headrace.streams.source import is_local_folder
 
 if TYPE_CHECKING:

@@ -16,15 +16,13 @@ from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
 from headrace.gateway.process import GatewayProcess
 from headrace.spark.java import usable_cores
-from headrace.streams.dependencies import stages
-from headrace.streams.inputs import InputTopics
 from headrace.streams.rebuild import run_of
-from headrace.streams.run_context import RunContext
+from headrace.streams.run_context import InputTopics, RunContext
 from headrace.streams.supervisor import Supervisor
 from headrace.tracing import open_tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -302,3 +300,22 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def stages(inputs: Mapping[str, tuple[str, ...]], outputs: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """The jobs in stages: all that a job reads was written by earlier stages, or outside of the application.
+
+    Jobs that feed each other in a circle come last, together.
+
+    >>> stages({"a": ("orders",), "b": ("paid", "orders"), "c": ("x",)}, {"a": ["paid"], "b": ["x"], "c": []})
+    [['a'], ['b'], ['c']]
+    """
+    waiting = dict(inputs)
+    result: list[list[str]] = []
+    while waiting:
+        pending = {topic for job in waiting for topic in outputs[job]}
+        ready = [job for job, topics in waiting.items() if pending.isdisjoint(topics)] or list(waiting)
+        result.append(ready)
+        for job in ready:
+            del waiting[job]
+    return result

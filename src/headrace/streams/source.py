@@ -33,8 +33,8 @@ from headrace.spark.aggregate_pushdown import (
 from headrace.spark.alignment import HORIZON
 from headrace.spark.event_time import TimeHints, note_seen
 from headrace.spark.internals import NOWHERE, observed_metric, placeholder
+from headrace.streams.declarations import read_schema
 from headrace.streams.rows import Rows
-from headrace.streams.schemas import read_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

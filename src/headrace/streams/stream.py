@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.names import checked_name
+from headrace.streams.declarations import TimeUnit, checked_name, read_schema
 from headrace.streams.rows import Operators
-from headrace.streams.schemas import TimeUnit, read_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

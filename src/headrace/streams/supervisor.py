@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.errors import Misuse
 from headrace.streams.explanation import Cause, is_spark_gone, root_cause
-from headrace.streams.restarts import Restarts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,6 +40,41 @@ HOPELESS: Final = frozenset(
     }
 )
 """Errors of ours that a restart would only repeat: the user has to decide."""
+
+
+DEFAULT_FIRST_S: Final = 1.0
+DEFAULT_LONGEST_S: Final = 60.0
+DEFAULT_HEALTHY_S: Final = 120.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Restarts:
+    """The failures of one job, and the wait that each of them costs.
+
+    The wait doubles from `first_s` to `longest_s`. After a run of `healthy_s` it starts again at `first_s`.
+    After `limit` failures in a row (if there is one) the job is not started again.
+    """
+
+    first_s: float = DEFAULT_FIRST_S
+    longest_s: float = DEFAULT_LONGEST_S
+    healthy_s: float = DEFAULT_HEALTHY_S
+    limit: int | None = None
+    in_a_row: int = 0
+
+    def wait_s(self, *, ran_for_s: float) -> float | None:
+        """How long to wait after a failure just now, or None: it is not started again.
+
+        >>> restarts = Restarts(limit=3)
+        >>> [restarts.wait_s(ran_for_s=5) for _ in range(3)]
+        [1.0, 2.0, None]
+        """
+        if ran_for_s >= self.healthy_s:
+            self.in_a_row = 0
+        self.in_a_row += 1
+        if self.limit is not None and self.in_a_row >= self.limit:
+            return None
+        doublings = min(self.in_a_row - 1, 30)
+        return float(min(self.first_s * 2**doublings, self.longest_s))
 
 
 class State(StrEnum):

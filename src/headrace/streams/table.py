@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from headrace.durations import milliseconds_of
 from headrace.errors import Misuse
-from headrace.streams.names import checked_name
-from headrace.streams.schemas import TimeUnit, read_schema
+from headrace.streams.declarations import TimeUnit, checked_name, read_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

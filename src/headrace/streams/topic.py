@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import Misuse
-from headrace.streams.names import checked_name
+from headrace.streams.declarations import checked_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 import base64
 
-from headrace.broker.security.scram import ScramMechanism
+from headrace.protocol.scram import ScramMechanism
 
 
 def client_final(

@@ -1,7 +1,7 @@
 """Quotas: which limit counts, how long a client is throttled, and what its connection then does."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,12 @@ from headrace.protocol.requests import API_VERSIONS, RequestHeader
 from headrace.protocol.responses import write_response
 from headrace.testing import EmbeddedBroker, broker
 from tests.broker.security.brokers import PASSWORD, create_admin, sasl_config, secure_broker
+from tests.broker.security.test_quota_requests import alter, describe, set_quota
 from tests.broker.virtual_clock import VirtualClock
 from tests.broker.wire_client import METADATA, PRODUCE, WireClient, batch_of, read_response
 from tests.protocol.entities import responses
 from tests.protocol.test_responses import WRITTEN_BY_SCHEMA, plain
 
-DESCRIBE, ALTER = 48, 49
 SECOND_MS = 1000.0
 
 
@@ -209,35 +209,6 @@ def client(running: EmbeddedBroker) -> Iterator[WireClient]:
         yield client
 
 
-def alter(client: WireClient, entity: list[dict[str, Any]], ops: list[dict[str, Any]], **more: Any) -> Any:
-    fields = {"entries": [{"entity": entity, "ops": ops}], "validate_only": False} | more
-    return client.ask(ALTER, 1, **fields).entries[0]
-
-
-def set_quota(client: WireClient, key: str, value: float, **entity: str | None) -> ErrorCode:
-    parts = [{"entity_type": kind.replace("_", "-"), "entity_name": name} for kind, name in entity.items()]
-    code: ErrorCode = alter(client, parts, [{"key": key, "value": value, "remove": False}]).error_code
-    return code
-
-
-def describe(
-    client: WireClient, *components: tuple[str, int, str | None], strict: bool = False
-) -> list[tuple[tuple[tuple[str, str | None], ...], Mapping[str, float]]]:
-    wanted = [
-        {"entity_type": kind, "match_type": match_type, "match": match}
-        for kind, match_type, match in components
-    ]
-    answer = client.ask(DESCRIBE, 1, components=wanted, strict=strict)
-    assert answer.error_code is ErrorCode.none
-    return [
-        (
-            tuple((part.entity_type, part.entity_name) for part in entry.entity),
-            {value.key: value.value for value in entry.values},
-        )
-        for entry in answer.entries
-    ]
-
-
 def test_a_producer_above_its_quota_is_told_and_not_read_for_that_time(client: WireClient) -> None:
     client.create_topic("orders")
     assert set_quota(client, PRODUCER_BYTE_RATE, 10_000, client_id=None) is ErrorCode.none
@@ -364,72 +335,6 @@ def test_a_quota_belongs_to_the_user_who_authenticated(tmp_path: Path) -> None:
 
 
 ANONYMOUS_MAY = {"super_users": frozenset({"User:ANONYMOUS"})}
-
-
-# DescribeClientQuotas and AlterClientQuotas
-
-
-def test_a_quota_is_described_by_name_default_and_kind(client: WireClient) -> None:
-    set_quota(client, PRODUCER_BYTE_RATE, 100, user="alice")
-    set_quota(client, CONSUMER_BYTE_RATE, 200, user="alice", client_id="app")
-    set_quota(client, REQUEST_PERCENTAGE, 50.5, user=None)
-    assert len(describe(client)) == 3
-    assert len(describe(client, ("user", 0, "alice"))) == 2
-    assert describe(client, ("user", 0, "alice"), strict=True) == [
-        ((("user", "alice"),), {PRODUCER_BYTE_RATE: 100.0})
-    ]
-    assert describe(client, ("user", 1, None)) == [((("user", None),), {REQUEST_PERCENTAGE: 50.5})]
-    assert len(describe(client, ("user", 2, None))) == 3
-    assert len(describe(client, ("client-id", 2, None))) == 1
-    assert describe(client, ("ip", 2, None)) == []
-
-
-@pytest.mark.parametrize(
-    ("components", "code"),
-    [
-        ([("user", 0, None)], ErrorCode.invalid_request),
-        ([("user", 1, "alice")], ErrorCode.invalid_request),
-        ([("user", 7, None)], ErrorCode.invalid_request),
-        ([("", 2, None)], ErrorCode.invalid_request),
-        ([("user", 2, None), ("user", 1, None)], ErrorCode.invalid_request),
-        ([("user", 2, None), ("ip", 2, None)], ErrorCode.invalid_request),
-        ([("planet", 2, None)], ErrorCode.unsupported_version),
-    ],
-)
-def test_a_filter_that_makes_no_sense_is_refused(
-    client: WireClient, components: list[tuple[str, int, str | None]], code: ErrorCode
-) -> None:
-    wanted = [{"entity_type": kind, "match_type": how, "match": match} for kind, how, match in components]
-    answer = client.ask(DESCRIBE, 1, components=wanted, strict=False)
-    assert (answer.error_code, answer.entries) == (code, None)
-
-
-@pytest.mark.parametrize(
-    ("entity", "key", "value"),
-    [
-        ({"user": "alice"}, "speed", 1.0),
-        ({"user": "alice"}, PRODUCER_BYTE_RATE, 0.0),
-        ({"user": "alice"}, PRODUCER_BYTE_RATE, 1.5),
-        ({"user": "alice"}, REQUEST_PERCENTAGE, float("inf")),
-        ({"user": "alice"}, REQUEST_PERCENTAGE, float("nan")),
-        ({"user": ""}, REQUEST_PERCENTAGE, 1.0),
-        ({"planet": "mars"}, REQUEST_PERCENTAGE, 1.0),
-        ({"ip": "127.0.0.1"}, "connection_creation_rate", 1.0),
-        ({}, REQUEST_PERCENTAGE, 1.0),
-    ],
-)
-def test_a_quota_that_cannot_be_is_refused_and_not_stored(
-    client: WireClient, entity: dict[str, str], key: str, value: float
-) -> None:
-    assert set_quota(client, key, value, **entity) is ErrorCode.invalid_request
-    assert describe(client) == []
-
-
-def test_a_validation_changes_nothing(client: WireClient) -> None:
-    entity = [{"entity_type": "user", "entity_name": "alice"}]
-    ops = [{"key": PRODUCER_BYTE_RATE, "value": 1.0, "remove": False}]
-    assert alter(client, entity, ops, validate_only=True).error_code is ErrorCode.none
-    assert describe(client) == []
 
 
 def test_the_produce_api_is_the_one_whose_throttle_time_comes_last() -> None:

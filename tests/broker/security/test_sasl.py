@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.security.scram import ScramMechanism
+from headrace.protocol.scram import ScramMechanism
 from headrace.testing import EmbeddedBroker
 from tests.broker.processes import wait_until
 from tests.broker.security.brokers import ADMIN, PASSWORD, create_admin, secure_broker
@@ -119,7 +119,10 @@ def test_a_wrong_password_and_an_unknown_user_get_the_same_answer(
 ) -> None:
     answer = log_in(client, user, password)
     assert answer.error_code is ErrorCode.sasl_authentication_failed
-    assert answer.error_message == "Authentication failed: wrong user, password or token."
+    assert answer.error_message == (
+        "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+        "SCRAM-SHA-256"
+    )
     assert client.is_ended()
 
 

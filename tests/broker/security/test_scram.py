@@ -12,10 +12,10 @@ from headrace.broker.security.scram import (
     ClientFirst,
     ScramCredential,
     ScramExchange,
-    ScramMechanism,
     decoy_credential,
     read_client_first,
 )
+from headrace.protocol.scram import ScramMechanism
 from tests.broker.security.scram_client import client_final
 
 SHA_256 = ScramMechanism.SHA_256

@@ -12,6 +12,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -282,6 +289,32 @@ def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path) -> No
             secure_broker(tmp_path / "data", "SSL", settings=security).__enter__()
     with secure_broker(tmp_path / "data", "PLAINTEXT"):
         pass  # the folder is free
+
+
+def test_an_encrypted_private_key_needs_its_password(authority: Authority, tmp_path: Path) -> None:
+    certificate = authority.issue("encrypted")
+    password = tmp_path / "password"
+    password.write_text("tea-and-cups\n")
+    key = load_pem_private_key(certificate.read_bytes(), None)
+    encrypted = tmp_path / "key.pem"
+    encryption = BestAvailableEncryption(b"tea-and-cups")
+    encrypted.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+    security: dict[str, Any] = {"certificate": certificate, "private_key": encrypted}
+    with pytest.raises(InvalidSetting, match=r"key is encrypted: name .*--tls-key-password-file"):
+        secure_broker(tmp_path / "data", "SSL", settings=security).__enter__()
+    security["private_key_password"] = password
+    with secure_broker(tmp_path / "data", "SSL", settings=security) as kafka:
+        admin = AdminClient(
+            {
+                "bootstrap.servers": kafka.bootstrap,
+                "security.protocol": "SSL",
+                "ssl.ca.location": str(authority.ca_file),
+            }
+        )
+        assert len(admin.list_topics(timeout=30).brokers) == 1
+    password.write_text("wrong\n")
+    with pytest.raises(InvalidSetting, match="cannot be used"):
+        secure_broker(tmp_path / "data", "SSL", settings=security).__enter__()
 
 
 # ---------------------------------------------------------------- client certificates

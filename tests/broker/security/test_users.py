@@ -253,7 +253,10 @@ def test_the_password_of_the_first_user_can_be_reset(data: Path) -> None:
 
 
 def test_a_record_of_a_newer_broker_stops_the_start() -> None:
-    for key in (b'["quota", "alice"]', b'["acl", "TOPIC", "x", "REGEX", "User:a", "*", "READ", "ALLOW"]'):
+    for key in (
+        b'["delegation-token", "alice"]',
+        b'["acl", "TOPIC", "x", "REGEX", "User:a", "*", "READ", "ALLOW"]',
+    ):
         log = MemoryStateLog()
         log.append([(key, b"{}")])
         with pytest.raises(UnknownRecord, match="a newer broker wrote"):

@@ -114,7 +114,7 @@ def _created(
             "topic_config_error_code": ErrorCode.topic_authorization_failed,
             "num_partitions": -1,
             "replication_factor": -1,
-            "configs": None,
+            "configs": (),
         }
     return {
         "name": name,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topic
 
 VERSIONS: Final = (0, 13)
+NULLABLE_NAMES_FROM: Final = 12
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
@@ -70,8 +71,11 @@ def _find(broker: Broker, item: Any, context: RequestContext, *, may_create: boo
     topic_id = getattr(item, "topic_id", None)
     if item.name is None:
         topic = broker.topics.by_id(topic_id) if topic_id is not None else None
-        if topic is None or not context.allows(ResourceType.TOPIC, topic.name):
-            return _missing(None, topic_id, ErrorCode.unknown_topic_id)
+        no_name = None if context.version >= NULLABLE_NAMES_FROM else ""
+        if topic is None:
+            return _missing(no_name, topic_id, ErrorCode.unknown_topic_id)
+        if not context.allows(ResourceType.TOPIC, topic.name):  # an id is no secret, and a name is
+            return _missing(no_name, topic_id, ErrorCode.topic_authorization_failed)
         return describe(broker, topic)
     if not context.allows(ResourceType.TOPIC, item.name):
         return _missing(item.name, None, ErrorCode.topic_authorization_failed)
@@ -104,8 +108,7 @@ def _allows_creation(name: str, context: RequestContext) -> bool:
 def _missing(name: str | None, topic_id: Any, code: ErrorCode) -> Mapping[str, Any]:
     return {
         "error_code": code,
-        # Older versions have no nullable name.
-        "name": name or "",
+        "name": name,
         "topic_id": topic_id,
         "is_internal": False,
         "partitions": (),

@@ -6,9 +6,10 @@ is the response inside an exchange, and on listeners without SASL. After version
 request headers. On an authenticated connection it begins a re-authentication (KIP-368). As in Apache Kafka.
 
 SaslAuthenticate (key 36), versions 0–2: one token of a SASL exchange, and the server's. A failure is
-SASL_AUTHENTICATION_FAILED with a text that does not say what was wrong, after a delay (KIP-306), and closes
-the connection. From version 1 on the last response has the lifetime of the session (KIP-368).
-ILLEGAL_SASL_STATE is the response outside of an exchange, where Apache Kafka closes the connection.
+SASL_AUTHENTICATION_FAILED with Apache Kafka's text, which does not say what was wrong, after a delay
+(KIP-306), and closes the connection. From version 1 on the last response has the lifetime of the session
+(KIP-368). ILLEGAL_SASL_STATE is the response outside of an exchange, where Apache Kafka closes the
+connection.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ async def handshake(_broker: Broker, request: Any, context: RequestContext) -> M
 
 
 AUTHENTICATE_VERSIONS: Final = (0, 2)
-REFUSED: Final = "Authentication failed: wrong user, password or token."
+REFUSED: Final = (
+    "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
+)
 
 
 async def authenticate(_broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
@@ -60,7 +63,7 @@ async def authenticate(_broker: Broker, request: Any, context: RequestContext) -
         token, lifetime_ms = await authentication.authenticate(request.auth_bytes)
     except AuthenticationFailed as fault:
         await authentication.refuse(fault)
-        return _refusal(ErrorCode.sasl_authentication_failed, REFUSED)
+        return _refusal(ErrorCode.sasl_authentication_failed, REFUSED.format(authentication.mechanism))
     except IllegalSaslState as fault:
         await authentication.refuse(fault)
         return _refusal(ErrorCode.illegal_sasl_state, "A SASL handshake comes first.")

@@ -21,8 +21,9 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.errors import error_code
 from headrace.broker.request import NOT_AUTHORIZED
 from headrace.broker.security.acls import ResourceType
-from headrace.broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
+from headrace.broker.security.scram import MAX_ITERATIONS, ScramCredential
 from headrace.broker.security.store import MAX_USER_BYTES, MAX_USERS
+from headrace.protocol.scram import MIN_ITERATIONS, ScramMechanism
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:

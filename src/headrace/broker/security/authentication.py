@@ -61,6 +61,11 @@ class ConnectionAuthentication:
         """The mechanisms that the client may choose."""
         return self._sasl.mechanisms
 
+    @property
+    def mechanism(self) -> str:
+        """The mechanism that the client has chosen."""
+        return self._sasl.mechanism
+
     def respond(self, broker: Broker, frame: memoryview, peer: Connection) -> Any:
         """Serve a request if the client may make it now."""
         if self._takes_tokens:

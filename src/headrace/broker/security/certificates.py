@@ -78,7 +78,12 @@ class TlsContexts:
 
     def _read_stamps(self) -> list[tuple[int, int] | None]:
         settings = self._settings
-        files = (settings.certificate, settings.private_key, settings.client_ca)
+        files = (
+            settings.certificate,
+            settings.private_key,
+            settings.private_key_password,
+            settings.client_ca,
+        )
         return [_stamp(file) for file in files if file is not None]
 
     def _load(self) -> ssl.SSLContext:
@@ -89,7 +94,11 @@ class TlsContexts:
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
         context.verify_mode = _VERIFY[self._client_auth]
         try:
-            context.load_cert_chain(settings.certificate, settings.private_key, password=_no_password)
+            context.load_cert_chain(
+                settings.certificate,
+                settings.private_key,
+                password=lambda: _password(settings.private_key_password),
+            )
             if self._client_auth is not ClientAuth.NONE:
                 context.load_verify_locations(cafile=settings.client_ca)
         except (OSError, ValueError) as fault:  # also what the ssl module raises
@@ -108,8 +117,13 @@ def _stamp(file: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_ino
 
 
-def _no_password() -> bytes:
-    raise ValueError("the private key is encrypted, and the broker has no password for it")
+def _password(file: Path | None) -> str:
+    """The password of the private key, which is asked for only if the key is encrypted."""
+    if file is None:
+        raise ValueError(
+            "the private key is encrypted: name the file with its password (--tls-key-password-file)"
+        )
+    return file.read_text().partition("\n")[0]
 
 
 def _reason(fault: Exception) -> str:

@@ -11,8 +11,8 @@ a further one in some cases, `FURTHER` says so and its handler asks for it by na
 | CLUSTER_AUTHORIZATION_FAILED (31) | a right to the cluster |
 | TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) | a right to a transactional id |
 
-A topic that a client may not describe does not exist for it where Metadata names it by id (UNKNOWN_TOPIC_ID),
-and is left out where all topics are asked for.
+A topic that a client may not describe is left out where all topics are asked for. Where Metadata names it by
+id, the response does not tell its name.
 """
 
 from __future__ import annotations

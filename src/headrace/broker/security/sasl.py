@@ -19,18 +19,18 @@ from headrace.broker.security.scram import (
     AuthenticationFailed,
     ScramCredential,
     ScramExchange,
-    ScramMechanism,
     decoy_credential,
     read_client_first,
 )
 from headrace.errors import HeadraceError
+from headrace.protocol.scram import MECHANISMS, ScramMechanism
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
-SCRAM: Final = tuple(mechanism.sasl_name for mechanism in ScramMechanism)
+SCRAM: Final = MECHANISMS
 USER: Final = "User:"
 ANONYMOUS: Final = "User:ANONYMOUS"
 """A client that did not prove who it is."""
@@ -158,7 +158,8 @@ class SaslAuthenticator:
 
     def __init__(self, mechanisms: Mapping[str, Callable[[], Exchange]]) -> None:
         self._mechanisms = mechanisms
-        self._mechanism = ""
+        self.mechanism = ""
+        """The mechanism that the client has chosen."""
         self._exchange: Exchange | None = None
         self.state = SaslState.HANDSHAKE
         self.principal = ""
@@ -173,9 +174,9 @@ class SaslAuthenticator:
         """Begin an exchange."""
         if self.state not in (SaslState.HANDSHAKE, SaslState.AUTHENTICATED):
             raise self._fail(IllegalSaslState("a SASL handshake inside an exchange"))
-        if mechanism not in self._mechanisms or self._mechanism not in ("", mechanism):
+        if mechanism not in self._mechanisms or self.mechanism not in ("", mechanism):
             raise self._fail(UnsupportedMechanism(f"SASL mechanism {mechanism[:80]!r} is not offered"))
-        self._mechanism = mechanism
+        self.mechanism = mechanism
         self._exchange = self._mechanisms[mechanism]()
         self.state = SaslState.EXCHANGE
 

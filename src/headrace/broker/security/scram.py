@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import enum
-import hashlib
 import hmac
 import re
 import secrets
@@ -22,13 +20,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.errors import HeadraceError
+from headrace.protocol.scram import NONCE_BYTES, ScramMechanism, combine
 
 DEFAULT_ITERATIONS: Final = 8192
-MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16384
-"""The bounds of Apache Kafka."""
+"""The bound of Apache Kafka."""
 SALT_BYTES: Final = 16
-NONCE_BYTES: Final = 24
 
 _FIRST = re.compile(
     r"(?P<header>(?P<binding>n|y|p=[^,]*),(?:a=(?P<authzid>[^,]+))?,)"
@@ -42,35 +39,6 @@ _FINAL = re.compile(
 
 class AuthenticationFailed(HeadraceError):
     """The client could not prove who it is. The text is for the log; the client gets a general one."""
-
-
-class ScramMechanism(enum.Enum):
-    """The SCRAM mechanisms: name, Kafka's number and hash function."""
-
-    SHA_256 = ("SCRAM-SHA-256", 1, "sha256")
-    SHA_512 = ("SCRAM-SHA-512", 2, "sha512")
-
-    def __init__(self, sasl_name: str, number: int, hash_name: str) -> None:
-        self.sasl_name = sasl_name
-        self.number = number
-        self.hash_name = hash_name
-
-    @property
-    def digest_bytes(self) -> int:
-        """The size of the hash."""
-        return hashlib.new(self.hash_name).digest_size
-
-    def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """The password as the keys are derived from it; takes milliseconds."""
-        return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
-
-    def sign(self, key: bytes, text: bytes) -> bytes:
-        """The HMAC of a text."""
-        return hmac.digest(key, text, self.hash_name)
-
-    def stored_key(self, client_key: bytes) -> bytes:
-        """What is stored of a client's key."""
-        return hashlib.new(self.hash_name, client_key).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +58,8 @@ class ScramCredential:
         return cls(
             salt=salt,
             iterations=iterations,
-            stored_key=mechanism.stored_key(mechanism.sign(salted_password, b"Client Key")),
-            server_key=mechanism.sign(salted_password, b"Server Key"),
+            stored_key=mechanism.stored_key(mechanism.client_key(salted_password)),
+            server_key=mechanism.server_key(salted_password),
         )
 
     @classmethod
@@ -107,7 +75,7 @@ class ScramCredential:
     def verify(self, mechanism: ScramMechanism, password: str) -> bool:
         """Whether this is the password; takes milliseconds."""
         salted = mechanism.salted_password(password, self.salt, self.iterations)
-        found = mechanism.stored_key(mechanism.sign(salted, b"Client Key"))
+        found = mechanism.stored_key(mechanism.client_key(salted))
         return hmac.compare_digest(found, self.stored_key)
 
 
@@ -187,7 +155,7 @@ class ScramExchange:
         signature = self._mechanism.sign(self._credential.stored_key, signed)
         if len(proof) != len(signature):
             raise AuthenticationFailed("the proof has the wrong size")
-        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        client_key = combine(proof, signature)
         if not hmac.compare_digest(self._mechanism.stored_key(client_key), self._credential.stored_key):
             raise AuthenticationFailed(f"wrong password, or no user {self._first.user!r}")
 

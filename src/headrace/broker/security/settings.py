@@ -61,6 +61,8 @@ class SecuritySettings:
     """The certificate chain of the broker, as a PEM file."""
     private_key: Path | None = None
     """The private key, as a PEM file; in the file of the certificate by default."""
+    private_key_password: Path | None = None
+    """The file whose first line is the password of the private key, if that is encrypted."""
     client_ca: Path | None = None
     """The authorities that sign the certificates of clients, as a PEM file."""
     client_auth: ClientAuth = ClientAuth.NONE

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from headrace.broker.security.quotas import Entity
-from headrace.broker.security.scram import ScramCredential, ScramMechanism
+from headrace.broker.security.scram import ScramCredential
 from headrace.broker.state_log import StateRecord, UnknownRecord
+from headrace.protocol.scram import ScramMechanism
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,7 +147,7 @@ class SecurityStore:
     def _apply(self, kind: str, name: list[Any], record: StateRecord) -> None:
         value = None if record.value is None else json.loads(record.value)
         if kind == _CREDENTIAL:
-            key = (name[0], _mechanism(name[1]))
+            key = (name[0], ScramMechanism.named(name[1]))
             self._set_credential(key, None if value is None else _load(value))
         elif kind == _ACL:
             (self.acls.discard if value is None else self.acls.add)(_acl(name))
@@ -208,10 +209,6 @@ def _load(value: Mapping[str, Any]) -> ScramCredential:
         stored_key=_bytes(value["stored_key"]),
         server_key=_bytes(value["server_key"]),
     )
-
-
-def _mechanism(name: str) -> ScramMechanism:
-    return next(mechanism for mechanism in ScramMechanism if mechanism.sasl_name == name)
 
 
 def _text(data: bytes) -> str:
