@@ -9,7 +9,7 @@ WORKERS ?= 4
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo test coverage check docs reference bench test-cluster test-demo test-page test-metrics test-s3 soak lock format clean
+.PHONY: help install demo test coverage check docs reference bench test-cluster test-demo test-page test-deploy test-s3 soak lock format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -55,10 +55,10 @@ reference: $(VENV)/.dev  ## write the configuration reference and the table of m
 	$(BIN)/python -m tools.metrics_table
 
 test: $(VENV)/.dev  ## the tests, with real clients against a real broker
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not s3 and not soak" $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not deploy and not s3 and not soak" $(ARGS)
 
 coverage: $(VENV)/.dev  ## the tests again, slower, and which lines they reach
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not prometheus and not s3 and not soak" --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not demo and not browser and not deploy and not s3 and not soak" --cov --cov-report=term $(ARGS)
 
 test-cluster: $(VENV)/.dev  ## the same behaviors against Apache Kafka, fetched by Maven
 	$(BIN)/python -m pytest -m cluster $(ARGS)
@@ -77,8 +77,8 @@ tools/s3/.venv/.ready: tools/s3/requirements.lock
 test-s3: $(VENV)/.dev tools/s3/.venv/.ready  ## tiered storage on a server with S3's protocol
 	$(BIN)/python -m pytest -m s3 $(ARGS)
 
-test-metrics: $(VENV)/.dev  ## metrics, dashboard and alerts in a Prometheus (apt-get install prometheus)
-	$(BIN)/python -m pytest -m prometheus $(ARGS)
+test-deploy: $(VENV)/.dev  ## what deploy/ has: dashboard and alerts in a Prometheus, units of systemd (apt-get install prometheus systemd)
+	$(BIN)/python -m pytest -m deploy $(ARGS)
 
 soak: $(VENV)/.dev  ## long storms of kill -9
 	$(BIN)/python -m pytest -n 2 -m soak --hypothesis-profile=random --randomly-seed=default $(ARGS)

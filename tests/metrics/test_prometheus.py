@@ -25,7 +25,7 @@ from tests.events.cart import Cart
 from tests.metrics.pages import FREE, MeasuredBroker, get
 from tests.metrics.prometheus import DEPLOY, RULES, Prometheus, promtool
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(600)]
 
 PIPELINE = """
 from pyspark.sql import functions as F

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[S3Server]:
     if not PROGRAM.exists():
-        pytest.skip("there is no S3 server: make test-s3")
+        pytest.fail("there is no S3 server: run make test-s3")
     with S3Server() as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
