@@ -82,8 +82,8 @@ class Storm:
             [sys.executable, "-m", "headrace.capture.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._capture.stdin is not None
-        orders = {"settings": settings.to_dict(), "bootstrap": self.broker.bootstrap}
-        self._capture.stdin.write(json.dumps(orders).encode() + b"\n")
+        request = {"settings": settings.to_dict(), "bootstrap": self.broker.bootstrap, "metrics": False}
+        self._capture.stdin.write(json.dumps(request).encode() + b"\n")
         self._capture.stdin.flush()
 
     @property

@@ -216,7 +216,7 @@ def test_no_rows_make_no_batches():
         ({"value": ["v"]}, "no column topic and no topic was named"),
         (
             {"topic": ["nowhere"], "value": ["v"]},
-            "the topic nowhere, which is not among .* orders, payments, users",
+            "the topic nowhere, which is not one of the output topics orders, payments, users",
         ),
         ({"topic": [None, "orders"], "value": ["v", "v"]}, "the topic of a row is null"),
         ({"topic": ["orders"], "value": ["v"], "partition": [3]}, "partition 3 of topic orders, .* 0 to 2"),

@@ -16,6 +16,7 @@ PROGRAM = "/opt/headrace/bin/headrace"
 MAX_EXPOSURE = 2.0
 """Of 10; a unit without hardening has 9.6."""
 
+
 @pytest.fixture(params=UNITS, ids=lambda path: path.name)
 def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A unit as it is installed, with a program that exists on this machine."""

@@ -163,7 +163,10 @@ def test_a_topic_that_grew_is_written_with_its_new_number_of_partitions(
 
 
 def test_a_topic_that_is_missing_is_named(headrace_broker: EmbeddedBroker) -> None:
-    with Cluster.of(headrace_broker.bootstrap) as cluster, pytest.raises(UnknownTopic, match="write to gone"):
+    with (
+        Cluster.of(headrace_broker.bootstrap) as cluster,
+        pytest.raises(UnknownTopic, match="the job writes to gone"),
+    ):
         OutputTopics(cluster, ["gone"]).partition_counts()
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App
+from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
 from headrace.streams.explanation import explain
 from headrace.streams.functions import _fitted
@@ -101,6 +102,7 @@ def test_a_schema_that_is_none_is_refused_and_time_that_is_left_out_is_gone(spar
         rows.map_arrow(lambda batch: batch, "x integr")
     with pytest.raises(Misuse, match="names no columns"):
         rows.map_arrow(lambda batch: batch, "int")
-    assert rows.map_arrow(lambda batch: batch, "x int").event_time is None
-    assert rows.map_arrow(lambda batch: batch, "timestamp string").event_time is None
-    assert rows.map_arrow(lambda batch: batch, "timestamp timestamp").event_time == "timestamp"
+    with LogicalPlan(spark, "127.0.0.1:1").active():
+        assert rows.map_arrow(lambda batch: batch, "x int").event_time is None
+        assert rows.map_arrow(lambda batch: batch, "timestamp string").event_time is None
+        assert rows.map_arrow(lambda batch: batch, "timestamp timestamp").event_time == "timestamp"

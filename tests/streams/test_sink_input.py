@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App
+from headrace.engine.planner import PlannedRows
 from headrace.spark.arrow_step import ArrowStep, chained
 from headrace.spark.internals import gives_python_fixed_sizes
 from headrace.streams.rows import Rows
@@ -28,10 +29,13 @@ def doubled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.fixture
-def stepped(spark: SparkSession) -> Rows:
+def stepped(spark: SparkSession) -> PlannedRows:
     before = spark.createDataFrame([(21,)], "n long")
-    step = ArrowStep.of(before, doubled, before.schema)
-    return Rows(frame=step.rows, step=step)
+    return PlannedRows.of(ArrowStep.of(before, doubled, before.schema))
+
+
+def written(planned: PlannedRows) -> SinkInput:
+    return sink_input_of(Rows(frame=planned.frame), planned, OUT)
 
 
 def records(output: SinkInput) -> list[dict[str, Any]]:
@@ -39,21 +43,21 @@ def records(output: SinkInput) -> list[dict[str, Any]]:
     return [record for batch in batches for record in batch.to_pylist()]
 
 
-def test_the_last_step_in_python_is_done_by_the_tasks_that_write(stepped: Rows) -> None:
+def test_the_last_step_in_python_is_done_by_the_tasks_that_write(stepped: PlannedRows) -> None:
     assert stepped.step is not None
-    output = sink_input_of(stepped, OUT)
+    output = written(stepped)
     assert output.frame is stepped.step.before
     assert records(output) == [{"key": b"42", "value": b'{"n":42}'}]
 
 
-def test_a_step_that_others_have_followed_stays_where_it_is(stepped: Rows) -> None:
-    output = sink_input_of(stepped.transform(lambda df: df.select((F.col("n") + 1).alias("n"))), OUT)
+def test_a_step_that_others_have_followed_stays_where_it_is(stepped: PlannedRows) -> None:
+    output = written(PlannedRows(frame=stepped.frame.select((F.col("n") + 1).alias("n"))))
     assert len(output.through) == 1
     assert records(output) == [{"key": b"43", "value": b'{"n":43}'}]
 
 
-def test_rows_with_parts_are_written_by_spark(stepped: Rows) -> None:
-    output = sink_input_of(stepped.transform(lambda df: df.withColumn("all.of", F.array("n"))), OUT)
+def test_rows_with_parts_are_written_by_spark(stepped: PlannedRows) -> None:
+    output = written(PlannedRows(frame=stepped.frame.withColumn("all.of", F.array("n"))))
     assert not output.through
     assert output.frame.first() == ("42", '{"n":42,"all.of":[42]}', "out")
 

@@ -326,7 +326,7 @@ def test_a_job_at_rest_stays_quiet(app: App, bench: Bench) -> None:
         assert {path.name for path in offsets.iterdir()} == planned
 
 
-@pytest.mark.parametrize("module", ["spark.ticks", "streams.source", "streams.clocks", "durations"])
+@pytest.mark.parametrize("module", ["spark.event_time", "streams.source", "streams.clocks", "durations"])
 def test_the_examples_of_a_module_hold(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"headrace.{module}"))
     assert (result.attempted > 0, result.failed) == (True, 0)

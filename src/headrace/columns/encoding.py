@@ -102,7 +102,7 @@ class Placement:
     def _number(self, topic: str) -> int:
         if topic not in self._numbers:
             known = ", ".join(sorted(self._names)) or "none"
-            raise InvalidRows(f"a row has the topic {topic}, which is not an output topic: {known}")
+            raise InvalidRows(f"a row has the topic {topic}, which is not one of the output topics {known}")
         return self._numbers[topic]
 
 
