@@ -149,6 +149,32 @@ class Exhausted(socket.socket):
         return super().accept()
 
 
+async def test_what_an_ended_connection_still_does_reaches_no_other(tmp_path: Path) -> None:
+    """A descriptor is used again at once, for example while the refusal of a password is still delayed."""
+    kafka = await Broker.start(BrokerConfig(data=tmp_path, port=0))
+    assert kafka.server is not None
+    ((listener, _),) = kafka.endpoints
+    spare = os.dup(0)
+    with WireClient(listener.address) as first:
+        await asyncio.to_thread(first.ask, METADATA, 1, topics=[])
+        (ended,) = kafka.server._connections
+        used = [os.dup(0)]
+        while used[-1] < ended._fd:
+            used.append(os.dup(0))
+        ended.close()
+        os.close(spare)  # for the second client; the broker gets the only other one that is free below
+        with WireClient(listener.address) as second:
+            await asyncio.to_thread(second.ask, METADATA, 1, topics=[])
+            (served,) = kafka.server._connections
+            assert served._fd == ended._fd
+            ended.close_when_sent()
+            ended.mute(1)
+            await asyncio.to_thread(second.ask, METADATA, 1, topics=[])
+    for descriptor in used:
+        os.close(descriptor)
+    await kafka.stop()
+
+
 async def test_a_connection_that_cannot_be_taken_in_is_taken_in_later(tmp_path: Path) -> None:
     kafka = await Broker.start(BrokerConfig(data=tmp_path, port=0))
     listener = Exhausted()

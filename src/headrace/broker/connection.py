@@ -555,6 +555,8 @@ class Connection:
 
     def _write(self) -> None:
         """Send what is in line, or the rest of it when the socket is writable again."""
+        if self.is_closed:
+            return
         try:
             self._send_queued()
         except self.BLOCKED:
@@ -604,6 +606,8 @@ class Connection:
         loop = self._server.loop
         loop.remove_reader(self._fd)
         loop.remove_writer(self._fd)
+        # The next connection may get the descriptor: from here on this one registers and removes nothing.
+        self._is_paused, self._is_writing = True, False
         self._socket.close()
         for pending in self._pending:
             if pending.future is not None:
