@@ -29,8 +29,10 @@ EXPLAINED = '''
 
 @app.job(into=app.topic("explained", key="number"))
 def explained():
-    """A job that prints all its plans."""
+    """A job that prints all plans of its rows, and of the same topic as a source of Spark's."""
     orders.df.explain(True)
+    reader = orders.df.sparkSession.readStream.format("headrace").option("subscribe", "orders")
+    reader.option("kafka.bootstrap.servers", "production://ADDRESS").load().explain(True)
     return orders.df.filter("amount < 0")
 '''
 COPIED = '''
@@ -160,7 +162,7 @@ def kill_after(process: subprocess.Popen[bytes], kafka: SecuredKafka, results: i
 
 
 def test_a_killed_run_is_exact_and_its_secret_is_nowhere(kafka: SecuredKafka, tmp_path: Path) -> None:
-    text = Path(pipeline.__file__).read_text() + EXPLAINED
+    text = Path(pipeline.__file__).read_text() + EXPLAINED.replace("ADDRESS", kafka.listeners["SASL_SSL"])
     project = Project(tmp_path, kafka, text, HEADRACE_SASL_PASSWORD=kafka.password)
     with CommandLines() as lines:
         kill_after(project.start("--master", "local[2]"), kafka, 100)
