@@ -13,6 +13,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.capture.capture import Capture
 from headrace.capture.metrics import CaptureMetricsSource
@@ -103,6 +104,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
         broker = stack.enter_context(
             MeasuredBroker(folder / "broker", "--client-metrics-interval-ms", "1000")
         )
+        # A run whose jobs have all failed ends: the topic has to be there before its job starts.
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic("orders", 1)])["orders"].result(100)
         run = run_jobs(stack, folder, broker.address)
         store = stack.enter_context(EventStore("shop", broker=broker.address, partitions=1, metrics="0"))
         store.execute(Cart, "cart-1", "create")
