@@ -1,5 +1,6 @@
 """Acknowledgments are sent in batches, and are not delayed by a busy worker."""
 
+import threading
 from collections import Counter
 from datetime import timedelta
 
@@ -9,6 +10,8 @@ from headrace import queue
 from headrace.client.cluster import Cluster
 from headrace.client.connection import Connection
 from headrace.client.share_groups import SHARE_ACKNOWLEDGE, SHARE_FETCH, share_progress
+from headrace.protocol.share import AcknowledgeType
+from headrace.queues.consumer import ShareConsumer
 from tests.broker.processes import wait_until
 from tests.queues.conftest import NewQueue, Send
 
@@ -51,3 +54,39 @@ def test_a_message_is_acknowledged_while_its_worker_processes_the_next(
     wait_until(lambda: left_over(address, "busy") == 2, "the first message to be acknowledged")
     messages.close()  # type: ignore[attr-defined]  # a generator
     assert len(list(queue(topic, group="busy", broker=address, idle_timeout=IDLE))) == 2
+
+
+class ClosedBeforeClear(threading.Event):
+    """Whether acknowledgments wait; the consumer is closed at the moment at which its thread clears it."""
+
+    def __init__(self, consumer: ShareConsumer) -> None:
+        super().__init__()
+        self.closing = threading.Thread(target=consumer.close, daemon=True)
+        self._closed_and_set = threading.Event()
+
+    def set(self) -> None:
+        super().set()
+        if threading.current_thread() is self.closing:
+            self._closed_and_set.set()
+
+    def clear(self) -> None:
+        if self.closing.ident is None:
+            self.closing.start()
+            self._closed_and_set.wait()
+        super().clear()
+
+
+def test_a_queue_that_is_closed_while_acknowledgments_are_sent_ends(
+    address: str, new_queue: NewQueue, send: Send
+) -> None:
+    topic = new_queue()
+    send(topic, b"1", b"2")
+    consumer = ShareConsumer(queue(topic, group="ends", broker=address, prefetch=2), address)
+    consumer._has_unsent = event = ClosedBeforeClear(consumer)
+    while (first := consumer.poll()) is None:
+        pass
+    consumer.acknowledge(first, AcknowledgeType.ACCEPT)  # the second is ready: a thread sends this soon
+    wait_until(lambda: event.closing.ident is not None, "the consumer to be closed")
+    event.closing.join(20)
+    assert not event.closing.is_alive()
+    assert left_over(address, "ends") == 1

@@ -190,8 +190,11 @@ class ShareConsumer:
             self._has_unsent.set()
 
     def _send_regularly(self) -> None:
-        while self._has_unsent.wait() and not self._is_closed.wait(ACKNOWLEDGE_DELAY_S):
+        while self._has_unsent.wait():
+            # Cleared before the check: `close` sets both events, and a later `clear` would undo its wake-up.
             self._has_unsent.clear()
+            if self._is_closed.wait(ACKNOWLEDGE_DELAY_S):
+                return
             self.send()
 
     # ---------------------------------------------------------------- topics
