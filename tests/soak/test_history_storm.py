@@ -3,7 +3,10 @@
 import os
 import random
 import signal
+import sys
+import threading
 import time
+import traceback
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -159,8 +162,14 @@ def end(*clients: Client) -> None:
         client.stop.set()
     for client in clients:
         client.join(2 * CALM_SECONDS)
-        assert not client.is_alive(), f"{client.name} does not end"
+        assert not client.is_alive(), f"{client.name} does not end:\n{stack_of(client)}"
     assert [fault for client in clients for fault in client.faults] == []
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """Where a thread is now."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)) if frame else "it has ended"
 
 
 def await_receivers(history: History, clients: list[Client]) -> dict[type[Receiver], list[int]]:
