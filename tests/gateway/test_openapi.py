@@ -21,8 +21,8 @@ from headrace.gateway.server import GatewayThread
 from headrace.testing import broker
 from tests.feeds.view_writer import ViewWriter
 
-# Hypothesis compares the state of `random` around each strategy; the gateway and the broker run in threads of this
-# process, and a thread that uses `random` meanwhile looks like a strategy that does.
+# Hypothesis compares the state of `random` around each strategy; the gateway and the broker run in threads of
+# this process, and a thread that uses `random` meanwhile looks like a strategy that does.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -16,7 +16,7 @@ from headrace.engine.keyed_operator import KeyedOperator
 from headrace.engine.logical import current_plan
 from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.event_time import timed_frame
+from headrace.streams.event_time import check_final, timed_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +41,7 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: Duration) -> Rows
     """
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
+    check_final(rows, "deduplicate()")
     frame = timed_frame(rows, "deduplicate()")
     _check(frame, columns)
     within_ms = milliseconds_of(within, "within")

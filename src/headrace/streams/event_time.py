@@ -44,6 +44,15 @@ def timed_frame(rows: Rows, what: str) -> DataFrame:
     )
 
 
+def check_final(rows: Rows, what: str) -> None:
+    """Refuse results that a window emits again when they change; `what` names the operator."""
+    if rows.mode not in (None, "append"):
+        raise Misuse(
+            f"{what} cannot follow a window that emits its results again when they change: it would count "
+            'them again. Use emit="on_window_close" in that window, without allowed_lateness=.'
+        )
+
+
 def mark_event_time(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:
     """The same rows, in which this column is the event time and no other one is."""
     return mark_like(frame, column, {MARK: delay_ms})

@@ -26,7 +26,7 @@ from headrace.engine.keyed_operator import KeyedOperator
 from headrace.engine.logical import current_plan
 from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.event_time import timed_frame
+from headrace.streams.event_time import check_final, timed_frame
 from headrace.streams.rows import Rows
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
     """
     if how not in HOW:
         raise Misuse(f"how={how!r}: a join of streams is one of {', '.join(HOW)}.")
+    check_final(left, "a join")
+    check_final(right, "a join")
     one, other = timed_frame(left, "the left side of a join"), timed_frame(right, "the right side of a join")
     pairs = key_pairs(on, one.columns, other.columns)
     _check_types(one, other, pairs)

@@ -41,7 +41,7 @@ from headrace.spark.aggregate_pushdown import (
     AggregatePushdown,
 )
 from headrace.spark.keyed_stage import arrow_schema
-from headrace.streams.event_time import timed_frame
+from headrace.streams.event_time import check_final, timed_frame
 from headrace.streams.source import Source
 from headrace.streams.window_assignment import END, START, end_metadata, in_zone, timed, window_in_words
 from headrace.streams.windows import Hopping, Session, Sliding, Window
@@ -131,6 +131,7 @@ def window_rows(rows: Rows, window: Window, by: str | Sequence[str] = ()) -> Win
             f'window({window!r}): write tumbling("1 minute"), hopping("5 minutes", every="1 minute"), '
             'sliding("5 minutes") or session("5 minutes").'
         )
+    check_final(rows, "a window")
     timed_rows = replace(rows, frame=timed_frame(rows, "a window"))
     for problem in _problems(timed_rows, keys):
         raise Misuse(problem)
@@ -144,11 +145,6 @@ def aggregated(frame: DataFrame, by: Sequence[str], columns: Sequence[Column]) -
 
 def _problems(rows: Rows, keys: tuple[str, ...]) -> list[str]:
     """What prevents windows of these rows."""
-    if rows.mode not in (None, "append"):
-        return [
-            "the rows come from a window that gives its results again when they change, and a window after "
-            'it would count them again: take emit="on_window_close" in the first one.'
-        ]
     columns = ", ".join(rows.frame.columns)
     problems = [
         f"by={name!r}: there is no such column. The columns are {columns}."
