@@ -215,11 +215,19 @@ def expression_of(spark: SparkSession, column: Column) -> Any:
     return jvm_of(spark).org.apache.spark.sql.classic.ExpressionUtils.expression(of._jc)
 
 
+_HAS_METHOD: Final[dict[tuple[str, str], bool]] = {}
+"""Whether a class of Java has a method of this name; classes do not change."""
+
+
 def has_method(target: Any, method: str) -> bool:
     """Whether a Java object has a method of this name; Py4J itself answers yes to every name."""
     if not hasattr(target, "getClass"):
         return False
-    return any(str(one.getName()) == method for one in target.getClass().getMethods())
+    java_class = target.getClass()
+    question = (str(java_class.getName()), method)
+    if question not in _HAS_METHOD:  # each method of the class is a call into Java
+        _HAS_METHOD[question] = any(str(one.getName()) == method for one in java_class.getMethods())
+    return _HAS_METHOD[question]
 
 
 def _sequence(spark: SparkSession, items: list[Any]) -> Any:
