@@ -16,8 +16,7 @@ from kio.schema.metadata.v9 import MetadataRequest, MetadataResponse
 from headrace.client.bootstrap import PLAINTEXT, Address, Bootstrap
 from headrace.client.cluster import Cluster
 from headrace.client.connection import MAX_FRAME_BYTES, Connection
-from headrace.client.errors import BadResponse, BrokerUnreachable, ConnectionShared, UnsupportedApi
-from headrace.client.retry import attempts
+from headrace.client.errors import BadResponse, BrokerUnreachable, ConnectionShared, UnsupportedApi, attempts
 
 LIST_TRANSACTIONS = ListTransactionsRequest(state_filters=(), producer_id_filters=())
 VERSIONS = struct.pack(">hihhh", 0, 1, 18, 0, 4)

@@ -15,8 +15,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
 from headrace.columns import encoding
 from headrace.columns.buffers import InvalidRows
-from headrace.columns.encoding import Encoded, Encoder, stamp
-from headrace.columns.encoding_kernels import STICKY_BYTES, murmur2
+from headrace.columns.encoding import STICKY_BYTES, Encoded, Encoder, murmur2, stamp
 from headrace.columns.record_decoder import COLUMNS, RecordDecoder
 from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header
 from headrace.protocol.compression import CODECS

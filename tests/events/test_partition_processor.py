@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, ProducerFenced
+from headrace.client.fetch import read_records
 from headrace.client.partition import TopicPartition
-from headrace.client.records import read_records
 from headrace.events import Limits, UnreadableHistory, log_writer
 from headrace.events import partition_processor as processor_module
 from headrace.events.aggregate import Aggregate, aggregate_schema

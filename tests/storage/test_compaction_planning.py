@@ -6,7 +6,7 @@ import pytest
 
 from headrace.storage.compaction import swap_in
 from headrace.storage.compaction.cleaner import compact
-from headrace.storage.compaction.request import plan_compaction
+from headrace.storage.compaction.plan import plan_compaction
 from tests.storage.batches import (
     NOW,
     Writer,

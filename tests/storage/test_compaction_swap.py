@@ -7,7 +7,7 @@ import pytest
 
 from headrace.storage.compaction import recover_swaps, swap_in
 from headrace.storage.compaction.cleaner import compact
-from headrace.storage.compaction.swap import recovery_steps, swap_steps
+from headrace.storage.compaction.plan import recovery_steps, swap_steps
 from tests.storage.compacted_log import CompactedLog
 
 LATEST = {b"a": b"2", b"b": b"2", b"c": b"1", b"d": b"1"}

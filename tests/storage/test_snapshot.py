@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.storage.config import TopicConfig
-from headrace.storage.folder import DataFolder
-from headrace.storage.snapshot import SIZES, FolderSnapshot
+from headrace.storage.folder import SIZES, DataFolder, FolderSnapshot
 from tests.storage.batches import NOW, filler, read_values
 
 CONFIG = TopicConfig(segment_bytes=1024)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.capture.errors import CaptureError
 from headrace.capture.settings import slot_name
+from headrace.client.bootstrap import SILENT, client_config
 from headrace.client.errors import BrokerUnreachable
-from headrace.client.librdkafka import SILENT, client_config
 from headrace.client.topics import NewTopic, create_topics
 
 if TYPE_CHECKING:

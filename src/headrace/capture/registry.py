@@ -19,9 +19,9 @@ from headrace.capture.postgres.replication import (
 )
 from headrace.capture.settings import redact_url
 from headrace.client.cluster import Cluster
+from headrace.client.errors import attempts
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
-from headrace.client.retry import attempts
 from headrace.client.shared_transaction import new_identity
 from headrace.errors import Misuse
 from headrace.protocol.records import NewRecord, encode_batch

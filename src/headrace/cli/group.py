@@ -13,8 +13,7 @@ from headrace.cli.options import complete_group, complete_topic
 from headrace.cli.output import confirm, note, print_json, print_line, print_table
 from headrace.cli.session import connect
 from headrace.cli.termination import RequestFailed
-from headrace.errors import Misuse
-from headrace.suggestion import did_you_mean
+from headrace.errors import Misuse, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

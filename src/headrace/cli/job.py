@@ -11,7 +11,7 @@ import typer
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.output import confirm, print_json, print_line, print_table, size_text
 from headrace.errors import Misuse
-from headrace.folders import local_path
+from headrace.files import local_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,8 +28,7 @@ from headrace.client.share_groups import (
     list_share_groups,
     share_progress,
 )
-from headrace.errors import Misuse
-from headrace.suggestion import did_you_mean
+from headrace.errors import Misuse, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.cli.termination import RequestFailed
-from headrace.client.bootstrap import PLAINTEXT
-from headrace.client.errors import BrokerUnreachable
-from headrace.client.librdkafka import SILENT, client_config
-from headrace.client.retry import attempts
+from headrace.client.bootstrap import PLAINTEXT, SILENT, client_config
+from headrace.client.errors import BrokerUnreachable, attempts
 from headrace.settings import Settings
 
 if TYPE_CHECKING:

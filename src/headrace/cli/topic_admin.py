@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.termination import RequestFailed
-from headrace.client.retry import attempts
-from headrace.suggestion import did_you_mean
+from headrace.client.errors import attempts
+from headrace.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

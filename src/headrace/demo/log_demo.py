@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.broker.process import BrokerProcess
-from headrace.client.librdkafka import client_config
+from headrace.client.bootstrap import client_config
 from headrace.demo import print_results
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import redis
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from headrace.client.librdkafka import client_config
+from headrace.client.bootstrap import client_config
 from headrace.demo.database import PRODUCTS
 from headrace.sinks.search import NoSuchIndex, SearchIndex
 

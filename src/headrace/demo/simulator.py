@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from headrace.client.librdkafka import client_config
+from headrace.client.bootstrap import client_config
 from headrace.demo.database import (
     CATEGORIES,
     CITIES,

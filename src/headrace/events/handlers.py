@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
+from headrace.client.bootstrap import SILENT, client_config
 from headrace.client.cluster import Cluster
 from headrace.client.errors import OffsetOutOfRange, ProducerFenced
-from headrace.client.fetch import fetch_batches
-from headrace.client.librdkafka import SILENT, client_config
+from headrace.client.fetch import committed_records, fetch_batches, skip_unreadable
 from headrace.client.partition import TopicPartition
-from headrace.client.records import committed_records, skip_unreadable
 from headrace.errors import HeadraceError, Misuse
 from headrace.events.commands import Command, set_error, set_reply
 from headrace.events.errors import InvalidEvent, UnknownEvent

@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.client.fetch import read_records, skip_unreadable
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
-from headrace.client.records import read_records, skip_unreadable
 from headrace.client.topics import NewTopic, create_topics
 from headrace.feeds.errors import UnknownView
 from headrace.protocol.records import NewRecord, encode_batch

@@ -117,6 +117,18 @@ def read_varint(data: Octets, position: int, end: int, bits: int) -> tuple[int, 
 
 
 @borrowing
+def write_varint(output: Octets, position: int, value: int) -> int:
+    """Write a number as a zigzag varint. Returns the position after it."""
+    rest = np.uint64(value << 1 ^ value >> 63)
+    while rest > np.uint64(0x7F):
+        output[position] = np.uint8(rest & np.uint64(0x7F) | np.uint64(0x80))
+        rest >>= np.uint64(7)
+        position += 1
+    output[position] = np.uint8(rest)
+    return position + 1
+
+
+@borrowing
 def walk_records(data: Octets, columns: Columns) -> int:
     """Fill `columns` with the layouts of its records; returns 0, or the index of an error in `FAULTS`."""
     position = 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 from headrace.storage.errors import ArchiveError
-from headrace.storage.file_pool import LogFile
+from headrace.storage.segment import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

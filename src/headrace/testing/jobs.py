@@ -133,7 +133,7 @@ class _TestRun:
         """Write the rows to their topics; each has one partition, so that their order is kept."""
         from confluent_kafka import Producer
 
-        from headrace.client.librdkafka import client_config
+        from headrace.client.bootstrap import client_config
 
         topics = {*part, *(topic.name for topic in self._job.into.topics)}
         # The first time, the job's function is called to find the other topics that it reads.

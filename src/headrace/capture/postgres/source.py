@@ -26,7 +26,7 @@ from headrace.capture.postgres.replication import (
 )
 from headrace.capture.postgres.snapshot import DatabaseSnapshot, SnapshotInterrupted, table_key_columns
 from headrace.capture.postgres.streaming import ChangeDecoder, ReplicationStream
-from headrace.client.retry import attempts
+from headrace.client.errors import attempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
