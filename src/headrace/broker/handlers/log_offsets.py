@@ -1,9 +1,4 @@
-"""ListOffsets (key 2), versions 1–11: offsets by timestamp, and the start and end of partitions.
-
-Special timestamps: −1 latest, −2 earliest, −3 maximum timestamp, −4 earliest on the local disk, −5 latest
-in the archive, −6 earliest that is not in the archive yet. The last two are −1 for a topic without tiered
-storage.
-"""
+"""Offsets in the log of partitions: ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.security.acls import ResourceType
+from headrace.broker.security.acls import Operation, ResourceType
 from headrace.storage.errors import StorageError
 from headrace.storage.partition import PartitionLog
 from headrace.storage.tiering import archived_end, has_archived, local_start
@@ -23,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.broker.request import RequestContext
     from headrace.storage.log import Log
 
-VERSIONS: Final = (1, 11)
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -34,21 +28,26 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 SPECIAL: Final = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
-    """Returns an offset for each partition; duplicates in the request are ignored."""
+async def list_offsets(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """ListOffsets (key 2), versions 1–11: offsets by timestamp, and the start and end of partitions.
+
+    Special timestamps: −1 latest, −2 earliest, −3 maximum timestamp, −4 earliest on the local disk, −5 latest
+    in the archive, −6 earliest that is not in the archive yet. The last two are −1 for a topic without tiered
+    storage.
+    """
     committed = getattr(request, "isolation_level", 0) == 1
     topics = []
     for topic in request.topics:
         unique = {item.partition_index: item for item in topic.partitions}
         partitions = [
-            await _look_up(broker, topic.name, item, context, committed=committed)
+            await _find_offset(broker, topic.name, item, context, committed=committed)
             async for item in context.time_slice.over(unique.values())
         ]
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
 
 
-async def _look_up(
+async def _find_offset(
     broker: Broker, name: str, item: Any, context: RequestContext, *, committed: bool
 ) -> Mapping[str, Any]:
     topic = broker.topics.get(name)
@@ -108,3 +107,35 @@ def _result(
         "offset": offset,
         "leader_epoch": leader_epoch,
     }
+
+
+async def offset_for_leader_epoch(broker: Broker, request: Any, context: RequestContext) -> Mapping[str, Any]:
+    """OffsetForLeaderEpoch (key 23), versions 2–4: the end of leader epochs.
+
+    The only leader epoch is 0, which ends at the high watermark.
+    """
+    topics = []
+    for topic in request.topics:
+        partitions = [
+            _find_epoch_end(broker, topic.topic, p, context)
+            async for p in context.time_slice.over(topic.partitions)
+        ]
+        topics.append({"topic": topic.topic, "partitions": partitions})
+    return {"topics": topics}
+
+
+def _find_epoch_end(broker: Broker, name: str, item: Any, context: RequestContext) -> Mapping[str, Any]:
+    if not context.allows(ResourceType.TOPIC, name) and not context.allows_operation(
+        Operation.CLUSTER_ACTION, ResourceType.CLUSTER
+    ):
+        return {"error_code": ErrorCode.topic_authorization_failed, "partition": item.partition}
+    topic = broker.topics.get(name)
+    partition = topic.partition(item.partition) if topic is not None else None
+    if partition is None:
+        return {"error_code": ErrorCode.unknown_topic_or_partition, "partition": item.partition}
+    if item.current_leader_epoch > 0:
+        return {"error_code": ErrorCode.unknown_leader_epoch, "partition": item.partition}
+    if item.leader_epoch != 0:
+        return {"error_code": 0, "partition": item.partition, "leader_epoch": -1, "end_offset": -1}
+    end = partition.log.high_watermark
+    return {"error_code": 0, "partition": item.partition, "leader_epoch": 0, "end_offset": end}
