@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.capture.settings import CaptureSettings
     from headrace.durations import Duration
     from headrace.errors import HeadraceError, Misuse
-    from headrace.feeds.errors import TokenExpired
+    from headrace.feeds.catalog import TokenExpired
     from headrace.feeds.feed import Change, ChangeFeed
     from headrace.queues.queue import queue
     from headrace.sinks.email import email

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.offsets import END, START, Kind, Position, read_position
+from headrace.cli.reader import END, START, Kind, Position, read_position
 from headrace.storage.partition import PartitionLog
 from headrace.testing import EmbeddedBroker
 from tests.cli.terminal import Terminal

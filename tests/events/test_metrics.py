@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.events import EventStore, VersionConflict
-from headrace.events.metrics import METRICS
+from headrace.events.handlers import METRICS
 from tests.events.cart import Cart
 from tests.metrics.pages import get, scraped, value
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.offsets import END, START, Kind, Position, read_position
 from headrace.cli.options import complete_group
-from headrace.cli.output import Progress
+from headrace.cli.output import Progress, RequestFailed, discard_standard_output, terminated_like_interrupt
+from headrace.cli.reader import END, START, Kind, Position, read_position
 from headrace.cli.record_lines import VALUES_ONLY, json_line, read_format
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed, discard_standard_output, terminated_like_interrupt
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class _Plan:
             reader.close()
 
     def _resolve(self, position: Position) -> dict[int, int]:
-        from headrace.cli.offsets import read_offset_ranges, resolve
+        from headrace.cli.reader import read_offset_ranges, resolve
 
         partitions = [(self._topic, number) for number in self._numbers]
         ranges = read_offset_ranges(self._session, partitions, committed_only=self._committed_only)

@@ -36,8 +36,7 @@ def read_letters(
     session: BrokerSession, topic: str, *, begin: Mapping[int, int] | None = None
 ) -> Iterator[DeadLetter]:
     """The dead letters of a topic, starting at the offsets in `begin`."""
-    from headrace.cli.offsets import read_offset_ranges
-    from headrace.cli.reader import TopicReader
+    from headrace.cli.reader import TopicReader, read_offset_ranges
     from headrace.cli.topic_admin import choose_partitions
 
     partitions = [(topic, number) for number in choose_partitions(session, topic, ())]

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.output import print_line
-from headrace.cli.termination import terminated_like_interrupt
+from headrace.cli.output import print_line, terminated_like_interrupt
 from headrace.demo import Scenario, run_scenario
 
 

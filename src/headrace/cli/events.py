@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import options  # noqa: TC001
-from headrace.cli.offsets import Kind, read_position
 from headrace.cli.output import print_json, print_line, print_table
+from headrace.cli.reader import Kind, read_position
 from headrace.cli.session import connect
 from headrace.errors import Misuse
 

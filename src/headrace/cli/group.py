@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.offsets import Position, read_offset_ranges, read_position
 from headrace.cli.options import complete_group, complete_topic
-from headrace.cli.output import confirm, note, print_json, print_line, print_table
+from headrace.cli.output import RequestFailed, confirm, note, print_json, print_line, print_table
+from headrace.cli.reader import Position, read_offset_ranges, read_position
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
 from headrace.errors import Misuse, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.cli.offsets import Partition
+    from headrace.cli.reader import Partition
     from headrace.cli.session import BrokerSession
 
 EMPTY: Final = "empty"
@@ -345,7 +344,7 @@ def plan_moves(
     session: BrokerSession, group: str, to: Position, *, topics: Collection[str], numbers: Collection[int]
 ) -> list[Move]:
     """The new offset of each partition for the position `to`."""
-    from headrace.cli.offsets import read_offset_ranges, resolve
+    from headrace.cli.reader import read_offset_ranges, resolve
 
     committed = read_committed_offsets(session, group)
     partitions = _chosen(session, topics or {topic for topic, _ in committed}, numbers)

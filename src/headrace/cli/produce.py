@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.output import Progress, note, print_line
+from headrace.cli.output import Progress, RequestFailed, note, print_line
 from headrace.cli.record_lines import ANY_PARTITION, Headers, MalformedLine, json_lines, plain_lines
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:

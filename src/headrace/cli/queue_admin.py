@@ -16,9 +16,8 @@ from headrace.broker.shares.dead_letters import (
     dead_letter_topic,
 )
 from headrace.broker.shares.reader import DELAY_MS, DELIVER_AT, ONLY_GROUP
-from headrace.cli.offsets import OffsetRange, read_offset_ranges
-from headrace.cli.reader import TopicReader
-from headrace.cli.termination import RequestFailed
+from headrace.cli.output import RequestFailed
+from headrace.cli.reader import OffsetRange, TopicReader, read_offset_ranges
 from headrace.client.errors import RequestRefused
 from headrace.client.offsets import fetch_offsets
 from headrace.client.partition import TopicPartition

@@ -6,7 +6,7 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from headrace.cli.termination import RequestFailed
+from headrace.cli.output import RequestFailed
 from headrace.client.bootstrap import PLAINTEXT, SILENT, client_config
 from headrace.client.errors import BrokerUnreachable, attempts
 from headrace.settings import Settings

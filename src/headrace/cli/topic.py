@@ -10,9 +10,8 @@ import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.options import complete_topic
-from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
+from headrace.cli.output import RequestFailed, confirm, note, print_json, print_line, print_table, size_text
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
 from headrace.cli.topic_admin import TopicSetting, is_internal
 from headrace.errors import Misuse
 
@@ -277,7 +276,7 @@ def delete(
 def describe_topic(session: BrokerSession, topic: str) -> TopicDetails:
     """The details of a topic."""
     from headrace.cli import topic_admin
-    from headrace.cli.offsets import read_offset_ranges
+    from headrace.cli.reader import read_offset_ranges
     from headrace.client.topics import partition_sizes
 
     places = topic_admin.find_partitions(session, topic)

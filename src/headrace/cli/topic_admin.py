@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.termination import RequestFailed
+from headrace.cli.output import RequestFailed
 from headrace.client.errors import attempts
 from headrace.errors import did_you_mean
 

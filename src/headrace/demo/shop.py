@@ -22,14 +22,12 @@ from headrace.broker.process import BrokerProcess
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
 from headrace.demo import print_results
-from headrace.demo.chaos import Chaos, kill_captures
-from headrace.demo.checks import CheckMonitor
+from headrace.demo.checks import INPUTS, OUTPUTS, CheckMonitor, ExternalReader, OutputTopicReader
 from headrace.demo.database import ShopDatabase
 from headrace.demo.mail_server import DemoMailServer
-from headrace.demo.outputs import INPUTS, OUTPUTS, ExternalReader, OutputTopicReader
 from headrace.demo.page_server import PageState, page_gateway
 from headrace.demo.simulator import ShopClock, ShopSimulator
-from headrace.demo.worker import PIPELINE, Worker
+from headrace.demo.workers import PIPELINE, Chaos, Worker, kill_captures
 from headrace.streams.display import Board
 from headrace.streams.pipeline import load_app
 from headrace.streams.runner import Runner, RunOptions

@@ -25,8 +25,13 @@ from headrace.client.fetch import committed_records, fetch_batches, skip_unreada
 from headrace.errors import HeadraceError
 from headrace.events.commands import CommandReply, set_error, set_reply
 from headrace.events.errors import CommandTimeout
-from headrace.events.handlers import CONCURRENT_WRITES, HandlerContext, PartitionAssignment, QueuedCommand
-from headrace.events.metrics import HandlerMetrics
+from headrace.events.handlers import (
+    CONCURRENT_WRITES,
+    HandlerContext,
+    HandlerMetrics,
+    PartitionAssignment,
+    QueuedCommand,
+)
 from headrace.events.partition_processor import CommandEnvelope
 from headrace.events.topics import end_offsets, open_topics, topic_partitions
 

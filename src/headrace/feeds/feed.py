@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from headrace.client.cluster import Cluster
 from headrace.client.errors import OffsetOutOfRange
 from headrace.client.partition import TopicPartition
-from headrace.feeds.catalog import find_view
-from headrace.feeds.errors import InvalidToken, TokenExpired
+from headrace.feeds.catalog import InvalidToken, TokenExpired, find_view
 from headrace.feeds.row_codec import RowCodec, to_json
 from headrace.feeds.view_log import ViewLog
 

@@ -1,15 +1,51 @@
-"""`headrace run`: run the jobs of a file."""
+"""`headrace init`, `run` and `explain`: create a project, run its jobs, and show the plan of a job."""
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  typer reads annotations when it runs
-from typing import Annotated
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
+from headrace.cli.output import print_json, print_line
+from headrace.errors import Misuse
 from headrace.logs import configure_logging
 from headrace.settings import Settings
+from headrace.streams.declarations import checked_name
+
+FILES: Final = ("README.md", "headrace.toml", "pipeline.py", "test_pipeline.py", "traffic.py")
+PLACEHOLDER: Final = "NAME"
+
+
+def init(
+    name: Annotated[str, typer.Argument(help="Name of the application.")],
+    into: Annotated[
+        Path | None, typer.Option(help="Directory of the project (default: the name of the application).")
+    ] = None,
+) -> None:
+    """Create a project: a pipeline with three jobs, a traffic generator, tests and settings.
+
+    Existing files are not overwritten.
+
+    Example: headrace init shop
+    """
+    checked_name(name, "application")
+    folder = into or Path(name)
+    there = [file for file in FILES if (folder / file).exists()]
+    if there:
+        raise Misuse(
+            f"{folder / there[0]} exists already: choose another folder with --into, or move the file away."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in FILES:
+        text = files("headrace.demo").joinpath("starter", file).read_text(encoding="utf-8")
+        (folder / file).write_text(text.replace(PLACEHOLDER, name), encoding="utf-8")
+    print_line(f"created {', '.join(FILES)} in {folder}")
+    go_there = "" if folder == Path() else f"cd {folder} && "
+    print_line(f"Run it: {go_there}headrace run pipeline.py")
+    print_line(f"{folder / 'README.md'} shows what to do next, in a second terminal.")
 
 
 def run(
@@ -90,3 +126,36 @@ def run(
     )
     if code:
         raise typer.Exit(code)
+
+
+def explain(
+    *,
+    pipeline: Annotated[
+        Path, typer.Argument(metavar="PIPELINE", help="Python file that defines the application.")
+    ],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            "--broker",
+            metavar="HOST:PORT",
+            help="Address of the broker; needed only to read views of other applications.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show the operators of a job, their state, and which steps are Spark's own.
+
+    The function of the job is called. Nothing is read from topics, and no state is opened.
+
+    Example: headrace explain pipeline.py revenue
+    """
+    from headrace.streams.command import explain_job
+    from headrace.streams.pipeline import load_app
+
+    plan = explain_job(load_app(pipeline), job, broker=broker, project=pipeline.parent)
+    if as_json:
+        print_json(plan.to_json())
+        return
+    for line in plan.lines():
+        print_line(line)
