@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
 
-from headrace.capture.errors import CaptureError, SlotInUse, SlotLost, WalLimitExceeded
 from headrace.capture.offsets import CaptureOffset, CompletedSnapshot
 from headrace.capture.postgres.catalog import (
     Catalog,
@@ -30,6 +29,7 @@ from headrace.capture.postgres.replication import (
     write_lsn,
 )
 from headrace.capture.postgres.streaming import ChangeDecoder, ReplicationStream, make_relation
+from headrace.capture.source import CaptureError, SlotInUse, SlotLost, WalLimitExceeded
 from headrace.client.errors import attempts
 
 if TYPE_CHECKING:
