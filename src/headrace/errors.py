@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 class HeadraceError(Exception):
-    """Something that Headrace noticed and can explain: what happened, why, and what to do next."""
+    """The base class of Headrace's errors. The message says what failed, why, and what to do."""
 
 
 class Misuse(HeadraceError):
-    """A command, a program or its configuration is wrong: nothing was asked of the broker."""
+    """A command, a program or its configuration is wrong: no request was sent."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question with the name most like `name`, or nothing.
+    """A suggestion of the name most similar to `name`, or an empty string.
 
     >>> did_you_mean("ordrs", ["orders", "payments"])
     " Did you mean 'orders'?"

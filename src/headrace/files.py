@@ -58,7 +58,7 @@ class Folder(Protocol):
         """The content of a file; None if there is none."""
 
     def write(self, name: str, text: str) -> None:
-        """Replace a file as a whole: after a crash the old content is there or the new one."""
+        """Replace a file atomically: after a crash it has the old content or the new one."""
 
     def append(self, name: str, text: str) -> None:
         """Add to a file; what was added is durable when this returns. Any thread may call it."""
@@ -95,7 +95,7 @@ class LocalFolder:
             return None
 
     def write(self, name: str, text: str) -> None:
-        """Replace a file as a whole: after a power cut the old content is there or the new one."""
+        """Replace a file atomically: after a crash or power loss it has the old content or the new one."""
         write_durably(self.path / name, text)
 
     def append(self, name: str, text: str) -> None:
@@ -115,7 +115,7 @@ class LocalFolder:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Replace a file as a whole: after a power cut the old content is there or the new one."""
+    """Replace a file atomically: after a crash or power loss it has the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text.encode())
 

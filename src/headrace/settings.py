@@ -121,7 +121,7 @@ CAPTURE_SALT: Final = Setting(
 
 NEW_PASSWORD: Final = Setting(
     doc="Password for `headrace broker init` and `headrace user create`.",
-    default="asked for in the terminal",
+    default="prompted for in the terminal",
     option="--password-file",
     variable=VARIABLE,
 )
@@ -267,7 +267,7 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the environment and the file say, to which arguments are put first."""
+    """The settings of the environment and the file; arguments have precedence."""
 
     environment: Mapping[str, str] = field(repr=False)
     """It may hold secrets, and so may the file: they are not printed."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.config import BrokerConfig
-from headrace.cli.reader import END, START, Kind, Position, TopicReader, read_position
+from headrace.cli.reader import END, START, Position, PositionKind, TopicConsumer, read_position
 from headrace.cli.session import BrokerSession, broker_address
 from headrace.client.errors import BrokerUnreachable
 from headrace.storage.partition import PartitionLog
@@ -23,7 +23,7 @@ def test_start_and_end_are_words() -> None:
 
 
 def test_a_number_is_an_offset() -> None:
-    assert read_position("007") == Position(kind=Kind.OFFSET, value=7)
+    assert read_position("007") == Position(kind=PositionKind.OFFSET, value=7)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_number_is_an_offset() -> None:
 )
 def test_a_span_is_a_time_ago(text: str, hours: int) -> None:
     expected = int((NOON - timedelta(hours=hours)).timestamp() * 1000)
-    assert read_position(text, now=NOON) == Position(kind=Kind.TIME, value=expected)
+    assert read_position(text, now=NOON) == Position(kind=PositionKind.TIME, value=expected)
 
 
 def test_a_time_without_a_zone_is_local() -> None:
@@ -98,7 +98,7 @@ def test_a_broker_that_restarts_is_waited_for(terminal: Terminal, headrace_broke
 
 def test_a_broker_that_stays_away_is_given_up(terminal: Terminal, headrace_broker: EmbeddedBroker) -> None:
     session = BrokerSession(broker_address(terminal.bootstrap), timeout_s=2)
-    reader = TopicReader(session, "t", group=None, until=None)
+    reader = TopicConsumer(session, "t", group=None, until=None)
     try:
         reader.assign({0: 0})
         batches = reader.batches()

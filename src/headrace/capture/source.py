@@ -28,7 +28,7 @@ class CaptureError(HeadraceError):
 
 
 class PreflightFailed(Misuse):
-    """The database is not configured for capture, or a privilege is missing; the message says what to do."""
+    """The database is not configured for capture, or a privilege is missing; the message has the remedy."""
 
 
 class DatabaseUnavailable(HeadraceError):

@@ -12,7 +12,7 @@ from headrace.demo import Scenario, run_scenario
 
 def demo(
     seconds: Annotated[
-        float, typer.Option(help="How long orders come in after the first results (seconds).")
+        float, typer.Option(help="How long orders arrive after the first results (seconds).")
     ] = 30,
     scenario: Annotated[
         Scenario, typer.Option(help="shop: everything, on Spark; log: the broker alone, without Spark.")
@@ -29,7 +29,7 @@ def demo(
 
     The demo starts PostgreSQL, Redis and a mail server, and removes them at the end. A check continuously
     compares the inputs with the results. With --chaos, the broker, the databases and the workers are killed
-    while orders come in. The scenario `log` shows two consumer groups, a crash of the broker, and that no
+    while orders arrive. The scenario `log` shows two consumer groups, a crash of the broker, and that no
     record is lost.
 
     Example: headrace demo --seconds 20 --chaos

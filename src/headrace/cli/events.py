@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli import options  # noqa: TC001
 from headrace.cli.output import print_json, print_line, print_table
-from headrace.cli.reader import Kind, read_position
+from headrace.cli.reader import PositionKind, read_position
 from headrace.cli.session import connect
 from headrace.errors import Misuse
 
@@ -186,7 +186,7 @@ def _read_time(text: str) -> datetime:
         position = read_position(text)
     except ValueError as fault:
         raise Misuse(str(fault)) from None
-    if position.kind is not Kind.TIME:
+    if position.kind is not PositionKind.TIME:
         raise Misuse(f"{text!r} is no time: write one such as 2026-01-31T12:00, or a time ago such as -5m.")
     return datetime.fromtimestamp(position.value / 1000, UTC)
 

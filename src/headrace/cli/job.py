@@ -196,7 +196,7 @@ def _position(text: str) -> Position:
 def _beginning_text(beginning: StartPosition) -> str:
     match beginning.kind:
         case "stream":
-            return "where its streams say"
+            return "the start positions of its streams"
         case "start" | "end":
             return f"at the {beginning.kind} of its topics"
         case "offset":

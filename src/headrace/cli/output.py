@@ -32,7 +32,7 @@ UNBOUNDED: Final = 100_000
 FAILED: Final = 1
 MISUSED: Final = 2
 INTERRUPTED: Final = 130
-"""What shells say of a program that Ctrl-C ended: 128 and the number of the signal."""
+"""The exit code after Ctrl-C, as in shells: 128 and the number of the signal."""
 
 
 def print_json(value: Any, *, default: Callable[[Any], Any] | None = None) -> None:
@@ -124,7 +124,7 @@ def _console() -> Console:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else UNBOUNDED
-    # Names are shown as they are, whatever rich might make of them.
+    # rich must not interpret markup in names.
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 

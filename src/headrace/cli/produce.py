@@ -205,7 +205,7 @@ def _line_reader(
         return json_lines(headers=headers, partition=place)
     if key is not None and separator is not None:
         raise Misuse(
-            "--key gives every record the same key, --key-separator takes it from the line: choose one."
+            "--key sets the same key for every record, --key-separator takes it from the line: choose one."
         )
     if separator == "":
         raise Misuse("--key-separator is empty: set the text between key and value, for example : or a tab.")

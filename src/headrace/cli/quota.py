@@ -206,7 +206,7 @@ def _entity(
         if name is not None or is_default:
             entity[kind] = name
     if not entity:
-        raise Misuse("no entity is named: give --user, --default-user, --client-id or --default-client-id.")
+        raise Misuse("no entity is named: use --user, --default-user, --client-id or --default-client-id.")
     return entity
 
 

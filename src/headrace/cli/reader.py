@@ -29,7 +29,7 @@ NO_GROUP: Final = "headrace-consume"
 """librdkafka insists on a group id; without a subscription nothing is done under it."""
 
 
-class Kind(StrEnum):
+class PositionKind(StrEnum):
     """The kind of a position."""
 
     START = "start"
@@ -42,20 +42,20 @@ class Kind(StrEnum):
 class Position:
     """A position in each partition of a topic."""
 
-    kind: Kind
+    kind: PositionKind
     value: int = 0
     """The offset, or the time in milliseconds since 1970."""
 
 
-START: Final = Position(kind=Kind.START)
-END: Final = Position(kind=Kind.END)
+START: Final = Position(kind=PositionKind.START)
+END: Final = Position(kind=PositionKind.END)
 
 
 def read_position(text: str, *, now: datetime | None = None) -> Position:
     """Parse a position. A time without a zone is local time.
 
     >>> read_position("end").kind
-    <Kind.END: 'end'>
+    <PositionKind.END: 'end'>
     >>> read_position("42").value
     42
     >>> read_position("1970-01-01T00:00:01Z").value
@@ -63,10 +63,10 @@ def read_position(text: str, *, now: datetime | None = None) -> Position:
     >>> read_position("-5m", now=datetime(1970, 1, 1, 0, 6, tzinfo=UTC)).value
     60000
     """
-    if text in (Kind.START, Kind.END):
-        return Position(kind=Kind(text))
+    if text in (PositionKind.START, PositionKind.END):
+        return Position(kind=PositionKind(text))
     if text.isascii() and text.isdigit():
-        return Position(kind=Kind.OFFSET, value=int(text))
+        return Position(kind=PositionKind.OFFSET, value=int(text))
     ago = AGO.fullmatch(text)
     if ago is not None:
         span = timedelta(**{UNITS[ago[2]]: int(ago[1])})
@@ -81,7 +81,7 @@ def read_position(text: str, *, now: datetime | None = None) -> Position:
 
 
 def _at(time: datetime) -> Position:
-    return Position(kind=Kind.TIME, value=max(0, int(time.timestamp() * 1000)))
+    return Position(kind=PositionKind.TIME, value=max(0, int(time.timestamp() * 1000)))
 
 
 NONE_FOUND: Final = -1
@@ -121,11 +121,11 @@ def resolve(
     A time resolves to the first record with that timestamp or a later one, and to the end if there is none.
     Raises `OutOfRange` if a partition does not have the offset.
     """
-    if position.kind is Kind.START:
+    if position.kind is PositionKind.START:
         return {partition: held.start for partition, held in ranges.items()}
-    if position.kind is Kind.END:
+    if position.kind is PositionKind.END:
         return {partition: held.end for partition, held in ranges.items()}
-    if position.kind is Kind.TIME:
+    if position.kind is PositionKind.TIME:
         return _at_time(session, position.value, ranges)
     for partition, held in ranges.items():
         _check(position.value, partition, held)
@@ -175,17 +175,17 @@ def _read(
         return {}
     asked = {TopicPartition(*partition): spec for partition, spec in specs.items()}
 
-    def question() -> dict[Partition, int]:
+    def call() -> dict[Partition, int]:
         futures = session.admin.list_offsets(asked, isolation_level=level, request_timeout=session.timeout_s)
         return {
             (place.topic, place.partition): _answered(future.result().offset)
             for place, future in futures.items()
         }
 
-    return session.ask(question, "list offsets")
+    return session.request(call, "list offsets")
 
 
-class TopicReader:
+class TopicConsumer:
     """The records of one topic, in order within each partition.
 
     `until` is the end offset (exclusive) of each partition; without it the reader never ends. In a group, a

@@ -238,7 +238,7 @@ def alter(
 
     put = _read_configs(config)
     if not (partitions or put or unset):
-        raise Misuse("there is nothing to alter: give --config NAME=VALUE, --unset NAME or --partitions N.")
+        raise Misuse("nothing to alter: use --config NAME=VALUE, --unset NAME or --partitions N.")
     with connect(broker) as session:
         topic_admin.find_partitions(session, topic)
         if put or unset:

@@ -98,17 +98,17 @@ def set_password(session: BrokerSession, user: str, password: str) -> None:
 
 def _alter(session: BrokerSession, change: Any, act: str) -> None:
     """Change one credential: Kafka accepts only one change of a user in a request."""
-    session.ask_about("alter_user_scram_credentials", change, act)
+    session.request_one("alter_user_scram_credentials", change, act)
 
 
 def read_users(session: BrokerSession) -> list[UserListing]:
     """All users by name."""
 
-    def question() -> Any:
+    def call() -> Any:
         answer: Any = session.admin.describe_user_scram_credentials()
         return answer.result(session.timeout_s)
 
-    found = session.ask(question, "list the users")
+    found = session.request(call, "list the users")
     return [
         UserListing(
             user=name,

@@ -40,7 +40,7 @@ TOKEN_TIMEOUT_S: Final = 10.0
 TOKEN_USED_PART: Final = 0.8
 """The part of its lifetime for which a token is used: it must still be valid when the broker reads it."""
 DEFAULT_TOKEN_LIFETIME_S: Final = 300.0
-"""For endpoints that do not say how long a token is valid."""
+"""For endpoints whose response has no lifetime of the token."""
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 SESSION_USED_PART: Final = 0.85

@@ -171,7 +171,7 @@ class Cluster:
     ) -> Result:
         """Return the result of `call`, which is repeated after lost connections and `retriable` error codes.
 
-        The metadata is refreshed before each retry, unless the right broker answered.
+        The metadata is refreshed before each retry, unless the right broker responded.
         """
 
         def refresh_metadata(error: HeadraceError) -> None:

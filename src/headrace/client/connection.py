@@ -266,7 +266,7 @@ class Connection:
         if not self._in_use.acquire(blocking=False):
             raise ConnectionShared(
                 f"two threads use the connection to {self._name} at the same time: "
-                "give each thread its own Cluster."
+                "use a Cluster for each thread."
             )
         try:
             yield

@@ -65,7 +65,7 @@ FOLLOW_FETCH_BYTES: Final = 1 << 20
 FOLLOW_PARTITION_BYTES: Final = 64 << 10
 """The minimum for each partition: one with a backlog must not delay the others."""
 SHARED_WAIT_MS: Final = 50
-"""The longest wait when several brokers are asked in turn: an idle one must not delay the others."""
+"""The longest wait when several brokers are polled in turn: an idle one must not delay the others."""
 NO_END: Final = (1 << 63) - 1
 
 _REQUEST = struct.Struct(">iiiibii")

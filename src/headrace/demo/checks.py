@@ -1,6 +1,6 @@
 """The checks of the demo: they read the results of its jobs, and compare them with what the simulator did.
 
-They can run at any time. While orders come in, some results are missing; at the end each result must exist
+They can run at any time. While orders arrive, some results are missing; at the end each result must exist
 exactly once. A duplicate or a wrong row is an error at any time.
 
 Topics are read with read_committed; PostgreSQL, Redis, the search index and the mail server with their own

@@ -187,7 +187,7 @@ class LogDemo:
         ]
         for thread in (producer, *consumers):
             thread.start()
-        self._tell("Orders come in. A and B share the work of one group; C, in another, gets everything.")
+        self._tell("Orders arrive. A and B share the work of one group; C, in another, gets everything.")
         with Live(console=self._console, refresh_per_second=PICTURES_PER_SECOND) as live:
             self._watch(live, producer, consumers, self._seconds / 2)
             self._crash(broker)

@@ -210,7 +210,7 @@ class ShopDisplay(DemoDisplay):
                 )
                 self._enter(Phase.RUNNING)
             case Phase.WARMING if passed_s > TIMEOUT_S:
-                self._end("There are no results: the lines above should say why.")
+                self._end("There are no results: see the lines above for the reason.")
             case Phase.RUNNING if passed_s > self._seconds and (not self._chaos or self._chaos.is_through):
                 self._close_shop()
             case Phase.RUNNING:
@@ -218,7 +218,7 @@ class ShopDisplay(DemoDisplay):
             case Phase.DRAINING if watch.is_complete:
                 self._end(f"All that happened has come out, {passed_s:.0f} s later.")
             case Phase.DRAINING if passed_s > TIMEOUT_S:
-                self._end("Something has not come out: the check says what.")
+                self._end("Some results are missing or wrong: the check lists them.")
 
     def _do_harm(self) -> None:
         said = self._chaos.turn() if self._chaos is not None else None
@@ -227,7 +227,7 @@ class ShopDisplay(DemoDisplay):
 
     def _close_shop(self) -> None:
         self._shop.simulator.close()
-        self.say("The shop is closed, and a night passes; the jobs finish what is left.")
+        self.say("The shop is closed, and a night passes; the jobs process the remaining records.")
         self._enter(Phase.DRAINING)
 
     def _picture(self) -> RenderableType:
@@ -289,7 +289,7 @@ class ShopDemo:
             chaos.add("the capture", partial(kill_captures, runner))
         code = runner.run()
         if not stage.is_over:
-            self._say("It was stopped before its end, so there is nothing to check.")
+            self._say("It was stopped before its end: there are no results to check.")
             return code == 0
         shop.watch.close()
         shop.watch.update()

@@ -134,7 +134,7 @@ class ShopSimulator(threading.Thread):
         now = self._clock.now()
         waiting = [(at, order_id) for at, order_id in self._due if at > now and not all_of_them]
         for at, order_id in sorted(set(self._due) - set(waiting)):
-            # The payment is as old as it is, but never older than one before it: it comes in time.
+            # The payment is as old as it is, but never older than one before it: it is not late.
             self._write_payment(order_id, max(at, now))
         self._due = deque(waiting)
 

@@ -7,8 +7,8 @@ that each handler names. So a rebalance cannot move a position, and an unreadabl
 
 A handler opens a `PartitionProcessor`, takes the commands in its queue, decides on them, stores the result in
 one step, and returns the replies. Commands that arrive meanwhile are stored in the next step. When the
-handler is fenced, or the broker fails, it recovers the partition from the log. Commands that it had not
-answered are sent to the topic, for the current handler of the partition. They may have been executed: their
+handler is fenced, or the broker fails, it recovers the partition from the log. Commands without a
+reply are sent to the topic, for the current handler of the partition. They may have been executed: their
 ids prevent a second effect.
 """
 

@@ -76,7 +76,7 @@ class WrittenRange(NamedTuple):
     """The offsets of the written records of one partition."""
 
     first: int
-    """The offset of the first record; negative if the broker only says that it already has the batch."""
+    """The offset of the first record; negative if the broker only responds that it already has the batch."""
     size: int
     """The number of offsets, including the marker of the transaction."""
 
@@ -387,5 +387,5 @@ class PartitionProcessor:
     def _write(self, parts: dict[TopicPartition, list[NewRecord]]) -> None:
         events = self._writer.write(parts).get(TopicPartition(self._topics.events, self._partition))
         if events is not None:
-            # A lower bound, if the broker only says that it already has the batch.
+            # A lower bound, if the broker only responds that it already has the batch.
             self._end = max(events.first, self._end) + events.size

@@ -3,7 +3,7 @@
 Only the compactor and the conversion to Arrow import this module: numba takes half a second to import, and
 the broker does not import it. Compiled code is cached next to this file.
 
-`columns` has a row for each field of `RecordLayout` and a column for each record. Invalid bytes give an
+`columns` has a row for each field of `RecordLayout` and a column for each record. Invalid bytes cause an
 error, and are never read beyond the section.
 """
 

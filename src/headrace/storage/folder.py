@@ -317,7 +317,7 @@ class FolderSnapshot:
         self._linked: dict[str, _LinkedPartition] = {}
 
     def prepare(self) -> None:
-        """Link what is there; may take as long as it likes."""
+        """Link the files of all partitions; may take long."""
         self.path.mkdir(mode=0o700)
         for log in tuple(self._folder.partitions.values()):
             self._link_partition(log)

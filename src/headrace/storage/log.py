@@ -101,7 +101,7 @@ def check_keys(batch: memoryview) -> None:
     keyless = records_without_key(batch, most=MAX_REPORTED)
     if keyless:
         raise RecordsWithoutKey(
-            f"record {keyless[0]} of the batch has no key, and the topic is compacted: give it one",
+            f"record {keyless[0]} of the batch has no key, and the topic is compacted: set a key",
             indexes=tuple(keyless),
         )
 
@@ -246,7 +246,7 @@ class Log(ABC):
         has_keys: bool = False,
         checksum: int | None = None,
     ) -> AppendInfo:
-        """Append one batch of a client, or raise an error that says why it is refused.
+        """Append one batch of a client, or raise an error with the reason.
 
         `batch` must be writable: its header gets the offset and, with LogAppendTime, the broker's time.
         `admit` may raise an error for a batch that is valid and new. `has_keys` says that the keys for a

@@ -35,7 +35,7 @@ CACHE_BYTES: Final = 2**30
 FAULT_SECONDS: Final = 1.0
 """How long a failed download is reported before it is tried again."""
 MAX_READ_AHEAD: Final = 16
-"""No piece is read ahead while so many are being downloaded."""
+"""No piece is read ahead while this many are being downloaded."""
 
 
 class Piece(NamedTuple):

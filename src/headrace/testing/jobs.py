@@ -238,7 +238,7 @@ class _TestRun:
     def _read(self, topic: str, options: dict[str, str]) -> list[dict[str, Any]]:
         reader = self._run_context.spark.read.format("headrace").options(**options)
         reader = reader.option("kafka.bootstrap.servers", self._run_context.bootstrap)
-        # By Arrow, because times then have a zone: what `collect` gives depends on where the test runs.
+        # By Arrow, which keeps the zone of times: those of `collect` depend on the machine's.
         rows: list[dict[str, Any]] = (
             reader.option("subscribe", topic).load().orderBy("partition", "offset").toArrow().to_pylist()
         )

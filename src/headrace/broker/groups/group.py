@@ -342,7 +342,7 @@ class Group:
         self._effects.respond_join(member, response)
 
     def _update_member(self, member: Member, request: JoinRequest, request_id: RequestId) -> None:
-        # The client has given up an earlier request, which gets a response nevertheless.
+        # The client has abandoned an earlier request, which gets a response nevertheless.
         superseded = JoinResponse(error=ErrorCode.rebalance_in_progress, member_id=member.id)
         self._effects.respond_join(member, superseded)
         self.members.update(member, request)

@@ -365,9 +365,9 @@ def acknowledge_steps(
 def _parts(partitions: Sequence[SharePartitionRequest]) -> Iterator[Sequence[SharePartitionRequest]]:
     """The partitions of one step after the other."""
     begin = records = 0
-    for index, asked in enumerate(partitions, start=1):
+    for index, requested in enumerate(partitions, start=1):
         # A range may name more records than there can be.
-        records += sum(min(each.last - each.first + 1, RECORDS_AT_ONCE) for each in asked.acknowledged)
+        records += sum(min(each.last - each.first + 1, RECORDS_AT_ONCE) for each in requested.acknowledged)
         if index - begin == PARTITIONS_AT_ONCE or records >= RECORDS_AT_ONCE:
             yield partitions[begin:index]
             begin, records = index, 0

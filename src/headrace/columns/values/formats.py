@@ -69,9 +69,7 @@ def _check_names(names: Iterable[str], path: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise UnsupportedType(
-                f"{path or 'the value'}: two fields are named {name!r}; give each its own name"
-            )
+            raise UnsupportedType(f"{path or 'the value'}: two fields are named {name!r}: rename one of them")
         seen.add(name)
 
 
@@ -113,7 +111,7 @@ def value_parser(
 ) -> ValueParser:
     """The parser of values of `format` that returns a column of `type`.
 
-    JSON and CSV return structs; text returns strings and raw returns bytes, whatever `type` says. A time
+    JSON and CSV return structs; text returns strings and raw returns bytes, independent of `type`. A time
     without an offset is one of `time_zone`, and a number counts since 1970 in `time_unit` ("s", "ms", "us",
     "ns", or "auto": by its size, see `times`). CSV has the options `delimiter` (or `sep`) and `quote`, one
     character each. Raises `UnsupportedType` before any value is read when the format cannot return that type.

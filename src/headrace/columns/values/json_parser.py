@@ -268,7 +268,7 @@ def _check_encodable(text: str, path: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise BadValue(f"{shortened(path)}: half a surrogate pair is not a character") from None
+            raise BadValue(f"{shortened(path)}: an unpaired surrogate is not a character") from None
 
 
 class JsonParser:

@@ -105,7 +105,7 @@ class _Compaction:
                 if covered == self._request.first_dirty:
                     raise StorageError(
                         f"{self._request.directory} cannot be compacted: the keys of one batch do not fit "
-                        f"into {self._request.dedupe_buffer_bytes} bytes; give the compactor a larger buffer"
+                        f"into {self._request.dedupe_buffer_bytes} bytes; configure a larger buffer"
                     )
                 return covered
             covered = header.next_offset
