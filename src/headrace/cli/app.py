@@ -12,7 +12,6 @@ from headrace.cli import (
     capture,
     consume,
     dead,
-    demo,
     doctor,
     events,
     gateway,
@@ -61,7 +60,7 @@ app.command("explain")(project.explain)
 app.command("state")(job.state)
 app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
-app.command("demo")(demo.demo)
+app.command("demo")(project.demo)
 app.command("init")(project.init)
 
 

@@ -1,4 +1,4 @@
-"""`headrace init`, `run` and `explain`: create a project, run its jobs, and show the plan of a job."""
+"""`headrace init`, `run`, `explain` and `demo`: create a project, run its jobs, show a plan, run the demo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.output import print_json, print_line
+from headrace.cli.output import print_json, print_line, terminated_like_interrupt
+from headrace.demo import Scenario, run_scenario
 from headrace.errors import Misuse
 from headrace.logs import configure_logging
 from headrace.settings import Settings
@@ -159,3 +160,40 @@ def explain(
         return
     for line in plan.lines():
         print_line(line)
+
+
+def demo(
+    seconds: Annotated[
+        float, typer.Option(help="How long orders arrive after the first results (seconds).")
+    ] = 30,
+    scenario: Annotated[
+        Scenario, typer.Option(help="shop: everything, on Spark; log: the broker alone, without Spark.")
+    ] = Scenario.SHOP,
+    chaos: Annotated[
+        bool, typer.Option("--chaos", help="Kill the broker, databases and workers at random.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Port of the web page on 127.0.0.1; 0 takes a free one.")] = 0,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="Print the source file of the demo's jobs and exit.")
+    ] = False,
+) -> None:
+    """Run a small shop: change data capture, six jobs, a queue, event sourcing, and a live web page.
+
+    The demo starts PostgreSQL, Redis and a mail server, and removes them at the end. A check continuously
+    compares the inputs with the results. With --chaos, the broker, the databases and the workers are killed
+    while orders arrive. The scenario `log` shows two consumer groups, a crash of the broker, and that no
+    record is lost.
+
+    Example: headrace demo --seconds 20 --chaos
+    """
+    if pipeline:
+        from importlib.resources import files
+
+        print_line(files("headrace.demo").joinpath("pipeline.py").read_text(encoding="utf-8").rstrip())
+        return
+    from rich.console import Console
+
+    with terminated_like_interrupt():
+        held = run_scenario(scenario, Console(), seconds, chaos=chaos, port=port)
+    if not held:
+        raise typer.Exit(1)

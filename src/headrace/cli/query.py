@@ -333,7 +333,7 @@ def _session() -> Iterator[SparkSession]:
 def _print(rows: pa.Table, *, as_json: bool) -> None:
     records: list[dict[str, Any]] = rows.to_pylist()
     if as_json:
-        from headrace.feeds.row_codec import to_json
+        from headrace.feeds.view_log import to_json
 
         print_json(records, default=to_json)
         return
@@ -347,7 +347,7 @@ def _cell(value: Any) -> Any:
     if isinstance(value, dict | list):
         import json
 
-        from headrace.feeds.row_codec import to_json
+        from headrace.feeds.view_log import to_json
 
         return json.dumps(value, default=to_json, ensure_ascii=False)
     return str(value)

@@ -11,13 +11,13 @@ import pyarrow.types as pt
 from headrace.columns.values.assembly import read_by_reference, with_results
 from headrace.columns.values.csv_parser import CsvParser
 from headrace.columns.values.json_parser import JsonParser
-from headrace.columns.values.parser import Parsed, UnsupportedType, decoded
 from headrace.columns.values.times import TimeRules
+from headrace.columns.values.tokens import Parsed, UnsupportedType, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.columns.values.parser import ValueParser
+    from headrace.columns.values.tokens import ValueParser
 
 
 _LEAVES: Final = (

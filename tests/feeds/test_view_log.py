@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.feeds.row_codec import RowCodec, to_json
+from headrace.feeds.view_log import RowCodec, to_json
 
 
 def schema(**kinds: Any) -> dict[str, Any]:
