@@ -69,7 +69,7 @@ def test_a_view_is_followed_until_ctrl_c(terminal: Terminal, changing_view: View
 def test_views_are_listed(terminal: Terminal, changing_view: ViewWriter) -> None:
     lines = terminal.do("view", "list").lines
     assert lines[0].split() == ["view", "key", "columns", "job"]
-    assert any(line.split() == [changing_view.name, "id", "id,", "n", "test.changing_view"] for line in lines)
+    assert any(line.split() == [changing_view.name, "id", "id,", "n", "test.shelf"] for line in lines)
     listed = terminal.do("view", "list", "--json").json
     assert [view["key"] for view in listed if view["name"] == changing_view.name] == [["id"]]
 

@@ -76,7 +76,7 @@ def test_a_dead_address_among_the_bootstrap_does_not_matter(bootstrap: str) -> N
 def test_a_cluster_that_is_not_there_is_waited_for_and_then_explained() -> None:
     with (
         Cluster([Address(host="127.0.0.1", port=1)], timeout_s=0.2) as cluster,
-        pytest.raises(BrokerUnreachable, match=r"no broker answers at 127\.0\.0\.1:1"),
+        pytest.raises(BrokerUnreachable, match=r"no broker responds at 127\.0\.0\.1:1"),
     ):
         cluster.topics()
 

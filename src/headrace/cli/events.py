@@ -177,7 +177,7 @@ def _schema(of: str, program: Path) -> AggregateSchema:
 def _names(of: str) -> tuple[str, str]:
     store, _, aggregate = of.rpartition(".")
     if not store or not aggregate:
-        raise Misuse(f"{of!r} is to be the store and the class of aggregates, such as shop.Cart.")
+        raise Misuse(f"{of!r} must be a store and a class of aggregates, such as shop.Cart.")
     return store, aggregate
 
 
@@ -187,7 +187,7 @@ def _read_time(text: str) -> datetime:
     except ValueError as fault:
         raise Misuse(str(fault)) from None
     if position.kind is not PositionKind.TIME:
-        raise Misuse(f"{text!r} is no time: write one such as 2026-01-31T12:00, or a time ago such as -5m.")
+        raise Misuse(f"{text!r} is not a time: use one such as 2026-01-31T12:00, or a time ago such as -5m.")
     return datetime.fromtimestamp(position.value / 1000, UTC)
 
 

@@ -154,7 +154,7 @@ def _check(offset: int, partition: Partition, held: OffsetRange) -> None:
 def _answered(offset: int) -> int:
     # librdkafka reports a request without a response as a success with this offset.
     if offset == NO_ANSWER:
-        raise RequestFailed("the broker did not list offsets: it gave no answer", code=LOST)
+        raise RequestFailed("the broker did not list offsets: it sent no response", code=LOST)
     return offset
 
 

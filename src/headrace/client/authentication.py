@@ -217,7 +217,7 @@ def _encrypt(peer: socket.socket, host: str, name: str, security: Security) -> s
     except ssl.SSLError as fault:
         raise tls_failure(name, fault) from fault
     except OSError as fault:
-        raise BrokerUnreachable(f"no broker answers at {name}: {fault}") from fault
+        raise BrokerUnreachable(f"no broker responds at {name}: {fault}") from fault
 
 
 def tls_context(security: Security) -> ssl.SSLContext:

@@ -214,16 +214,16 @@ class ShopDisplay(DemoDisplay):
             case Phase.RUNNING if passed_s > self._seconds and (not self._chaos or self._chaos.is_through):
                 self._close_shop()
             case Phase.RUNNING:
-                self._do_harm()
+                self._kill_one()
             case Phase.DRAINING if watch.is_complete:
                 self._end(f"All that happened has come out, {passed_s:.0f} s later.")
             case Phase.DRAINING if passed_s > TIMEOUT_S:
                 self._end("Some results are missing or wrong: the check lists them.")
 
-    def _do_harm(self) -> None:
-        said = self._chaos.turn() if self._chaos is not None else None
-        if said is not None:
-            self.say(said)
+    def _kill_one(self) -> None:
+        report = self._chaos.kill_next() if self._chaos is not None else None
+        if report is not None:
+            self.say(report)
 
     def _close_shop(self) -> None:
         self._shop.simulator.close()
@@ -276,9 +276,9 @@ class ShopDemo:
             shop = Shop.open(stack, servers)
             page = stack.enter_context(page_gateway(servers.broker.bootstrap, shop.live.document, self._port))
             self._say(f"The page to watch is {page.url}")
-            return self._play(servers, shop, app, begin_s)
+            return self._run_scenario(servers, shop, app, begin_s)
 
-    def _play(self, servers: DemoServers, shop: Shop, app: App, begin_s: float) -> bool:
+    def _run_scenario(self, servers: DemoServers, shop: Shop, app: App, begin_s: float) -> bool:
         chaos = Chaos(servers, shop.workers) if self._chaos else None
         stage = ShopDisplay(self._console, shop, chaos, begin_s=begin_s, seconds=self._seconds)
         runner = Runner(

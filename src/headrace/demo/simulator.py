@@ -106,7 +106,7 @@ class ShopSimulator(threading.Thread):
                 self._change()
             self._pay()
             self._producer.poll(0)
-        self._end_the_day()
+        self._end_day()
         self._producer.flush(DELIVERY_S)
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class ShopSimulator(threading.Thread):
         title = random.choice((CATEGORIES[category - 1], f"{CATEGORIES[category - 1]} of the day"))
         self._database.change("UPDATE categories SET title = %s WHERE id = %s", title, category)
 
-    def _end_the_day(self) -> None:
+    def _end_day(self) -> None:
         """Write the remaining payments, and close all windows with events of the next day."""
         self._pay(all_of_them=True)
         self._producer.flush(DELIVERY_S)

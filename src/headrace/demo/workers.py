@@ -130,7 +130,7 @@ class Chaos:
         """Whether each part was killed at least once."""
         return self._killed == self._parts.keys()
 
-    def turn(self) -> str | None:
+    def kill_next(self) -> str | None:
         """Kill the next part if it is due; returns a message about it."""
         now_s = time.monotonic()
         self._next_s = self._next_s or now_s + self._every_s / 2
