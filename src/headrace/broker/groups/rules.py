@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 MIN_REBALANCE_WAIT_MS: Final = 100
 """A client may ask for a rebalance timeout of 0, with which a group would check its members continuously."""
 
-# JoinGroup
-
 
 class RebalanceDeadlines:
     """When a group stops waiting for joins, and then for syncs."""
@@ -91,6 +89,9 @@ class RebalanceDeadlines:
         """The earliest of these deadlines and `others`."""
         own = (at_ms for at_ms in (self._join_at_ms, self._sync_at_ms) if at_ms is not None)
         return min((*own, *others), default=None)
+
+
+# JoinGroup
 
 
 @dataclass(frozen=True, slots=True)
