@@ -15,14 +15,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import hopping, session, sliding, tumbling
-from headrace.streams.rows import Operators, Rows
-from headrace.streams.windows import Window
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from headrace.streams.rows import Operators, Rows
+    from headrace.streams.windows import Window
 
 SCHEMA = "key string, value long, at timestamp"
 DELAY_MS = 4_000
@@ -453,17 +456,17 @@ def random_parts(random: Random) -> list[Part]:
     parts = []
     for number in range(random.randint(1, 3)):
         first_ms = FIRST_MS + 12_000 * number
-        events, others = (
-            [_random_event(random, first_ms) for _ in range(random.randint(0, 12))] for _ in "eo"
-        )
-        parts.append(Part(events, others))
+        parts.append(Part(_random_events(random, first_ms), _random_events(random, first_ms)))
     end = Event("end", 1, FIRST_MS + 300_000)
     return [*parts, Part([end], [end])]
 
 
-def _random_event(random: Random, first_ms: int) -> Event:
-    at_ms = first_ms + 500 * random.randrange(60)
-    return Event(random.choice(["a", "b", "c", None]), random.randint(-5, 5), at_ms)
+def _random_events(random: Random, first_ms: int) -> list[Event]:
+    rows = []
+    for _ in range(random.randint(0, 12)):
+        key, value = random.choice(["a", "b", "c", None]), random.randint(-5, 5)
+        rows.append(Event(key, value, first_ms + 500 * random.randrange(60)))
+    return rows
 
 
 def _random_step(random: Random) -> Step:

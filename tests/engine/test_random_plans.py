@@ -1,7 +1,7 @@
 """Random plans give after every batch what recomputation gives: whatever the disorder, cuts and crashes."""
 
+import json
 import random
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -68,7 +68,7 @@ def results_of(rows: Sequence[dict[str, Any]], plans: Sequence[Plan]) -> list[tu
 
 def _event(row: dict[str, Any], plans: Sequence[Plan]) -> tuple[int, Event]:
     if len(plans) > 1:
-        more = tuple(__import__("json").loads(row["more"]))
+        more = tuple(json.loads(row["more"]))
         return row["plan"], Event(row["key"], row["value"], _ms(row["at"]), more)
     shape: Shape = plans[0].shapes()[-1]
     more = tuple(_ms(row[name]) for name in shape.more)
@@ -105,9 +105,7 @@ def check_plans(seed: int, count: int) -> None:
     for number in range(len(parts)):
         size = sum(each[number].total() for each in wanted)
         batch, rows = rows[:size], rows[size:]
-        found: list[Counter[Event]] = [
-            consolidated([event for plan, event in batch if plan == number]) for number in range(count)
-        ]
+        found = [consolidated([event for plan, event in batch if plan == number]) for number in range(count)]
         assert found == [each[number] for each in wanted], f"part {number}: {told}"
     assert not rows, told
 
