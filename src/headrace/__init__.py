@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from headrace.capture.settings import CaptureSettings
+    from headrace.columns.user_aggregates import Groups
     from headrace.durations import Duration
     from headrace.errors import HeadraceError, Misuse
     from headrace.feeds.catalog import TokenExpired
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.sinks.sink import Sink
     from headrace.sinks.sqlite import sqlite
     from headrace.sinks.webhook import webhook
+    from headrace.streams.aggregator import Aggregator
     from headrace.streams.app import App
     from headrace.streams.clocks import Clock, clock_skew, correct_clock
     from headrace.streams.declarations import TimeUnit
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.streams.windows import Window, hopping, session, sliding, tumbling
 
 __all__ = [
+    "Aggregator",
     "App",
     "CaptureSettings",
     "Change",
@@ -44,6 +47,7 @@ __all__ = [
     "Clock",
     "Duration",
     "Emit",
+    "Groups",
     "HeadraceError",
     "Job",
     "Misuse",
@@ -79,6 +83,7 @@ __all__ = [
 ]
 
 _PLACES: Final = {
+    "Aggregator": "streams.aggregator",
     "App": "streams.app",
     "CaptureSettings": "capture.settings",
     "Change": "feeds.feed",
@@ -86,6 +91,7 @@ _PLACES: Final = {
     "Clock": "streams.clocks",
     "Duration": "durations",
     "Emit": "streams.window_operator",
+    "Groups": "columns.user_aggregates",
     "HeadraceError": "errors",
     "Job": "streams.job",
     "Misuse": "errors",
