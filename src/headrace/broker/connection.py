@@ -253,7 +253,7 @@ class Connection:
 
     @property
     def _missing_bytes(self) -> int:
-        """Bytes of the request that has arrived in part which are not there yet; 0 if its size is not known."""
+        """Bytes that the request at the start of the buffer still needs; 0 if its size is not known."""
         arrived = self._end - self._start
         return 4 + SIZE.unpack_from(self._view, self._start)[0] - arrived if arrived >= 4 else 0
 

@@ -249,7 +249,7 @@ class TlsConnection(Connection):
             out.popleft()
 
     def _next_piece(self) -> memoryview:
-        """The first piece in line, as a view: nothing is joined to it any more, so that it can be repeated."""
+        """The first piece in line, as a view: nothing is joined to it any more, so it can be repeated."""
         out = self._out
         first = out[0]
         if isinstance(first, FileRange):
