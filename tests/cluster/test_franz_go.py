@@ -84,6 +84,7 @@ def test_a_mechanism_that_the_listener_does_not_have_is_named(program: Path, log
     assert password not in done.stderr
 
 
+@pytest.mark.parametrize("login", ["headrace"], indirect=True)
 def test_users_acls_and_quotas_are_created_listed_and_deleted(program: Path, login: list[str]) -> None:
     address, user, password = login
     done = run(program, address, user, password, "administer")
