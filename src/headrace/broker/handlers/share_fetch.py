@@ -8,12 +8,14 @@ markers and aborted records. Fetches without records wait in the order in which 
 from __future__ import annotations
 
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.delayed_operation import DelayedOperation
 from headrace.broker.handlers.share_acknowledge import acknowledge_steps, may_read
+from headrace.broker.scheduling import SLICE_SECONDS
 from headrace.broker.security.acls import ResourceType
 from headrace.broker.security.requirements import allowed
 from headrace.broker.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH
@@ -37,7 +39,7 @@ __all__ = ["VERSIONS", "handle"]
 
 SHARE_FETCH: Final = 78
 PARTITIONS_PER_TURN: Final = 250
-"""Partitions that one request reads per iteration of the event loop."""
+"""Partitions that one request reads per iteration of the event loop, if there is time for so many."""
 
 
 def handle(
@@ -224,16 +226,16 @@ class ShareFetch:
                     ShareResult(*partition, batches=acquired.batches, acquired=acquired.delivered),
                 )
 
-    def _next_partitions(self, session: ShareSession) -> tuple[TopicIdPartition, ...]:
-        """The next partitions to read: the least recently read ones if there are many."""
-        partitions = tuple(
-            islice(session.partitions, min(self._remaining or len(session.partitions), PARTITIONS_PER_TURN))
-        )
-        self._remaining = (self._remaining or len(session.partitions)) - len(partitions)
-        if len(session.partitions) > PARTITIONS_PER_TURN:
-            for partition in partitions:
-                session.move_to_end(partition)
-        return partitions
+    def _next_partitions(self, session: ShareSession) -> Iterator[TopicIdPartition]:
+        """The next partitions to read, the least recently read ones first, for one time slice."""
+        started = perf_counter()
+        self._remaining = self._remaining or len(session.partitions)
+        for partition in tuple(islice(session.partitions, min(self._remaining, PARTITIONS_PER_TURN))):
+            yield partition
+            self._remaining -= 1
+            session.move_to_end(partition)
+            if perf_counter() - started > SLICE_SECONDS:
+                return
 
     def wait(self) -> asyncio.Future[ResponseParts]:
         """A future of the response, for when records are available or `max_wait_ms` have passed."""
