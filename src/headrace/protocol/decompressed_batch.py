@@ -99,7 +99,7 @@ class DecompressedBatch:
     def find(self, records: int) -> int:
         """Locate up to `records` more, fewer if they have many headers; returns what that cost, in records.
 
-        `fault` says why there are no more.
+        `fault` has the reason if there are no more.
         """
         if self.fault is not None:
             return 0
