@@ -141,6 +141,7 @@ class Broker:
             self.clock,
             self.config.shares,
             self._record_executor,
+            self.scheduler,
             run_search=self.run_search,
         )
         self.groups.load()
