@@ -53,7 +53,7 @@ def test_a_running_sum_is_kept_in_a_table(app: App, database: str) -> None:
 
 SELDOM = [
     pytest.param(step, marks=pytest.mark.soak)
-    for step in ("begun", "collected", "written", "marked", "committed")
+    for step in ("begun", "staged", "written", "marked", "committed")
 ]
 
 
