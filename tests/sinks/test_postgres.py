@@ -13,6 +13,7 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.sinks.postgres import postgres
+from headrace.sinks.postgres_writer import StagedTable
 from headrace.sinks.sink import (
     IncompatibleTarget,
     RowsRejected,
@@ -242,22 +243,23 @@ def test_rows_that_violate_a_deferred_constraint_are_found(database: str, contex
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_a_batch_of_only_bad_rows_is_copied_at_most_three_times(
-    database: str, context: Contexts, mode: Any
+    database: str, context: Contexts, copies: list[Any], mode: Any
 ) -> None:
     asked(database, "CREATE TABLE stock (item text PRIMARY KEY, n int CHECK (n < 0))")
     rows = pa.table({"item": [f"i{n}" for n in range(500)], "n": pa.array(range(500), pa.int32())})
     key = "item" if mode == "upsert" else ()
-    with opened(postgres("stock", key=key, mode=mode, url=database), context(rows)) as target:
-        copies = _counted_copies(target)
-        with pytest.raises(RowsRejected) as refusal:
-            target.commit(0, StagedBatch.of(rows))
+    with (
+        opened(postgres("stock", key=key, mode=mode, url=database), context(rows)) as target,
+        pytest.raises(RowsRejected) as refusal,
+    ):
+        target.commit(0, StagedBatch.of(rows))
     assert list(refusal.value.rows) == list(range(500))
     assert len(copies) <= 3
 
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_rows_that_the_columns_cannot_hold_are_found_in_one_pass(
-    database: str, context: Contexts, mode: Any
+    database: str, context: Contexts, copies: list[Any], mode: Any
 ) -> None:
     asked(database, "CREATE TYPE size AS ENUM ('small', 'large')")
     asked(
@@ -282,7 +284,6 @@ def test_rows_that_the_columns_cannot_hold_are_found_in_one_pass(
     )
     key = "k" if mode == "upsert" else ()
     with opened(postgres("t", key=key, mode=mode, url=database), context(rows)) as target:
-        copies = _counted_copies(target)
         with pytest.raises(RowsRejected) as refusal:
             target.commit(0, StagedBatch.of(rows))
         assert list(refusal.value.rows) == [3, 5, 8, 9]
@@ -293,16 +294,17 @@ def test_rows_that_the_columns_cannot_hold_are_found_in_one_pass(
     assert asked(database, "SELECT DISTINCT name, tags FROM t") == [('a"\\', ["x y", "z"])]
 
 
-def _counted_copies(target: Any) -> list[Any]:
-    """A list that grows with each COPY that a target begins."""
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list that grows with each COPY of staged rows."""
     copies: list[Any] = []
-    copy = target._copy
+    copy = StagedTable.copy
 
     def counted(*arguments: Any) -> None:
         copies.append(arguments)
         copy(*arguments)
 
-    target._copy = counted
+    monkeypatch.setattr(StagedTable, "copy", counted)
     return copies
 
 
@@ -330,7 +332,7 @@ def test_a_key_that_another_program_inserts_concurrently_is_updated(database: st
         ThreadPoolExecutor() as threads,
     ):
         other.execute("INSERT INTO revenue VALUES ('tea', 1.0), ('pot', 2.0)")
-        writing = threads.submit(target.write, 0, SALES)
+        writing = threads.submit(target.commit, 0, StagedBatch.of(SALES))
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '^INSERT'"
         while asked(database, waiting) != [(1,)]:
             assert not writing.done()

@@ -245,7 +245,8 @@ def test_a_redis_that_is_killed_repeatedly_has_every_batch_once(tmp_path: Path, 
 
         def deliver() -> None:
             for batch in range(batches):
-                delivery.deliver(batch, rows(*((f"{batch}-{row}", 1.0, False) for row in range(50))))
+                table = rows(*((f"{batch}-{row}", 1.0, False) for row in range(50)))
+                delivery.deliver(batch, StagedBatch.of(table))
                 written.release()
 
         thread = threading.Thread(target=deliver)

@@ -172,7 +172,7 @@ def test_rows_that_violate_a_deferred_foreign_key_are_dead_letters_and_the_other
     key = "product" if mode == "upsert" else ()
     sink = sqlite("sold", key=key, mode=mode, file=file, max_attempts=1)
     delivery = SinkDelivery(sink, context(SALES), on_status=lambda _: None, wait=lambda _: False)
-    letters = delivery.deliver(0, SALES)
+    letters = delivery.deliver(0, StagedBatch.of(SALES))
     delivery.close()
     assert [(json.loads(letter.value)["product"], letter.reason) for letter in letters] == [
         ("cup", "FOREIGN KEY constraint failed: sold references product")
@@ -190,7 +190,7 @@ def test_a_row_whose_deferred_foreign_key_refers_to_a_later_row_of_the_batch_is_
     rows = pa.table({"name": ["Ann", "Bob", "Cat", "Dan"], "boss": ["Bob", None, "Eve", "Cat"]})
     sink = sqlite("person", key="name", file=file, max_attempts=1)
     delivery = SinkDelivery(sink, context(rows), on_status=lambda _: None, wait=lambda _: False)
-    letters = delivery.deliver(0, rows)
+    letters = delivery.deliver(0, StagedBatch.of(rows))
     delivery.close()
     assert sorted(json.loads(letter.value)["name"] for letter in letters) == ["Cat", "Dan"]
     assert database.execute("SELECT name FROM person ORDER BY 1").fetchall() == [("Ann",), ("Bob",)]
