@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -65,7 +65,7 @@ def read_by_duckdb(place: str) -> list[dict[str, Any]]:
 
 
 def read_by_polars(place: str) -> list[dict[str, Any]]:
-    return polars.read_parquet(f"{place}/**/*.parquet", hive_partitioning=True).sort("id").to_dicts()
+    return pl.read_parquet(f"{place}/**/*.parquet", hive_partitioning=True).sort("id").to_dicts()
 
 
 class TestFiles(SinkContract):
@@ -79,7 +79,7 @@ class TestFiles(SinkContract):
         return files(self.place)
 
     def read(self) -> list[dict[str, Any]]:
-        return polars.read_parquet(self.place).to_dicts() if self.place.exists() else []
+        return pl.read_parquet(self.place).to_dicts() if self.place.exists() else []
 
 
 class TestPartitionedFiles(TestFiles):
@@ -87,9 +87,7 @@ class TestPartitionedFiles(TestFiles):
         return files(self.place, partition_by="product")
 
     def read(self) -> list[dict[str, Any]]:
-        return (
-            polars.read_parquet(self.place, hive_partitioning=True).to_dicts() if self.place.exists() else []
-        )
+        return pl.read_parquet(self.place, hive_partitioning=True).to_dicts() if self.place.exists() else []
 
 
 def test_duckdb_and_polars_read_the_rows_and_partitions(tmp_path: Path, context: Contexts) -> None:
@@ -149,9 +147,10 @@ def test_a_driver_that_dies_while_it_moves_files_is_followed_by_one_that_moves_t
         return move(self, name, final)
 
     staged = stage(sink, given, tmp_path / "staged", ORDERS.slice(0, 2), ORDERS.slice(2))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(store, "move", dies)
-        committed(sink, given, 0, staged)
+        with pytest.raises(KeyboardInterrupt):
+            committed(sink, given, 0, staged)
     assert len(stored(place)["shown"]) == 1
     sink.discard(given, keep=())  # the next driver begins with this
     assert len(stored(place)["shown"]) == 2

@@ -11,9 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from headrace import App, postgres
+from headrace import App, files, postgres
 from headrace.errors import Misuse
 from headrace.streams.pipeline import load_app
 from headrace.streams.rebuild import Rebuild
@@ -70,6 +71,30 @@ def test_a_repeated_batch_that_its_only_sink_has_still_computes_its_state(
         ("p2", 3.0),
     ]
     assert asked(database, "SELECT relname FROM pg_class WHERE relname ~ 'headrace_staging'") == []
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+def test_files_have_each_row_once_and_spark_reads_them(
+    app: App, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr("headrace.streams.outputs.INLINE_BYTES", inline_bytes)
+    stream = app.stream("orders", "product string, amount double, at timestamp")
+    lake = tmp_path / "lake"
+
+    @app.job(into=files(lake, partition_by="product"))
+    def archived():
+        return stream.df
+
+    at = "2026-01-01T12:00:00.000005Z"
+    parts = [
+        {"orders": [{"product": f"p{n % 2}", "amount": n, "at": at} for n in part]}
+        for part in [(1, 2, 3), (4, 5)]
+    ]
+    run(archived, parts, crash=("delivered", 1))
+    rows = spark.read.parquet(str(lake)).withColumn("at", F.col("at").cast("string"))
+    rows = rows.orderBy("amount").collect()
+    assert [(row.product, row.amount) for row in rows] == [(f"p{n % 2}", n) for n in range(1, 6)]
+    assert {row["at"] for row in rows} == {"2026-01-01 12:00:00.000005"}
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 ```text
  s3://lake/orders/day=2026-01-01/shop.daily-1-41-0.parquet   committed files
- s3://lake/.orders.headrace/shop.daily/                      of the job: readers of the folder do not see it
+ s3://lake/.orders.headrace/shop.daily/                      hidden from readers of the folder
      staged/3f2c….parquet                                    written by tasks
-     batches/000000000000001/000000000041.json                         the manifest of batch 41, and its marker
+     batches/000000000000001/000000000041.json               the manifest of batch 41, and its marker
 ```
 
-Tasks write their files into a hidden folder next to that of the output. The driver commits a batch by creating
-its manifest, which lists all files with the names that they get. That is one atomic step: a manifest that
-exists is never replaced, so of two drivers that commit the same batch only one succeeds. Then the files are
-moved to their final names. A driver that dies while it moves them is followed by one that moves the rest.
+Tasks write their files into a hidden folder next to that of the output. The driver commits a batch by
+creating its manifest, which lists all files with the names that they get. That is one atomic step: a manifest
+that exists is never replaced, so of two drivers that commit the same batch only one succeeds. Then the files
+are moved to their final names. A driver that dies while it moves them is followed by one that moves the rest.
 
 A move is a rename in a folder, and a copy within the store in an object store, which has no rename. Every
 file appears complete. The files of one batch appear one after the other.
@@ -51,7 +51,7 @@ STAGED: Final = "staged"
 BATCHES: Final = "batches"
 NUMBER: Final = "_headrace_number"
 KEPT_MANIFESTS: Final = 100
-"""Manifests of old batches are kept, so that a driver that was suspended does not commit one of them again."""
+"""Manifests of old batches are kept: a driver that was suspended does not commit one of them again."""
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 """What Hive, Spark, DuckDB and Polars read as null."""
 
@@ -97,13 +97,16 @@ class FilesSink:
 
 
 def files(
-    location: str | Path, *, format: Format = "parquet", partition_by: str | Sequence[str] = ()
+    location: str | Path,
+    *,
+    format: Format = "parquet",  # noqa: A002  the word of Spark's writers
+    partition_by: str | Sequence[str] = (),
 ) -> FilesSink:
     """Files as an output of a job, with each row in one file exactly once.
 
-    `location` is a folder, or `s3://bucket/prefix` (also `gs://` and `az://`). Rows are appended: each batch adds
-    at least one file. With `partition_by`, files are in folders like `day=2026-01-01`, which Spark, DuckDB and
-    Polars read as columns. Credentials of object stores come from their environment variables
+    `location` is a folder, or `s3://bucket/prefix` (also `gs://` and `az://`). Rows are appended: each batch
+    adds at least one file. With `partition_by`, files are in folders like `day=2026-01-01`, which Spark,
+    DuckDB and Polars read as columns. Credentials of object stores come from their environment variables
     (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT_URL`, …) or from the machine's role.
 
     >>> files("s3://lake/orders", partition_by="day").name
