@@ -32,8 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.files import sync_directory
-from headrace.folders import local_path
+from headrace.folders import local_path, sync_directory
 from headrace.sinks.rows import format_value
 from headrace.sinks.sink import IncompatibleTarget, TargetUnavailable, WriterFenced, require_columns
 
