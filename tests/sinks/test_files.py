@@ -61,7 +61,7 @@ def committed(sink: Sink, context: SinkContext, batch: int, staged: StagedBatch)
 
 def read_by_duckdb(place: str) -> list[dict[str, Any]]:
     rows = duckdb.sql(f"SELECT * FROM read_parquet('{place}/**/*.parquet', hive_partitioning = true)")
-    return sorted(rows.fetch_arrow_table().to_pylist(), key=lambda row: row["id"])
+    return sorted(rows.to_arrow_table().to_pylist(), key=lambda row: row["id"])
 
 
 def read_by_polars(place: str) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ def test_only_committed_files_are_seen_and_each_batch_once(
         writer.commit(0, repeated)
         assert writer.last_batch() == 0
     names = stored(place)
-    assert len(names["shown"]) == 3
+    assert len(names["shown"]) == 4
     assert names["staged"]
     sink.discard(given, keep=())
     assert stored(place) == {**names, "staged": []}
