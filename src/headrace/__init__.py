@@ -105,7 +105,7 @@ _PLACES: Final = {
     "Table": "streams.table",
     "TableView": "streams.table_view",
     "TimeUnit": "streams.declarations",
-    "TokenExpired": "feeds.errors",
+    "TokenExpired": "feeds.catalog",
     "Topic": "streams.topic",
     "View": "streams.view",
     "WatermarkPolicy": "streams.job",
