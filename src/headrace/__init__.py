@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from headrace.capture.settings import CaptureSettings
+    from headrace.columns.ranking import Ties
     from headrace.columns.user_aggregates import Groups
     from headrace.durations import Duration
     from headrace.errors import HeadraceError, Misuse
@@ -59,6 +60,7 @@ __all__ = [
     "Stream",
     "Table",
     "TableView",
+    "Ties",
     "TimeUnit",
     "TokenExpired",
     "Topic",
@@ -104,6 +106,7 @@ _PLACES: Final = {
     "Stream": "streams.stream",
     "Table": "streams.table",
     "TableView": "streams.table_view",
+    "Ties": "columns.ranking",
     "TimeUnit": "streams.declarations",
     "TokenExpired": "feeds.catalog",
     "Topic": "streams.topic",

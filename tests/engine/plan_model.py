@@ -311,7 +311,7 @@ class Join(Step):
     def after(self, shape: Shape) -> Shape:
         return replace(
             shape,
-            behind_ms=shape.behind_ms + max(self.before_ms, self.after_ms) + 1,
+            behind_ms=self._behind_ms(shape) + max(self.before_ms, self.after_ms) + 1,
             is_whole=False,
             is_ordered=False,
             more=(*shape.more, "other"),
@@ -333,12 +333,12 @@ class Join(Step):
         paired: set[tuple[int, int]] = set()
 
         def step(left: Sequence[Event], right: Sequence[Event], times: Times) -> list[Event]:
-            times = times.behind(shape.behind_ms)
+            times = times.behind(self._behind_ms(shape))
             for rows, kept in ((left, lefts), (right, rights)):
                 kept += [row for row in rows if row.at_ms is None or row.at_ms > times.late_ms]
             result = []
             for one, a in enumerate(lefts):
-                matches = [other for other, b in enumerate(rights) if self._match(a, b)]
+                matches = [other for other, b in enumerate(rights) if self._match(a, b, shape)]
                 for other in matches:
                     if (one, other) not in paired:
                         paired.add((one, other))
@@ -351,10 +351,15 @@ class Join(Step):
 
         return step
 
-    def _match(self, one: Event, other: Event) -> bool:
+    def _match(self, one: Event, other: Event, shape: Shape) -> bool:
         if None in (one.key, other.key, one.at_ms, other.at_ms) or one.key != other.key:
             return False
-        return _at(one) - self.before_ms <= _at(other) <= _at(one) + self.after_ms
+        # The time of a window's result is the last microsecond before its end.
+        at_us, other_us = 1000 * _at(one) - shape.is_end, 1000 * _at(other)
+        return at_us - 1000 * self.before_ms <= other_us <= at_us + 1000 * self.after_ms
+
+    def _behind_ms(self, shape: Shape) -> int:
+        return shape.behind_ms + shape.is_end
 
 
 def _at(row: Event) -> int:

@@ -40,7 +40,7 @@ def described(spark: SparkSession, folder: Path, work: Work, **stream: Any) -> D
         app.stream("orders", "k long, d double, at timestamp", **times),
         app.table("users", "k long, name string", key="k"),
     )
-    job = app.job(into=app.topic("out"), name="work")(lambda: work(shop))
+    job = app.job(into=app.topic("out", key="k"), name="work")(lambda: work(shop))
     plan, rows = job.build(spark, "127.0.0.1:1")
     planner = Planner(plan, rows.frame, state=str(folder))
     planned = planner.planned_rows().frame
@@ -68,6 +68,11 @@ def joined(shop: Shop, within: Any = "1 minute", **options: Any) -> Any:
 
 def delayed(shop: Shop, delay: str = "1 minute") -> Any:
     return shop.clicks.join(shop.users, on="k", delay=delay)
+
+
+def changing(shop: Shop, least: int = 1, **options: Any) -> Any:
+    rows = windows(shop, F.sum("d").alias("sum"), emit="on_window_update", **options)
+    return rows.transform(lambda df: df.filter(f"events >= {least}"))
 
 
 MAY_CHANGE: dict[str, tuple[Work, Work, dict[str, Any]]] = {
@@ -99,6 +104,11 @@ MAY_CHANGE: dict[str, tuple[Work, Work, dict[str, Any]]] = {
         {},
     ),
     "how long rows wait for a table": (delayed, lambda shop: delayed(shop, "5 minutes"), {}),
+    "a filter of results that change, in front of an output": (
+        changing,
+        lambda shop: changing(shop, least=5),
+        {},
+    ),
     "how many rows are ranked": (
         lambda shop: windows(shop).top(3, order="events desc"),
         lambda shop: windows(shop).top(5, order="events", by="k"),
@@ -156,6 +166,31 @@ MAY_NOT_CHANGE: dict[str, tuple[Work, Work, str]] = {
             shop.users, on="k", delay="1 minute"
         ),
         "delay-1 kept state",
+    ),
+    "a filter in front of results that are kept, because they can be retracted": (
+        lambda shop: changing(shop).top(3, order="events desc"),
+        lambda shop: changing(shop, least=2).top(3, order="events desc"),
+        "top-1 kept state for the first 3 rows",
+    ),
+    "the ranking of results that change": (
+        lambda shop: changing(shop).top(3, order="events desc"),
+        lambda shop: changing(shop).top(3, order="events desc", ties="rank"),
+        r"first 3 rows \(row_number\) by events descending.*, and now .*first 3 rows \(rank\)",
+    ),
+    "whether the rows of a window change": (
+        lambda shop: windows(shop).window(tumbling("1 hour")).agg(F.sum("events").alias("n")),
+        lambda shop: changing(shop).window(tumbling("1 hour")).agg(F.sum("events").alias("n")),
+        "window-2 kept state for windows of 3600 s .*, and now it would be for .* with the changing rows",
+    ),
+    "the type of a join of results that change": (
+        lambda shop: changing(shop).join(shop.orders, on="k", within="1 hour"),
+        lambda shop: changing(shop).join(shop.orders, on="k", within="1 hour", how="left"),
+        "join-1 kept state for the inner join by k",
+    ),
+    "how long duplicates of results that change are left out": (
+        lambda shop: changing(shop).deduplicate("k", within="1 hour"),
+        lambda shop: changing(shop).deduplicate("k", within="2 hours"),
+        "deduplicate-1 kept state for the changing rows .* by k, 3600000 ms apart",
     ),
     "an operator that is added": (
         windows,

@@ -117,7 +117,7 @@ WRONG: dict[str, tuple[Any, Any]] = {
         {"allowed_lateness": "1 hour"},
         lambda rows: rows.window(session("1 s")).agg(F.max("value")),
     ),
-    "for windows right behind a stream": (
+    "has allowed_lateness=, but no window that rows are late for": (
         {"allowed_lateness": timedelta(hours=1)},
         lambda rows: (
             rows.transform(lambda df: df.dropDuplicatesWithinWatermark(["value"]))

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, tumbling
-from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
 from headrace.streams.job import Job
 from headrace.streams.rows import Rows
@@ -367,14 +366,23 @@ def test_jobs_with_tables_in_one_process_have_connections_of_their_own(workshop:
         assert names == sorted(f"{number}-{user}" for user in range(20))
 
 
-def test_a_window_after_a_join_that_waits_is_refused_with_the_reason(app: App, spark: SparkSession) -> None:
+def test_windows_and_joins_wait_for_rows_that_have_waited_for_a_table(app: App) -> None:
     activity = app.stream("activity", ACTIVITY, event_time="at", watermark_delay="1 minute")
     users = app.table("users", USERS, key="id", valid_from="since")
-    with LogicalPlan(spark, "127.0.0.1:1").active():
+
+    @app.job(into=app.topic("counts"))
+    def counts() -> Rows:
         joined = activity.join(users, on={"user": "id"}, delay="5 minutes")
-        with pytest.raises(
-            Misuse, match=r"a window cannot follow join\(…, delay='5 minutes'\): .* behind the"
-        ):
-            joined.window(tumbling("1 minute"))
-        with pytest.raises(Misuse, match=r"cannot follow join\(…, delay='5 minutes'\)"):
-            joined.join(users, on={"user": "id"})
+        return joined.window(tumbling("4 minutes"), by="city").agg(F.count("*").alias("events"))
+
+    parts = [
+        {"activity": [*events_of(1), event(9, 6)]},
+        {"users": moves(1), "activity": [event(1, 3.5), event(9, 8)]},
+        {"activity": [END]},
+    ]
+    rows = run(counts, parts)
+    found = {(row["window_start"], row["city"], row["events"]) for row in rows}
+    assert found == {
+        *((at(0), "Rome", 1), (at(0), "Oslo", 1), (at(4), "Oslo", 1), (at(4), None, 1), (at(8), None, 1))
+    }
+    assert rows.dropped == 0

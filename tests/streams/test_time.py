@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App
+from headrace import App, tumbling
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic
 from headrace.durations import interval_of, milliseconds_of, seconds_of
@@ -26,8 +26,10 @@ from headrace.engine.logical import current_plan
 from headrace.errors import Misuse
 from headrace.spark.event_time import TimeHints
 from headrace.spark.transactional_sink import Batch
+from headrace.streams import stream as stream_module
 from headrace.streams.job import Job
 from headrace.streams.job_run import JobRun
+from headrace.streams.rows import Rows
 from headrace.streams.run_context import RunContext
 from headrace.streams.source import EventTimeSkewMonitor
 from headrace.streams.stream import Stream
@@ -187,6 +189,23 @@ def test_a_quiet_stream_closes_its_windows_by_the_clock(app: App) -> None:
     rows = run(counts, {"orders": [order(0), order(0), b"no JSON"]})
     assert rows == [{"start": at(0), "count": 2}], "the heartbeat itself is in no window"
     assert [letter["value"] for letter in rows.dead] == [b"no JSON"]
+
+
+def test_windows_of_the_time_of_records_close_when_the_input_stops(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "MIN_IDLE_MS", 1)
+    orders = app.stream(
+        "orders", SCHEMA, event_time="_timestamp", watermark_delay="0 s", metadata=["timestamp"]
+    )
+
+    @app.job(into=app.topic("counts"))
+    def counts() -> Rows:
+        return orders.window(tumbling("1 ms")).agg(F.count("*").alias("orders"))
+
+    rows = run(counts, {"orders": [(None, order(0), at(0)), (None, order(1), at(0))]})
+    assert [(row["window_start"], row["orders"]) for row in rows] == [(at(0), 2)]
+    assert app.stream("clicks", SCHEMA, event_time="at", watermark_delay="1 ms").idles_after_ms is None
 
 
 class Bench:

@@ -120,7 +120,6 @@ def test_what_cannot_be_ranked_is_explained(app: App, spark: SparkSession) -> No
             assert step.df.schema["window_end"].metadata == minutes.df.schema["window_end"].metadata
         unranked = {
             "a stream": stream,
-            "changes": stream.window(tumbling("1 minute")).agg(revenue, emit="on_window_update"),
             "sessions": stream.window(session("1 minute")).agg(revenue),
             "sliding": stream.window(sliding("1 minute")).agg(revenue),
             "joined": minutes.join(stream, on="product", within="1 hour"),

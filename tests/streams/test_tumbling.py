@@ -82,9 +82,6 @@ WRONG: dict[str, Callable[[Rows], object]] = {
     "has this name. Rename yours": lambda rows: totals(rows, "total").window(
         tumbling("1 hour"), by="window_start"
     ),
-    'emit="on_window_close" in that window': lambda rows: totals(
-        rows, "total", emit="on_window_update"
-    ).window(tumbling("1 hour")),
     "use on_window_close or on_window_update": lambda rows: totals(rows, "total", emit="now and then"),
     "is not for sessions": lambda rows: rows.window(session("1 s")).agg(
         F.max("value"), emit="on_window_update"

@@ -74,13 +74,7 @@ class FirstRowsKernel(StatefulKernel):
         new = rows.select(names)
         held = new if state is None else pa.concat_tables([state.select(names), new])
         old = held.num_rows - new.num_rows
-        at = np.array(_times(held[self.time]))  # its own: Arrow's is read-only, and of another type to numba
-        cells, follows = _cells(key_codes(held, self.keys), at // (self.within_us + 1))
-        passes = np.empty(len(at), np.bool_)
-        newest = np.full(len(follows), _NEVER, np.int64)
-        oldest = np.full(len(follows), -_NEVER, np.int64)
-        find_firsts(cells, follows, at, np.arange(len(at)) < old, self.within_us, passes, oldest, newest)
-        return passes[old:]
+        return passing_rows(key_codes(held, self.keys), _times(held[self.time]), old, self.within_us)[old:]
 
     def _next_state(self, output: pa.Table, state: pa.Table | None, times: Times) -> pa.Table | None:
         """Rows that are still to come are later than the watermark: what lies `within` before it is done."""
@@ -94,6 +88,19 @@ class FirstRowsKernel(StatefulKernel):
         if not kept.num_rows and stays.all():
             return state
         return pa.concat_tables([state.filter(pa.array(stays)), kept])
+
+
+def passing_rows(
+    codes: NDArray[np.int64], times: NDArray[np.int64], old: int, within_us: int
+) -> NDArray[np.bool_]:
+    """Which rows pass, in the order of their arrival; the first `old` ones have."""
+    at = np.array(times)  # its own: Arrow's is read-only, and of another type to numba
+    cells, follows = _cells(codes, at // (within_us + 1))
+    passes = np.empty(len(at), np.bool_)
+    newest = np.full(len(follows), _NEVER, np.int64)
+    oldest = np.full(len(follows), -_NEVER, np.int64)
+    find_firsts(cells, follows, at, np.arange(len(at)) < old, within_us, passes, oldest, newest)
+    return passes
 
 
 def _times(column: pa.ChunkedArray) -> NDArray[np.int64]:

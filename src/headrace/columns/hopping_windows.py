@@ -167,10 +167,12 @@ class HoppingKernel(StatefulKernel):
         due = settings.closing(times)
         closes = assigner.last_closed(due.watermark_us) > assigner.last_closed(due.late_us)
         if not fresh.num_rows and (state is None or not (closes or until > expired)):
-            return KernelResult(settings.output.empty_table(), state, late)
+            return KernelResult(settings.nothing, state, late)
         held = with_state(state, fresh, settings.partials)
         held = merge_panes(held, settings.keys, settings.partials)
         output = self._results(held, fresh, expired, due)
+        if settings.retracts:
+            output = settings.changes(self._results_before(state, fresh, expired, due), output)
         last = assigner.last_windows(held[PANE].to_numpy())
         return KernelResult(output, held.filter(pa.array(last > until)), late)
 
@@ -206,27 +208,54 @@ class HoppingKernel(StatefulKernel):
     def _results(self, held: pa.Table, fresh: pa.Table, expired: int, due: Times) -> pa.Table:
         """The windows that close, and those that changed where a change gives another result."""
         settings, assigner = self.settings, self.assigner
-        codes, panes = key_codes(held, settings.keys), np.array(held[PANE].to_numpy())
         given, now = assigner.last_closed(due.late_us), assigner.last_closed(due.watermark_us)
         until = FOREVER if settings.on_update else now
-        windows, firsts, lasts = self._windows(codes, panes, expired, until)
+        windows, firsts, lasts = self._windows(held, expired, until)
         if settings.gives_changes:
             has_changed = self._has_changed(held, fresh, firsts, lasts)
             is_due = has_changed if settings.on_update else has_changed | (windows > given)
             windows, firsts, lasts = windows[is_due], firsts[is_due], lasts[is_due]
+        return self._aggregated(held, windows, firsts, lasts)
+
+    def _results_before(
+        self, state: pa.Table | None, fresh: pa.Table, expired: int, due: Times
+    ) -> pa.Table | None:
+        """The results that were given of the keys that this batch has rows of."""
+        if state is None:
+            return None
+        settings = self.settings
+        held = with_state(state, fresh.slice(0, 0), settings.partials)
+        if settings.keys:
+            both = pa.concat_tables([held.select(settings.keys), fresh.select(settings.keys)])
+            codes = key_codes(both, settings.keys)
+            is_touched = np.isin(codes[: held.num_rows], codes[held.num_rows :])
+            held = held.filter(pa.array(is_touched))
+        held = merge_panes(held, settings.keys, settings.partials)
+        until = FOREVER if settings.on_update else self.assigner.last_closed(due.late_us)
+        return self._aggregated(held, *self._windows(held, expired, until))
+
+    def _aggregated(
+        self,
+        held: pa.Table,
+        windows: NDArray[np.int64],
+        firsts: NDArray[np.int64],
+        lasts: NDArray[np.int64],
+    ) -> pa.Table:
+        settings = self.settings
         # Every pane is a block: a sum goes from the first pane of a window to the last.
-        ranges = Ranges(firsts=firsts, lasts=lasts, blocks=np.arange(len(panes)))
-        starts = assigner.starts_us(windows)
-        columns = [pa.array(starts), pa.array(starts + assigner.size_us)]
+        ranges = Ranges(firsts=firsts, lasts=lasts, blocks=np.arange(held.num_rows))
+        starts = self.assigner.starts_us(windows)
+        columns = [pa.array(starts), pa.array(starts + self.assigner.size_us)]
         columns += [held[key].take(firsts) for key in settings.keys]
         parts = parts_of_table(held, settings.partials)
         columns += [ranges.result(spec, parts) for spec in settings.specs]
         return fitted(columns, settings.output)
 
     def _windows(
-        self, codes: NDArray[np.int64], panes: NDArray[np.int64], after: int, until: int
-    ) -> tuple[NDArray[np.int64], ...]:
+        self, held: pa.Table, after: int, until: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The windows of numbers after < n <= until that have panes, with the first and the last of these."""
+        codes, panes = key_codes(held, self.settings.keys), np.array(held[PANE].to_numpy())
         nothing = np.empty(0, np.int64)
         scope = (codes, panes, self.assigner.step, self.assigner.span, after, until)
         count = find_hops(*scope, nothing, nothing, nothing)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.columns.aggregates import AggregateSpec, Partial, partials_of, with_state
+from headrace.columns.changelog import replaced
 from headrace.columns.hopping_windows import HoppingAssigner
 from headrace.columns.session_windows import SessionAssigner
 from headrace.columns.zoned_windows import ZonedAssigner
@@ -32,6 +33,9 @@ class WindowKernelSettings:
     allowed_lateness_us: int = 0
     """For how long after its result late rows correct it: the watermark of a batch is held back by that."""
 
+    retracts: bool = False
+    """Whether a result that replaces another one is given as a changelog: with the weight of each row."""
+
     @property
     def partials(self) -> tuple[Partial, ...]:
         """The partial aggregates that are kept."""
@@ -46,6 +50,18 @@ class WindowKernelSettings:
     def deadline_rule(self) -> str:
         """What the deadlines of windows depend on besides the windows."""
         return "on update" if self.on_update else f"on close, {self.allowed_lateness_us} us of lateness"
+
+    @property
+    def nothing(self) -> pa.Table:
+        """The output of a batch that changes nothing."""
+        return self.changes(None, self.output.empty_table())
+
+    def changes(self, before: pa.Table | None, after: pa.Table) -> pa.Table:
+        """The output of a batch: new results, of which some take the place of those before."""
+        if not self.retracts:
+            return after
+        old = after.slice(0, 0) if before is None else before
+        return replaced(old, after, [*self.output.names[:2], *self.keys])
 
     def upgraded(self, state: pa.Table, schema: pa.Schema) -> pa.Table:
         """A state with the columns of today's rows; aggregates that it does not have start empty."""

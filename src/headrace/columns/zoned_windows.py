@@ -99,11 +99,14 @@ class ZonedKernel(StatefulKernel):
         late = int(rows[ROWS].to_numpy()[is_late].sum())
         fresh = rows.filter(pa.array(~is_late)) if late else rows
         if not fresh.num_rows and state is None:
-            return KernelResult(settings.output.empty_table(), state, late)
+            return KernelResult(settings.nothing, state, late)
         held = with_state(state, fresh, settings.partials)
         held = merge_windows(held, settings.keys, settings.partials)
         ends = held[WINDOW_END].to_numpy()
-        output = self._results(held, fresh, settings.closing(times))
+        due = settings.closing(times)
+        output = self._results(held, fresh, due)
+        if settings.retracts:
+            output = settings.changes(self._results_before(state, fresh, due), output)
         return KernelResult(output, held.filter(pa.array(ends > times.watermark_us)), late)
 
     def deadlines(self, state: pa.Table, times: Times) -> Deadlines:
@@ -130,7 +133,20 @@ class ZonedKernel(StatefulKernel):
             codes = key_codes(pa.concat_tables([held.select(names), fresh.select(names)]), names)
             has_changed = np.isin(codes[: held.num_rows], codes[held.num_rows :])
             is_due = has_changed if settings.on_update else is_due | (has_changed & (ends <= due.late_us))
-        chosen = held.filter(pa.array(is_due))
+        return self._aggregated(held.filter(pa.array(is_due)))
+
+    def _results_before(self, state: pa.Table | None, fresh: pa.Table, due: Times) -> pa.Table | None:
+        """The results that were given and can be replaced."""
+        if state is None:
+            return None
+        settings = self.settings
+        held = with_state(state, fresh.slice(0, 0), settings.partials)
+        if not settings.on_update:
+            held = held.filter(pa.array(held[WINDOW_END].to_numpy() <= due.late_us))
+        return self._aggregated(merge_windows(held, settings.keys, settings.partials))
+
+    def _aggregated(self, chosen: pa.Table) -> pa.Table:
+        settings = self.settings
         each = np.arange(chosen.num_rows)
         ranges = Ranges(firsts=each, lasts=each, blocks=each)
         parts = parts_of_table(chosen, settings.partials)

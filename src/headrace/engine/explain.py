@@ -109,6 +109,8 @@ def explained(planner: Planner) -> ExplainedPlan:
         reader = next((other for other in planner.nodes if other.reads_aggregates_of(planner, node)), None)
         if reader is not None:
             parameters[PUSHED_DOWN] = f"partial aggregates of {reader.name}"
+        if node.is_changelog:
+            parameters["results"] = "change, and are retracted" if planner.weighs(node) else "change"
         operators.append(
             ExplainedOperator(
                 name=node.name,

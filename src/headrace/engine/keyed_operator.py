@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.columns.window_preparation import prepare_windows
 from headrace.engine.aggregates import VALUE
+from headrace.engine.changelog import digest_of_steps
 from headrace.engine.columns import quoted
 from headrace.engine.description import IncompatibleChange
 from headrace.engine.logical import LogicalNode
@@ -41,6 +42,9 @@ class KeyedOperator(LogicalNode):
         Where tasks behind it have other numbers, its rows are shuffled by the columns `spread`.
         """
         prepare_windows()
+        if self.reads_weights:
+            steps = ", ".join(digest_of_steps(planner.plan, each) for each in self.inputs)
+            stage["outline"] += f" that steps {steps} have made"
         made = KeyedStage(
             folder=planner.folder_of(self), behind_ms=planner.behind_ms(self, behind_ms), **stage
         )

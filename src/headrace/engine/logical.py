@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from headrace.engine.batch_hooks import BatchHooks
 from headrace.engine.callers import place_of_caller
 from headrace.errors import Misuse
-from headrace.spark.internals import placeholder, stateful_operators, steps_of
+from headrace.spark.internals import kept_columns, placeholder, stateful_operators, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +53,8 @@ class LogicalNode:
     is_open: ClassVar[bool] = False
     """Whether the numbers of its tasks have to be those of the tasks behind it: it has files by number."""
     shuffles: ClassVar[bool] = False
+    takes_changelogs: ClassVar[bool] = False
+    """Whether it can follow rows that are retracted."""
 
     number: int
     name: str
@@ -65,6 +67,12 @@ class LogicalNode:
     """The rows that go into it, over placeholders."""
     behind_ms: int = 0
     """How far its rows may be behind the watermark without being late."""
+    is_changelog: bool = False
+    """Whether its rows can be retracted."""
+    key: tuple[str, ...] = ()
+    """Of a changelog: the columns by which a row takes the place of one before, if none is ever gone."""
+    reads_weights: bool = False
+    """Whether it keeps what it was given, so that it has to know which rows are retracted."""
 
     def plan(self, planner: Planner) -> PlannedRows:
         """The rows of the operator in a query."""
@@ -77,6 +85,11 @@ class LogicalNode:
     def details(self) -> Mapping[str, str]:
         """The parameters, for people."""
         return {}
+
+    @property
+    def definition(self) -> str:
+        """What its results depend on besides its rows: operators that keep them compare it."""
+        return str(dict(self.details()))
 
     def reads_aggregates_of(self, planner: Planner, source: LogicalNode) -> bool:  # noqa: ARG002
         """Whether a source computes partial aggregates for this operator."""
@@ -121,6 +134,8 @@ class LogicalPlan:
 
     def add(self, node: type[NodeType], schema: StructType, **parameters: Any) -> NodeType:
         """A node of this type whose rows have the columns `schema`."""
+        if not node.takes_changelogs and any(map(self.is_changelog, parameters.get("inputs", ()))):
+            raise _not_for_changelogs(node.kind)
         number = len(self.nodes)
         if "name" not in parameters:
             parameters["name"] = self.next_name(node.kind)
@@ -164,9 +179,33 @@ class LogicalPlan:
         frames = [frame, *(each for node in self.reachable(frame) for each in node.inputs)]
         return [operator for each in frames for operator in stateful_operators(each)]
 
+    def inputs_of_frame(self, frame: DataFrame) -> list[LogicalNode]:
+        """The nodes whose rows go into a DataFrame, through steps of Spark's alone."""
+        return self.inputs_of(steps_of(frame))
+
+    def is_changelog(self, frame: DataFrame) -> bool:
+        """Whether rows can be retracted."""
+        if not any(node.is_changelog for node in self.nodes):
+            return False
+        return any(node.is_changelog for node in self.inputs_of_frame(frame))
+
+    def key_of(self, frame: DataFrame) -> tuple[str, ...]:
+        """The key of a changelog whose rows are those of one node with their own names; else nothing."""
+        (node, *others) = self.inputs_of_frame(frame)
+        is_same = not others and set(node.key) <= set(frame.columns) and kept_columns(frame, node.key)
+        return node.key if is_same else ()
+
     def keeps_state(self, frame: DataFrame) -> bool:
         """Whether a step before these rows keeps state: an operator of ours, or one of Spark's."""
         return any(node.keeps_state for node in self.reachable(frame)) or bool(self.spark_operators(frame))
+
+
+def _not_for_changelogs(kind: str) -> Misuse:
+    return Misuse(
+        f"{kind} cannot follow results that change, because it cannot take back what it made of a result "
+        'that is replaced. Give the window before it emit="on_window_close", without allowed_lateness=; or '
+        "write the results into a view, and read its topic with another job."
+    )
 
 
 def current_plan(what: str) -> LogicalPlan:

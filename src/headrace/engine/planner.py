@@ -8,6 +8,8 @@ It knows the whole job before the first source is made:
   know that. Stateful operators of Spark's drop such rows as late, so where one follows a join, the watermark
   of the job is held back by that much (`held_back_ms`). Where another one is in front of the join, no single
   watermark is right for both, and the job is refused.
+- A window, a join or another operator whose results change emits retractions only where something behind it
+  has to know them: an operator that keeps them, or an output that deletes rows (`weighs`).
 - Operators keep their state by the number of the task. A union or a coalesce behind one changes numbers, so
   there the rows are shuffled once more (`is_shuffled`).
 """
@@ -19,12 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from headrace.columns.changelog import WEIGHT
 from headrace.engine.callers import PLACE
 from headrace.errors import Misuse
-from headrace.spark.internals import steps_of, substitute
+from headrace.spark.internals import check_weights, steps_of, substitute, substitute_weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -75,7 +78,9 @@ class Planner:
         """The rows of the job, over placeholders."""
         self.nodes = plan.reachable(rows)
         """The nodes of the query, in the order of the job's function."""
-        self._steps = [steps_of(frame) for frame in (rows, *(f for node in self.nodes for f in node.inputs))]
+        frames = (rows, *(frame for node in self.nodes for frame in node.inputs))
+        self._steps = [steps_of(frame) for frame in frames]
+        self._weighed = self._weighed_nodes(frames)
         self._uses = Counter(step.node for steps in self._steps for step in steps.walk())
         self._renumbered = {node.number for steps in self._steps for node in self._renumbered_in(steps)}
         self.held_back_ms = max(map(self._held_back_ms_in, self._steps), default=0)
@@ -87,12 +92,38 @@ class Planner:
         """The rows of the job."""
         for node in self.nodes:
             if node.rows is self.rows:
-                return self.planned(node)
+                planned = self.planned(node)
+                return PlannedRows(frame=inserted(planned.frame)) if self._has_weights(planned) else planned
         return PlannedRows(frame=self.frame(self.rows))
 
     def frame(self, frame: DataFrame) -> DataFrame:
-        """A DataFrame over placeholders with rows in their place."""
-        return substitute(frame, lambda number: self.planned(self.plan.nodes[number]).frame)
+        """A DataFrame over placeholders with rows in their place; of a changelog those that are inserted."""
+        return substitute(frame, lambda number: inserted(self.planned(self.plan.nodes[number]).frame))
+
+    def weighted_frame(self, frame: DataFrame) -> DataFrame:
+        """The same with all rows of changelogs, and their weights as the last column."""
+        return substitute_weighted(frame, lambda number: self.planned(self.plan.nodes[number]).frame, WEIGHT)
+
+    @staticmethod
+    def _has_weights(planned: PlannedRows) -> bool:
+        return WEIGHT in planned.frame.columns
+
+    def weighs(self, node: LogicalNode) -> bool:
+        """Whether the rows of a node need weights: it has to emit the rows that it retracts."""
+        return node.number in self._weighed
+
+    def _weighed_nodes(self, frames: Sequence[DataFrame]) -> set[int]:
+        """The changelogs that an operator reads whose results depend on retractions."""
+        if not any(node.is_changelog for node in self.nodes):
+            return set()
+        for frame in frames:
+            check_weights(frame, lambda number: self.plan.nodes[number].is_changelog)
+        found: set[int] = set()
+        for node in reversed(self.nodes):
+            if node.reads_weights or node.number in found:
+                read = [each for frame in node.inputs for each in self.plan.inputs_of(steps_of(frame))]
+                found |= {each.number for each in read if each.is_changelog}
+        return found
 
     def planned(self, node: LogicalNode) -> PlannedRows:
         """The rows of a node; each is planned once."""
@@ -163,6 +194,13 @@ class Planner:
     def _follows_spark(self, node: LogicalNode) -> bool:
         """Whether rows of a node come from a stateful operator of Spark's."""
         return any(self.plan.spark_operators(frame) for frame in node.inputs)
+
+
+def inserted(frame: DataFrame) -> DataFrame:
+    """The rows of a changelog that are inserted, without weights; other rows as they are."""
+    if WEIGHT not in frame.columns:
+        return frame
+    return frame.filter(f"{WEIGHT} > 0").drop(WEIGHT)
 
 
 @contextmanager

@@ -20,8 +20,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.errors import Misuse
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,6 +49,27 @@ WORDS: Final = {
     "TransformWithStateInPandas": "state of groups",
 }
 """The nodes of a plan that keep state when their input is a stream, and what people call them."""
+ROW_BY_ROW: Final = frozenset(
+    [
+        "CollectMetrics",
+        "EventTimeWatermark",
+        "Filter",
+        "Generate",
+        "Repartition",
+        "RepartitionByExpression",
+        "ResolvedHint",
+        "SubqueryAlias",
+        "View",
+    ]
+)
+"""The nodes of a plan that pass the columns of each row of their input on."""
+UNCHANGED: Final = ROW_BY_ROW - {"Filter", "Generate"}
+"""Those that give every row of their input, as it is."""
+LOOKUPS: Final = (
+    ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI"),
+    ("INNER", "CROSS", "RIGHT OUTER"),
+)
+"""The joins in which a row of the left, or of the right, alone decides what there is in the result."""
 WATERMARK: Final = "spark.watermarkDelayMs"
 """The note that Spark makes on a column with a watermark."""
 NOWHERE: Final = -1
@@ -147,40 +170,167 @@ def placeholder_of(node: Any) -> int | None:
 
 def substitute(frame: DataFrame, planned: Callable[[int], DataFrame]) -> DataFrame:
     """The DataFrame with the rows of logical nodes in the place of their placeholders."""
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-
     plan = analyzed_plan(frame)
     made = _substituted(frame.sparkSession, plan, planned)
-    if made is plan:
-        return frame
-    session: Any = frame.sparkSession
-    dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, made)
-    return ClassicDataFrame(dataset, frame.sparkSession)
+    return frame if made is plan else _frame_of(frame.sparkSession, made)
 
 
-def _substituted(spark: SparkSession, plan: Any, planned: Callable[[int], DataFrame]) -> Any:
+def _substituted(
+    spark: SparkSession, plan: Any, planned: Callable[[int], DataFrame], weight: str = ""
+) -> Any:
     number = placeholder_of(plan)
     if number is not None:
-        return _renamed(spark, plan, analyzed_plan(planned(number)))
+        return _renamed(spark, plan, analyzed_plan(planned(number)), weight)
     children = inputs_of(plan)
-    made = [_substituted(spark, child, planned) for child in children]
+    made = [_substituted(spark, child, planned, weight) for child in children]
     if all(new is old for new, old in zip(made, children, strict=True)):
         return plan
     if plan.nodeName() == "WithCTE" and not any(child.isStreaming() for child in made):
         made = [_as_batch(spark, child) for child in made]
+    if weight and any(_weight_of(child, weight) for child in made):
+        return _with_weight(spark, plan, made, weight)
     return with_children(spark, plan, made)
 
 
-def _renamed(spark: SparkSession, old: Any, new: Any) -> Any:
-    """The plan `new` with the columns of `old`: their names, numbers and metadata."""
+def substitute_weighted(frame: DataFrame, planned: Callable[[int], DataFrame], weight: str) -> DataFrame:
+    """The same as `substitute`, with one column more: the weights of the rows of a changelog.
+
+    Rows of nodes that have such a column keep it in all steps of Spark's that look at each row alone; rows of
+    other nodes have the weight 1. `check_weights` refuses any other step before.
+    """
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+    spark = frame.sparkSession
+    made = _frame_of(spark, _substituted(spark, analyzed_plan(frame), planned, weight))
+    if weight not in made.columns:
+        return made.withColumn(weight, F.lit(1).cast("long"))
+    names = ["`" + name.replace("`", "``") + "`" for name in frame.columns]
+    return made.select(*names, weight)
+
+
+def check_weights(frame: DataFrame, is_changelog: Callable[[int], bool]) -> None:
+    """Refuse steps of Spark's that cannot take back a row of a changelog; the function knows the nodes."""
+    _has_changelog(analyzed_plan(frame), is_changelog)
+
+
+def _has_changelog(node: Any, is_changelog: Callable[[int], bool]) -> bool:
+    number = placeholder_of(node)
+    if number is not None:
+        return number != NOWHERE and is_changelog(number)
+    inputs = inputs_of(node)
+    changing = [_has_changelog(child, is_changelog) for child in inputs]
+    if not any(changing):
+        return False
+    kind = str(node.nodeName())
+    if kind == "Join" and not _is_lookup(node, inputs, changing):
+        raise _unweighted("a join of Spark's own")
+    if kind not in (*ROW_BY_ROW, "Project", "Union", "Join"):
+        raise _unweighted(f"{WORDS.get(kind, kind)} of Spark's own")
+    if kind in ("Project", "Filter") and not all(
+        expression.deterministic() for expression in items_of(node.expressions())
+    ):
+        raise _unweighted("an expression that is not the same each time (rand, uuid, a nondeterministic UDF)")
+    return True
+
+
+def _is_lookup(join: Any, sides: list[Any], changing: list[bool]) -> bool:
+    """Whether a join gives each changing row what a DataFrame that does not change has for it."""
+    kinds = LOOKUPS[changing.index(True)]
+    still = sides[not changing.index(True)]
+    return sum(changing) == 1 and not still.isStreaming() and str(join.joinType().sql()) in kinds
+
+
+def _unweighted(step: str) -> Misuse:
+    return Misuse(
+        f"{step} cannot follow results that change, because it cannot take back what it made of a result "
+        "that is replaced. Use filters, columns, .window(…).agg(…), .join(…), .deduplicate(…) or .top(…), "
+        "which can; or write the results into a view, and read its topic with another job."
+    )
+
+
+def kept_columns(frame: DataFrame, names: Sequence[str]) -> bool:
+    """Whether rows are those of one node, none left out or added, with these columns under any names."""
+    node = analyzed_plan(frame)
+    known = {int(column.exprId().id()): int(column.exprId().id()) for column in items_of(node.output())}
+    while placeholder_of(node) is None:
+        if node.nodeName() == "Project":
+            sources = dict(filter(None, map(_source_of, items_of(node.projectList()))))
+            known = {sources[number]: one for number, one in known.items() if number in sources}
+        elif node.nodeName() not in UNCHANGED:
+            return False
+        (node,) = inputs_of(node)
+    numbers = {str(column.name()): int(column.exprId().id()) for column in items_of(node.output())}
+    return all(numbers[name] in known for name in names)
+
+
+def _source_of(column: Any) -> tuple[int, int] | None:
+    """The number of a column of a projection, and that of the column that it is."""
+    inner = column.child() if column.nodeName() == "Alias" else column
+    if inner.nodeName() != "AttributeReference":
+        return None
+    return int(column.exprId().id()), int(inner.exprId().id())
+
+
+def step_texts(frame: DataFrame) -> list[str]:
+    """The steps of Spark's that make rows of placeholders, as SQL: the same in every run."""
+    nodes = [node for node in nodes_of(analyzed_plan(frame)) if placeholder_of(node) is None]
+    return [f"{node.nodeName()} {', '.join(_texts(items_of(node.expressions())))}" for node in nodes]
+
+
+def _weight_of(plan: Any, weight: str) -> Any:
+    """The column of weights of a plan, if it has one."""
+    return next((column for column in items_of(plan.output()) if str(column.name()) == weight), None)
+
+
+def _with_weight(spark: SparkSession, plan: Any, children: list[Any], weight: str) -> Any:
+    """A step of Spark's over children some of which have a column of weights, with such a column."""
+    from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
+
+    logical = jvm_of(spark).org.apache.spark.sql.catalyst.plans.logical
+    if plan.nodeName() == "Project":
+        columns = [*items_of(plan.projectList()), _weight_of(children[0], weight)]
+        return logical.Project(_sequence(spark, columns), children[0])
+    if plan.nodeName() != "Union":
+        return with_children(spark, plan, children)
+    made = []
+    for child in children:
+        given = _weight_of(child, weight)
+        if given is None:
+            made.append(analyzed_plan(_frame_of(spark, child).withColumn(weight, F.lit(1).cast("long"))))
+        else:
+            columns = [column for column in items_of(child.output()) if str(column.name()) != weight]
+            made.append(logical.Project(_sequence(spark, [*columns, given]), child))
+    return with_children(spark, plan, made)
+
+
+def _frame_of(spark: SparkSession, plan: Any) -> DataFrame:
+    """A plan as a DataFrame."""
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+    session: Any = spark
+    dataset = jvm_of(spark).org.apache.spark.sql.classic.Dataset
+    return ClassicDataFrame(dataset.ofRows(session._jsparkSession, plan), spark)
+
+
+def _renamed(spark: SparkSession, old: Any, new: Any, weight: str = "") -> Any:
+    """The plan `new` with the columns of `old`: their names, numbers and metadata; and with its weight."""
     catalyst, option = jvm_of(spark).org.apache.spark.sql.catalyst, jvm_of(spark).scala.Option
     nothing = _sequence(spark, [])
+    given = _weight_of(new, weight) if weight else None
+    values = items_of(new.output())[: -1 if given is not None else None]
     columns = [
         catalyst.expressions.Alias(
             made, wanted.name(), wanted.exprId(), wanted.qualifier(), option.apply(wanted.metadata()), nothing
         )
-        for wanted, made in zip(items_of(old.output()), items_of(new.output()), strict=True)
+        for wanted, made in zip(items_of(old.output()), values, strict=True)
     ]
+    if given is not None:  # under a number of its own: a plan may have the rows of a node twice
+        number = catalyst.expressions.NamedExpression.newExprId()
+        columns.append(
+            catalyst.expressions.Alias(
+                given, weight, number, given.qualifier(), option.apply(given.metadata()), nothing
+            )
+        )
     return catalyst.plans.logical.Project(_sequence(spark, columns), new)
 
 

@@ -94,6 +94,8 @@ class TableStage:
     """The column with the time at which a version has to count; None for the newest."""
     is_inner: bool
     """Whether rows without a row of the table are left out."""
+    before_us: int = 0
+    """How long before that time: the time of a window's result is just before its end."""
 
     def step(self, rows: DataFrame, schema: StructType) -> ArrowStep:
         """The rows, and beside them the row of the table that belongs to each; `schema` is of both."""
@@ -118,7 +120,12 @@ class TableStage:
         if self.time is None:
             return None
         times = batch.column(self.time).cast(pa.int64())
-        return times.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False)
+        found = times.fill_null(np.iinfo(np.int64).min + self.before_us).to_numpy(zero_copy_only=False)
+        if not self.before_us:
+            return found
+        earlier = found - self.before_us
+        earlier.flags.writeable = False  # as Arrow's: loops are compiled for one type
+        return earlier
 
     def _beside(self, batch: pa.RecordBatch, matches: Matches | None, schema: pa.Schema) -> pa.RecordBatch:
         own = [batch.column(name) for name in batch.schema.names if name not in self.keys]

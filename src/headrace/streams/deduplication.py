@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.durations import milliseconds_of
+from headrace.engine.changelog import with_weight
 from headrace.engine.columns import listed, quoted
 from headrace.engine.keyed_operator import KeyedOperator
 from headrace.engine.logical import current_plan
 from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.event_time import check_final, timed_frame
+from headrace.spark.keyed_stage import arrow_schema
+from headrace.streams.event_time import timed_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,20 +38,24 @@ def deduplicate(rows: Rows, columns: Sequence[str], *, within: Duration) -> Rows
     """The rows of which none with the same `columns` has passed before whose time is at most `within` away.
 
     Before is the order of a partition of the log; among partitions there is none, and which of two rows in
-    them is the first is left open. A row in which one of the columns is null is like no other row, and
+    them is the first is left open. Of rows that change the first one by time passes, and when it is
+    retracted the next one does. A row in which one of the columns is null is like no other row, and
     passes; so does one without a time. A row that is late is left out: what it might repeat is forgotten.
     """
     from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-    check_final(rows, "deduplicate()")
     frame = timed_frame(rows, "deduplicate()")
     _check(frame, columns)
     within_ms = milliseconds_of(within, "within")
-    node = current_plan("deduplicate()").add(
-        Deduplication,
+    plan = current_plan("deduplicate()")
+    is_changing = plan.is_changelog(frame)
+    node = plan.add(
+        ChangingDeduplication if is_changing else Deduplication,
         frame.schema,
-        inputs=(frame.withColumn(READ_BY, F.spark_partition_id()),),
+        inputs=(frame if is_changing else frame.withColumn(READ_BY, F.spark_partition_id()),),
         behind_ms=rows.behind_ms,
+        is_changelog=is_changing,
+        reads_weights=is_changing,
         by=tuple(columns),
         time=rows.event_time,
         within_ms=within_ms,
@@ -90,6 +96,35 @@ class Deduplication(KeyedOperator):
     def details(self) -> Mapping[str, str]:
         """The keys, and for how long they are kept."""
         return {"state": f"times of rows that passed, by {', '.join(self.by)}, for {self.within_ms} ms"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangingDeduplication(Deduplication):
+    """The first row of each key among rows that can be retracted."""
+
+    takes_changelogs: ClassVar[bool] = True
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The changes of the rows that pass."""
+        from headrace.columns.changelog import ChangelogKernel
+        from headrace.columns.changing_joins import ChangingFirstRows
+
+        frame, schema = self.inputs[0], with_weight(self.inputs[0].schema)
+        operation = ChangingFirstRows(
+            name=self.name, keys=self.by, time=self.time, within_us=1000 * self.within_ms
+        )
+        step = self.staged(
+            planner,
+            planner.weighted_frame(frame),
+            spread=self.by,
+            keys=self.by,
+            kernel=ChangelogKernel(operation=operation, output=arrow_schema(schema), is_final=False),
+            schema=schema,
+            behind_ms=self.behind_ms,
+            outline=f"the changing rows {frame.schema.simpleString()} by {', '.join(self.by)}, "
+            f"{self.within_ms} ms apart",
+        )
+        return PlannedRows.of(step)
 
 
 def _check(frame: DataFrame, columns: Sequence[str]) -> None:

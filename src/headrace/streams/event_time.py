@@ -26,12 +26,6 @@ PLAIN: Final = {"headrace": "a time beside the event time"}
 
 def timed_frame(rows: Rows, what: str) -> DataFrame:
     """The rows with their event time marked; `what` names, in a complaint, who needs it."""
-    if rows.untimed_by is not None:
-        raise Misuse(
-            f"{what} cannot follow {rows.untimed_by}: rows that have waited come out behind the watermark, "
-            "where they would all be late. Put it before the join, or let another job read what this one "
-            "writes."
-        )
     if rows.event_time is None or rows.watermark_delay is None:
         raise Misuse(
             f"{what} needs to know when its events happened: declare the stream with event_time= and "
@@ -42,15 +36,6 @@ def timed_frame(rows: Rows, what: str) -> DataFrame:
     return mark_event_time(
         rows.frame, rows.event_time, milliseconds_of(rows.watermark_delay, "watermark_delay")
     )
-
-
-def check_final(rows: Rows, what: str) -> None:
-    """Refuse results that a window emits again when they change; `what` names the operator."""
-    if rows.mode not in (None, "append"):
-        raise Misuse(
-            f"{what} cannot follow a window that emits its results again when they change: it would count "
-            'them again. Use emit="on_window_close" in that window, without allowed_lateness=.'
-        )
 
 
 def mark_event_time(frame: DataFrame, column: str, delay_ms: int) -> DataFrame:

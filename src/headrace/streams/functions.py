@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from headrace.columns.changelog import WEIGHT
+from headrace.engine.changelog import with_weight
 from headrace.engine.columns import listed
 from headrace.engine.logical import LogicalNode, current_plan
 from headrace.engine.planner import PlannedRows
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headrace.engine.planner import Planner
+    from headrace.spark.arrow_step import ArrowFunction
     from headrace.streams.rows import Rows
 
 
@@ -33,7 +36,13 @@ def map_arrow(rows: Rows, function: Callable[[pa.RecordBatch], Any], schema: str
 
     struct = _struct(schema)
     plan = current_plan("map_arrow()")
-    settings = {"inputs": (rows.frame,), "behind_ms": rows.behind_ms, "function": function, "columns": struct}
+    settings = {
+        "inputs": (rows.frame,),
+        "behind_ms": rows.behind_ms,
+        "is_changelog": plan.is_changelog(rows.frame),
+        "function": function,
+        "columns": struct,
+    }
     if rows.event_time is None or not _has_time(struct, rows.event_time):
         node = plan.add(MapArrow, struct, **settings)
         return replace(rows, frame=node.rows, event_time=None, watermark_delay=None)
@@ -47,6 +56,7 @@ class MapArrow(LogicalNode):
     """A function of the user's over Arrow batches."""
 
     kind: ClassVar[str] = "map_arrow"
+    takes_changelogs: ClassVar[bool] = True
     function: Callable[[pa.RecordBatch], Any]
     columns: StructType
 
@@ -57,6 +67,9 @@ class MapArrow(LogicalNode):
         from headrace.spark.arrow_step import ArrowStep
 
         wanted, function = to_arrow_schema(self.columns, timezone="UTC"), self.function
+        if planner.weighs(self):
+            frame, schema = planner.weighted_frame(self.inputs[0]), with_weight(self.columns)
+            return PlannedRows.of(ArrowStep.of(frame, _weighted_stage(function, wanted), schema))
 
         def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -67,6 +80,22 @@ class MapArrow(LogicalNode):
     def details(self) -> Mapping[str, str]:
         """The function's name."""
         return {"function": getattr(self.function, "__name__", type(self.function).__name__)}
+
+
+def _weighted_stage(function: Callable[[pa.RecordBatch], Any], wanted: pa.Schema) -> ArrowFunction:
+    """The function over a changelog: what it makes of a row that is retracted is retracted."""
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for weight in batch[WEIGHT].unique().to_pylist():
+                some = batch.filter(pc.equal(batch[WEIGHT], weight)).drop_columns([WEIGHT])
+                for made in _fitted(function(some), wanted):
+                    yield made.append_column(WEIGHT, pa.array([weight] * made.num_rows, pa.int64()))
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return stage
 
 
 def _struct(schema: str | StructType) -> StructType:

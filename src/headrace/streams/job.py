@@ -118,6 +118,8 @@ class Job:
     def _build(self, plan: LogicalPlan) -> Rows:
         from pyspark.sql import DataFrame
 
+        from headrace.streams.changelog import rows_for_outputs
+
         result = self.function()
         rows = result.rows if isinstance(result, Operators) else result
         if isinstance(rows, DataFrame):
@@ -136,7 +138,8 @@ class Job:
         if self.on_error == "dead_letter":
             self._check_views(plan)
         self._check_key(rows)
-        return replace(rows, mode=self.output_mode or rows.mode or self.into.mode_for(rows.frame))
+        mode = self.output_mode or rows.mode or self.into.mode_for(rows.frame)
+        return replace(rows_for_outputs(plan, rows, self.into, self.name), mode=mode)
 
     def _check_key(self, rows: Rows) -> None:
         for view in self.into.views:
@@ -152,8 +155,14 @@ class Job:
             return
         from headrace.streams.late import windows_of
 
-        if not windows_of(plan.reachable(rows.frame)):
-            raise Misuse(f"job {self.name!r} has {option}=, but no window that rows are late for.")
+        windows = windows_of(plan.reachable(rows.frame))
+        if self.late_topic is None:
+            windows = [window for window in windows if window.can_be_late]
+        if not windows:
+            raise Misuse(
+                f"job {self.name!r} has {option}=, but no window that rows are late for: what a join, "
+                "another window or deduplicate() gives is never late."
+            )
 
     def _check_views(self, plan: LogicalPlan) -> None:
         from headrace.streams.table_view import transforms_views

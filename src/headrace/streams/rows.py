@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from headrace.columns.ranking import Ties
     from headrace.durations import Duration
     from headrace.engine.columns import On
     from headrace.streams.stream_join import How as StreamHow
@@ -104,11 +105,28 @@ class Operators:
 
         return deduplicate(self.rows, columns, within=within)
 
-    def top(self, count: int, *, order: str | Sequence[str], by: str | Sequence[str] = ()) -> Rows:
-        """The first `count` results of each window, and of each value of `by` in it, with their `rank`."""
+    def top(
+        self,
+        count: int,
+        *,
+        order: str | Sequence[str],
+        by: str | Sequence[str] = (),
+        ties: Ties = "row_number",
+    ) -> Rows:
+        """The first `count` results of each window, and of each value of `by` in it, with their `rank`.
+
+        `ties` says what ranks equal rows have: `row_number`, `rank` or `dense_rank`, as in SQL.
+        """
         from headrace.streams.top import top_rows
 
-        return top_rows(self.rows, count, order=order, by=by)
+        return top_rows(self.rows, count, order=order, by=by, ties=ties)
+
+    @property
+    def changelog(self) -> Rows:
+        """The changes of results, as rows: `_weight` is 1 where one is inserted, -1 where it is retracted."""
+        from headrace.streams.changelog import changelog_rows
+
+        return changelog_rows(self.rows)
 
     def map_arrow(
         self,
@@ -150,8 +168,6 @@ class Rows(Operators):
     """The results of windows, all those of a window in one batch, before the steps that have followed."""
     behind_ms: int = 0
     """How far rows may be behind the watermark without being late: a join holds them back."""
-    untimed_by: str | None = None
-    """The step that took the event time away, where one did."""
 
     @property
     def rows(self) -> Rows:

@@ -141,7 +141,7 @@ class Source(LogicalNode):
 
     def _reader(self, planner: Planner) -> DataStreamReader:
         stream = self.stream
-        heartbeat = [HEARTBEAT] if stream.idle_timeout else []
+        heartbeat = [] if stream.idles_after_ms is None else [HEARTBEAT]
         reader = (
             planner.spark.readStream.format("headrace")
             .option("kafka.bootstrap.servers", planner.bootstrap)
@@ -190,7 +190,7 @@ def sources_of(planner: Planner) -> list[Source]:
 
 def has_idle_streams(planner: Planner) -> bool:
     """Whether time goes on in a stream of the job when it has nothing."""
-    return any(source.stream.idle_timeout is not None for source in sources_of(planner))
+    return any(source.stream.idles_after_ms is not None for source in sources_of(planner))
 
 
 def hints_of(planner: Planner) -> str:
@@ -228,8 +228,8 @@ def _time_options(stream: Stream, hints: str) -> dict[str, str]:
     if stream.event_time is None:
         return {}
     options = {"ticks": "true", "alignByTime": "true", "hints": hints}
-    if stream.idle_timeout is not None:
-        options["idleTimeout"] = f"{milliseconds_of(stream.idle_timeout)}ms"
+    if stream.idles_after_ms is not None:
+        options["idleTimeout"] = f"{stream.idles_after_ms}ms"
     return options
 
 

@@ -29,6 +29,10 @@ STRUCTURED: Final = ("json", "csv")
 """Formats whose values have fields."""
 MAX_RECORDS: Final = 1_000_000
 MAX_AHEAD: Final = "1 day"
+RECORD_TIME: Final = "_timestamp"
+"""The column with the time at which a record was written."""
+MIN_IDLE_MS: Final = 1_000
+"""A stream that is timed by its records is not idle before: each time that it is, there is a batch."""
 _HEADER: Final = re.compile(r"headers\.[^`,\s]+")
 
 
@@ -122,6 +126,18 @@ class Stream(Operators):
                 "json and csv need a schema; text and raw have one column, `value`, and need none."
             )
         return problems
+
+    @property
+    def idles_after_ms(self) -> int | None:
+        """After how long without records its time goes on: always, where it is the time of the records.
+
+        That time passes whether records come or not, so their windows close when the input stops.
+        """
+        if self.idle_timeout is not None:
+            return milliseconds_of(self.idle_timeout, "idle_timeout")
+        if self.event_time != RECORD_TIME or self.clock is not None:
+            return None
+        return max(milliseconds_of(self.watermark_delay or "0 ms", "watermark_delay"), MIN_IDLE_MS)
 
     @property
     def headers(self) -> tuple[str, ...]:

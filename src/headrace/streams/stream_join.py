@@ -21,13 +21,15 @@ from operator import and_
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 from headrace.durations import milliseconds_of
+from headrace.engine.changelog import with_weight
 from headrace.engine.columns import key_pairs, listed, names_beside, quoted
 from headrace.engine.keyed_operator import KeyedOperator
 from headrace.engine.logical import current_plan
 from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.event_time import check_final, timed_frame
+from headrace.streams.event_time import timed_frame
 from headrace.streams.rows import Rows
+from headrace.streams.window_assignment import LAST_OF_WINDOW, is_window_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,8 +65,6 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
     """
     if how not in HOW:
         raise Misuse(f"how={how!r}: a join of streams is one of {', '.join(HOW)}.")
-    check_final(left, "a join")
-    check_final(right, "a join")
     one, other = timed_frame(left, "the left side of a join"), timed_frame(right, "the right side of a join")
     pairs = key_pairs(on, one.columns, other.columns)
     _check_types(one, other, pairs)
@@ -80,13 +80,17 @@ def join_streams(left: Rows, right: Rows, on: On, *, within: Within, how: How = 
         names=names,
         how=how,
         bounds_ms=bounds_ms,
-        behind_ms=max(left.behind_ms, right.behind_ms),
+        behind_ms=max(left.behind_ms, right.behind_ms) + _is_end_ms(left, right),
     )
     _check_columns(spec)
-    node = current_plan("a join").add(
-        StreamJoin,
+    plan = current_plan("a join")
+    is_changing = plan.is_changelog(one) or plan.is_changelog(other)
+    node = plan.add(
+        ChangingStreamJoin if is_changing else StreamJoin,
         _marked(spec, time),
         inputs=(_tagged(spec, 0).unionByName(_tagged(spec, 1)),),
+        is_changelog=is_changing,
+        reads_weights=is_changing,
         # A pair comes out with the later of its rows: its time may be as far behind as the two are apart.
         behind_ms=spec.behind_ms + max(bounds_ms) + 1,
         spec=spec,
@@ -114,10 +118,10 @@ class StreamJoin(KeyedOperator):
         from headrace.spark.keyed_stage import arrow_schema
 
         spec = self.spec
-        keys = () if spec.is_code else tuple(_name("key", position) for position in range(len(spec.pairs)))
+        keys = spec.key_columns
         columns = tuple(
             tuple(_name(side, position) for position, name in enumerate(names) if name != time)
-            for side, names, time in zip(("left", "right"), spec.others, spec.times, strict=True)
+            for side, names, time in zip(("left", "right"), spec.others, spec.at_columns, strict=True)
         )
         kernel = JoinKernel(
             keys=keys,
@@ -150,6 +154,42 @@ class StreamJoin(KeyedOperator):
         return {"state": f"rows of both sides for {self.spec.in_words}"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangingStreamJoin(StreamJoin):
+    """Pairs of rows of which some can be retracted."""
+
+    takes_changelogs: ClassVar[bool] = True
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The changes of the pairs, and of the rows without a match."""
+        from headrace.columns.changelog import ChangelogKernel
+        from headrace.columns.changing_joins import ChangingJoin
+        from headrace.columns.segments import AT, CODE
+        from headrace.spark.keyed_stage import arrow_schema
+
+        spec, schema = self.spec, with_weight(self.spec.schema)
+        operation = ChangingJoin(
+            name=self.name,
+            keys=spec.key_columns,
+            keeps=spec.keeps,
+            before_us=1000 * spec.bounds_ms[0],
+            after_us=1000 * spec.bounds_ms[1],
+            result=_result(spec, spec.key_columns or (CODE,), AT),
+            output=arrow_schema(spec.schema),
+        )
+        step = self.staged(
+            planner,
+            planner.weighted_frame(self.inputs[0]),
+            spread=tuple(spec.pairs),
+            keys=(CODE,),
+            kernel=ChangelogKernel(operation=operation, output=arrow_schema(schema), is_final=False),
+            schema=schema,
+            behind_ms=spec.behind_ms,
+            outline=f"{spec.in_words}, of the changing rows {self.inputs[0].schema.simpleString()}",
+        )
+        return PlannedRows.of(step)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSpec:
     """What is joined with what."""
@@ -178,6 +218,22 @@ class JoinSpec:
     def keeps(self) -> tuple[bool, bool]:
         """Whether rows of the left, and of the right, come out without a match."""
         return self.how in ("left", "full"), self.how in ("right", "full")
+
+    @property
+    def ends(self) -> tuple[bool, bool]:
+        """Whether the times of the left, and of the right, are ends of windows."""
+        return is_window_end(self.left, self.times[0]), is_window_end(self.right, self.times[1])
+
+    @property
+    def at_columns(self) -> tuple[str, str]:
+        """The columns of both sides that are not kept beside `AT`: "" where that is another time."""
+        left, right = ("" if is_end else time for time, is_end in zip(self.times, self.ends, strict=True))
+        return left, right
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key in tasks; none where the code is the key itself."""
+        return () if self.is_code else tuple(_name("key", position) for position in range(len(self.pairs)))
 
     @property
     def others(self) -> tuple[list[str], list[str]]:
@@ -220,6 +276,14 @@ def _result_time(left: Rows, right: Rows, how: How, names: Mapping[str, str]) ->
     if how == "full":
         return None
     return names[right.event_time or ""] if how == "right" else left.event_time
+
+
+def _is_end_ms(*sides: Rows) -> int:
+    """1 where a side has results of windows.
+
+    Their time is just before the end, and a session that ends within a millisecond is closed by the next one.
+    """
+    return int(any(is_window_end(rows.frame, rows.event_time or "") for rows in sides))
 
 
 def _bounds_ms(within: Within) -> tuple[int, int]:
@@ -291,7 +355,7 @@ def _result(spec: JoinSpec, keys: tuple[str, ...], at: str) -> tuple[From, ...]:
     made = [From(key) for key in keys]
     for side, what in enumerate(("left", "right")):
         for position, name in enumerate(spec.others[side]):
-            made.append(From(at if name == spec.times[side] else _name(what, position), side))
+            made.append(From(at if name == spec.at_columns[side] else _name(what, position), side))
     return tuple(made)
 
 
@@ -306,6 +370,8 @@ def _tagged(spec: JoinSpec, side: int) -> DataFrame:
     keys = [F.col(quoted(name)) for name in ((*spec.pairs,), (*spec.pairs.values(),))[side]]
     wide = [key.cast(_wide(kind)) for key, kind in zip(keys, spec.key_types, strict=True)]
     at = F.col(quoted(spec.times[side]))
+    if spec.ends[side]:
+        at -= F.expr(LAST_OF_WINDOW)
     if not spec.keeps[side]:
         frame = frame.filter(reduce(and_, (key.isNotNull() for key in keys), at.isNotNull()))
     has_key = reduce(and_, (key.isNotNull() for key in wide))
@@ -327,7 +393,7 @@ def _payload(spec: JoinSpec, side: int) -> list[Column]:
     for other, what in enumerate(("left", "right")):
         schema = (spec.left, spec.right)[other].schema
         for position, name in enumerate(spec.others[other]):
-            if name == spec.times[other]:
+            if name == spec.at_columns[other]:
                 continue
             column = F.col(quoted(name)) if other == side else F.lit(None).cast(schema[name].dataType)
             made.append(column.alias(_name(what, position)))

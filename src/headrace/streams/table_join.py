@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from urllib.parse import quote, urlparse
 
-from headrace.durations import duration_text, milliseconds_of
+from headrace.durations import milliseconds_of
 from headrace.engine.columns import key_pairs, listed, names_beside, quoted
 from headrace.engine.keyed_operator import KeyedOperator
 from headrace.engine.logical import LogicalNode, current_plan
 from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
-from headrace.streams.event_time import as_plain_time, keep_event_time, marked_time, timed_frame
+from headrace.streams.event_time import keep_event_time, marked_time, timed_frame
+from headrace.streams.window_assignment import is_window_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,8 +57,8 @@ def join_table(
     is. The columns are those of the row and then those of the table without its key; where the table has a
     name that is taken, it gets the name of its topic before it: `users_name`. Without a row in the table
     these are null, or with `how="inner"` there is no row. `delay="5 minutes"` joins a row when the watermark
-    is that long after it, so that versions that come later than their events are seen; rows that have waited
-    are behind the watermark, so a window over them belongs into another job.
+    is that long after it, so that versions that come later than their events are seen. Rows that have waited
+    are behind the watermark by as much; operators that follow wait for them.
 
     A key that is null belongs to no row, and neither does one that the type of the table's key cannot hold.
     """
@@ -72,11 +73,14 @@ def join_table(
         rows = delay_rows(rows, tuple(pairs), delay)
     plan.hooks.follow(table.topic)
     keyed = _with_keys(rows.frame, table, columns, {other: one for one, other in pairs.items()})
+    changes = plan.is_changelog(rows.frame)
     node = plan.add(
         TableJoin,
         _result_type(rows, table, columns),
         inputs=(keyed,),
         behind_ms=rows.behind_ms,
+        is_changelog=changes,
+        key=plan.key_of(rows.frame) if changes and how == "left" else (),
         table=table,
         columns=columns,
         time=time if as_of == "event" else None,
@@ -90,6 +94,7 @@ class TableJoin(LogicalNode):
     """Rows with the rows of a table, of which the job keeps a copy."""
 
     kind: ClassVar[str] = "table-join"
+    takes_changelogs: ClassVar[bool] = True
     table: Table
     columns: StructType
     time: str | None
@@ -100,12 +105,19 @@ class TableJoin(LogicalNode):
         """The rows, looked up in the copy."""
         from headrace.spark.table_stage import TableStage
 
+        if planner.weighs(self):
+            raise Misuse(
+                f"the join with the table of {self.table.topic!r} follows results that change, and may find "
+                "another row of the table when a result is retracted: join the table before the window, or "
+                "write the results into a view, and join it in another job."
+            )
         planner.once(f"table {self.table.topic}", lambda: self._follow(planner))
         stage = TableStage(
             topic=self.table.topic,
             keys=tuple(f"{KEY}{index}" for index in range(len(self.table.key))),
             time=self.time,
             is_inner=self.is_inner,
+            before_us=int(self.time is not None and is_window_end(self.inputs[0], self.time)),
         )
         return PlannedRows.of(stage.step(planner.frame(self.inputs[0]), self.rows.schema))
 
@@ -133,24 +145,21 @@ class TableJoin(LogicalNode):
 
 
 def delay_rows(rows: Rows, keys: tuple[str, ...], delay: Duration) -> Rows:
-    """The same rows, each when the watermark has passed its time by `delay`.
-
-    The watermark of the query is behind them then: they have no event time for the steps that follow.
-    """
-    marked = timed_frame(rows, "a join that waits for its table")
-    frame = marked.select(*(as_plain_time(marked, name, name) for name in marked.columns))
+    """The same rows, each when the watermark has passed its time by `delay`: so far they are behind it."""
+    frame = timed_frame(rows, "a join that waits for its table")
+    delay_ms = milliseconds_of(delay, "delay")
     assert rows.event_time is not None, "a frame with a time has a column for it"
     node = current_plan("delay=").add(
         DelayedRows,
         frame.schema,
         inputs=(frame,),
-        behind_ms=rows.behind_ms,
+        behind_ms=rows.behind_ms + delay_ms,
+        of_behind_ms=rows.behind_ms,
         keys=keys,
         time=rows.event_time,
-        delay_ms=milliseconds_of(delay, "delay"),
+        delay_ms=delay_ms,
     )
-    untimed_by = f"join(…, delay={duration_text(delay)!r})"
-    return replace(rows, frame=node.rows, event_time=None, watermark_delay=None, untimed_by=untimed_by)
+    return replace(rows, frame=node.rows, windowed=None, behind_ms=node.behind_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,6 +170,8 @@ class DelayedRows(KeyedOperator):
     keys: tuple[str, ...]
     time: str
     delay_ms: int
+    of_behind_ms: int
+    """How far rows may be behind the watermark before they wait."""
 
     def plan(self, planner: Planner) -> PlannedRows:
         """The rows when their time has come."""
@@ -174,7 +185,7 @@ class DelayedRows(KeyedOperator):
             keys=self.keys,
             kernel=HoldRows(time=self.time, wait_us=self.delay_ms * 1000),
             schema=frame.schema,
-            behind_ms=self.behind_ms,
+            behind_ms=self.of_behind_ms,
             outline=f"rows that wait for a table: {frame.schema.simpleString()} by {', '.join(self.keys)}",
         )
         return PlannedRows.of(step)
@@ -192,11 +203,6 @@ def _check_choices(rows: Rows, as_of: str, how: str) -> None:
         )
     if how not in ("left", "inner"):
         raise Misuse(f"how={how!r}: a stream joins a table as left or inner.")
-    if as_of == "event" and rows.untimed_by is not None:
-        raise Misuse(
-            f'a join with as_of="event" cannot follow {rows.untimed_by}, which takes the event time from its '
-            'rows: join this table first, write as_of="latest", or join it in a job of its own.'
-        )
     if as_of == "event" and rows.event_time is None:
         raise Misuse(
             "the join needs to know when its events happened: declare the stream with event_time= and "

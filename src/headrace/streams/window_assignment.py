@@ -28,6 +28,9 @@ END: Final = "window_end"
 IS_END: Final = "headrace.windowEnd"
 """The metadata of ours that says of a column that its times are ends of windows."""
 
+LAST_OF_WINDOW: Final = "interval 1 microsecond"
+"""How long before the end of its window the time of a result is, as for Spark's `window_time`."""
+
 _TIME: Final = "_headrace_time"
 _SPAN: Final = "_headrace_window"
 _START: Final = "_headrace_start"
@@ -75,6 +78,11 @@ def memberships(rows: Rows, window: Window) -> DataFrame:
     return spread.drop(_TIME, _SPAN, _START, _END)
 
 
+def is_window_end(frame: DataFrame, column: str) -> bool:
+    """Whether the times of a column are ends of windows: the time of such a row is just before."""
+    return bool((frame.schema[column].metadata or {}).get(IS_END))
+
+
 def end_metadata(rows: Rows) -> dict[str, Any]:
     """The metadata of a column of window ends: an event time, for which Spark waits as for the rows."""
     return {MARK: _metadata(rows)[MARK], IS_END: True}
@@ -110,16 +118,16 @@ def _span(window: Window, time: Column) -> Column:
 def timed(rows: Rows) -> tuple[DataFrame, Column]:
     """The rows, and the column by which they are assigned to windows.
 
-    The end of a window is not in it. So of such a time the last microsecond before it counts, and an hour is
-    the sum of its sixty minutes.
+    The end of a window is not in it. So the time of a result is the last microsecond before it, and an hour
+    is the sum of its sixty minutes. Joins take the same time.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     assert rows.event_time is not None
     time = F.col(quoted(rows.event_time))
-    if not _metadata(rows).get(IS_END):
+    if not is_window_end(rows.frame, rows.event_time):
         return rows.frame, time
-    last = time - F.expr("interval 1 microsecond")
+    last = time - F.expr(LAST_OF_WINDOW)
     inside = last.alias(_TIME, metadata={MARK: _metadata(rows)[MARK]})
     return rows.frame.select("*", inside), F.col(_TIME)
 

@@ -22,11 +22,14 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headrace.columns.aggregates import partials_of
+from headrace.columns.changelog import WEIGHT, ChangelogKernel
+from headrace.columns.changing_windows import ChangingWindows, WindowRows
 from headrace.columns.hopping_windows import HoppingAssigner
 from headrace.columns.session_windows import SessionAssigner
 from headrace.columns.window_assigners import WindowKernelSettings
 from headrace.columns.zoned_windows import WINDOW_END, WINDOW_START, ZonedAssigner
 from headrace.engine.aggregates import SUPPORTED, UnsupportedAggregate, evaluated, read_aggregates
+from headrace.engine.changelog import with_weight
 from headrace.engine.columns import quoted
 from headrace.engine.keyed_operator import KeyedOperator
 from headrace.engine.logical import current_plan
@@ -41,7 +44,7 @@ from headrace.spark.aggregate_pushdown import (
     AggregatePushdown,
 )
 from headrace.spark.keyed_stage import arrow_schema
-from headrace.streams.event_time import check_final, timed_frame
+from headrace.streams.event_time import timed_frame
 from headrace.streams.source import Source
 from headrace.streams.window_assignment import END, START, end_metadata, in_zone, timed, window_in_words
 from headrace.streams.windows import Hopping, Session, Sliding, Window
@@ -83,18 +86,12 @@ class Windowed:
         self._check(columns, emit)
         plan = current_plan("a window")
         can_be_late = not plan.keeps_state(self.of.frame)
-        if plan.allowed_lateness_ms and not can_be_late:
-            raise Misuse(
-                "allowed_lateness= is for windows right behind a stream: what a join, another window or "
-                "deduplicate() gives is never late. Write the result of that step into a topic, and let a "
-                "job of its own put it into windows."
-            )
         if isinstance(self.window, Sliding):
             from headrace.streams.sliding import slide
 
             return slide(self.of, self.window, self.by, columns, can_be_late=can_be_late)
         assert isinstance(self.window, Hopping | Session)
-        if plan.allowed_lateness_ms and emit != "on_window_update":
+        if plan.allowed_lateness_ms and can_be_late and emit != "on_window_update":
             _check_can_change(self.window, "allowed_lateness=")
         return aggregate_windows(self.of, self.window, self.by, columns, emit=emit, can_be_late=can_be_late)
 
@@ -108,9 +105,8 @@ class Windowed:
         self._check_names(made.columns)
         if emit not in get_args(Emit):
             raise Misuse(f"emit={emit!r} is not known: use {' or '.join(get_args(Emit))}.")
-        if emit == "on_window_close":
-            return
-        _check_can_change(self.window, f"emit={emit!r}")
+        if emit == "on_window_update" and not current_plan("a window").is_changelog(self.of.frame):
+            _check_can_change(self.window, f"emit={emit!r}")
 
     def _check_names(self, made: Sequence[str]) -> None:
         times = (self.of.event_time,) if isinstance(self.window, Sliding) else (START, END)
@@ -131,7 +127,6 @@ def window_rows(rows: Rows, window: Window, by: str | Sequence[str] = ()) -> Win
             f'window({window!r}): write tumbling("1 minute"), hopping("5 minutes", every="1 minute"), '
             'sliding("5 minutes") or session("5 minutes").'
         )
-    check_final(rows, "a window")
     timed_rows = replace(rows, frame=timed_frame(rows, "a window"))
     for problem in _problems(timed_rows, keys):
         raise Misuse(problem)
@@ -195,14 +190,19 @@ def aggregate_windows(
             f"a window cannot compute {reason}. It computes {SUPPORTED}. Spark itself may: "
             ".df.groupBy(F.window(…)).agg(…)."
         ) from None
-    on_update = emit == "on_window_update"
-    lateness_ms = 0 if on_update else plan.allowed_lateness_ms
+    on_update, is_changing = emit == "on_window_update", plan.is_changelog(rows.frame)
+    lateness_ms = plan.allowed_lateness_ms if can_be_late and not on_update else 0
+    kind: type[WindowAggregation] = ChangingWindowAggregation if is_changing else WindowAggregation
     events = _events(rows, window, by, aggregates)
     node = plan.add(
-        WindowAggregation,
+        kind,
         _result_schema(rows, by, aggregates, columns),
         inputs=(events,),
-        behind_ms=rows.behind_ms + plan.allowed_lateness_ms,
+        behind_ms=rows.behind_ms + (plan.allowed_lateness_ms if can_be_late else 0),
+        is_changelog=on_update or bool(lateness_ms),
+        # A result on update takes the place of the one before; one of changing rows may be gone.
+        key=() if is_changing else (START, *by),
+        reads_weights=is_changing,
         of=rows,
         window=window,
         by=by,
@@ -212,7 +212,7 @@ def aggregate_windows(
         source=_source_of(plan, rows),
         can_be_late=can_be_late,
     )
-    mode: Literal["update", "append"] = "update" if on_update or lateness_ms else "append"
+    mode: Literal["update", "append"] = "update" if node.is_changelog else "append"
     is_whole = isinstance(window, Hopping) and mode == "append"
     return replace(
         rows,
@@ -258,7 +258,7 @@ class WindowAggregation(KeyedOperator):
         if self.source is None or sources is None or WINDOW_START in assigner.places:
             return None
         if not planner.is_read_once(self.source) or any(
-            node.stream.idle_timeout is not None for node in planner.nodes if isinstance(node, Source)
+            node.stream.idles_after_ms is not None for node in planner.nodes if isinstance(node, Source)
         ):
             return None
         return AggregatePushdown(
@@ -287,6 +287,11 @@ class WindowAggregation(KeyedOperator):
             "state": f"partial aggregates of {window_in_words(self.window, self.by)}",
         }
 
+    @property
+    def definition(self) -> str:
+        """The windows, and each aggregate."""
+        return f"{self.details()} {self.aggregates.specs} {self.aggregates.results}"
+
     def _sums(self, planner: Planner, pushdown: AggregatePushdown, types: StructType) -> DataFrame:
         assert self.source is not None
         return self.source.partial_aggregates(planner, pushdown, types).drop(TIME)
@@ -295,8 +300,13 @@ class WindowAggregation(KeyedOperator):
         """The results of the kernel over partial aggregates, or over rows that are aggregated `first`."""
         schema = StructType().add(START, "timestamp").add(END, "timestamp")
         schema = StructType([*schema.fields, *self.aggregates.computed])
+        retracts = planner.weighs(self)
         settings = WindowKernelSettings(
-            keys=self.by, specs=self.aggregates.specs, output=arrow_schema(schema), **self.settings
+            keys=self.by,
+            specs=self.aggregates.specs,
+            output=arrow_schema(schema),
+            retracts=retracts,
+            **self.settings,
         )
         keys = [self.inputs[0].schema[key].simpleString() for key in self.by]
         partials = self._partial_fields()[len(keys) :]
@@ -306,7 +316,7 @@ class WindowAggregation(KeyedOperator):
             spread=self.by,
             keys=self.by,
             kernel=assigner_of(self.window).kernel(settings),
-            schema=schema,
+            schema=with_weight(schema) if retracts else schema,
             behind_ms=self.behind_ms,
             outline=window_in_words(self.window, keys),
             columns={partial.name: partial.dataType.simpleString() for partial in partials},
@@ -317,7 +327,8 @@ class WindowAggregation(KeyedOperator):
         if not self.aggregates.results:
             return PlannedRows.of(step)
         names = step.rows.columns[: 2 + len(self.by)]
-        return PlannedRows(frame=step.rows.select(*map(quoted, names), *self.aggregates.results))
+        weight = [name for name in step.rows.columns if name == WEIGHT]
+        return PlannedRows(frame=step.rows.select(*map(quoted, names), *self.aggregates.results, *weight))
 
     def _partial_fields(self) -> list[StructField]:
         """Keys, places in time, partial aggregates."""
@@ -329,6 +340,70 @@ class WindowAggregation(KeyedOperator):
         for partial in partials_of(self.aggregates.specs):
             fields.append(StructField(partial.name, from_arrow_type(partial.type(types))))
         return fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangingWindowAggregation(WindowAggregation):
+    """Aggregates of rows that can be retracted: the state are the rows of open windows."""
+
+    takes_changelogs: ClassVar[bool] = True
+
+    def plan(self, planner: Planner) -> PlannedRows:
+        """The results, computed again each time that a row of theirs changes."""
+        schema = StructType().add(START, "timestamp").add(END, "timestamp")
+        schema = StructType([*schema.fields, *self.aggregates.computed])
+        assigner, is_final = assigner_of(self.window), not self.is_changelog
+        operation = ChangingWindows(
+            name=self.name,
+            time=TIME,
+            keys=self.by,
+            specs=self.aggregates.specs,
+            output=arrow_schema(schema),
+            gap_us=assigner.gap_us if isinstance(assigner, SessionAssigner) else None,
+        )
+        given = schema if is_final else with_weight(schema)
+        kernel = ChangelogKernel(operation=operation, output=arrow_schema(given), is_final=is_final)
+        frame = planner.weighted_frame(self.inputs[0])
+        first, first_schema = self._assigned(frame, assigner)
+        shown = [self.inputs[0].schema[name] for name in self.inputs[0].columns if name != TIME]
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in shown)
+        step = self.staged(
+            planner,
+            frame,
+            spread=self.by,
+            keys=operation.groups,
+            kernel=kernel,
+            schema=given,
+            behind_ms=self.of.behind_ms,
+            outline=f"{window_in_words(self.window, self.by)}, with the changing rows ({columns})",
+            first=first,
+            first_schema=first_schema,
+        )
+        return self._results(step)
+
+    def details(self) -> Mapping[str, str]:
+        """The windows and what is computed of them."""
+        return {
+            **WindowAggregation.details(self),
+            "state": f"rows of {window_in_words(self.window, self.by)}",
+        }
+
+    def pushdown(self, planner: Planner) -> AggregatePushdown | None:  # noqa: ARG002
+        """Nothing: a source has no changelog."""
+        return None
+
+    def _assigned(self, frame: DataFrame, assigner: WindowAssigner) -> tuple[WindowRows, StructType]:
+        """What puts rows into windows in front of the shuffle, and its columns."""
+        schema = frame.schema
+        if isinstance(assigner, HoppingAssigner):
+            schema = StructType().add(WINDOW_START, LongType()).add(WINDOW_END, LongType())
+            schema = StructType([*schema.fields, *frame.schema.fields])
+        rows = WindowRows(
+            time=TIME,
+            assigner=assigner if isinstance(assigner, HoppingAssigner) else None,
+            columns=tuple(schema.names),
+        )
+        return rows, schema
 
 
 def assigner_of(window: Hopping | Session) -> WindowAssigner:
