@@ -386,3 +386,17 @@ def test_windows_and_joins_wait_for_rows_that_have_waited_for_a_table(app: App) 
         *((at(0), "Rome", 1), (at(0), "Oslo", 1), (at(4), "Oslo", 1), (at(4), None, 1), (at(8), None, 1))
     }
     assert rows.dropped == 0
+
+
+def test_the_result_of_a_window_joins_the_version_that_counted_just_before_its_end(app: App) -> None:
+    activity = app.stream("activity", ACTIVITY, event_time="at", watermark_delay="1 minute")
+    users = app.table("users", USERS, key="id", valid_from="since")
+
+    @app.job(into=app.topic("counts"))
+    def counts() -> Rows:
+        windows = activity.window(tumbling("3 minutes"), by="user").agg(F.count("*").alias("events"))
+        return windows.join(users, on={"user": "id"})
+
+    rows = run(counts, [{"users": moves(1), "activity": [event(1, 2), event(1, 4)]}, {"activity": [END]}])
+    found = [(row["window_end"], row["city"]) for row in rows if row["user"] == 1]
+    assert found == [(at(3), "Rome"), (at(6), "Oslo")]
