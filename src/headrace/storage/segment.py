@@ -118,6 +118,10 @@ class FileRange(NamedTuple):
         """Read the range."""
         return os.pread(self.file.fd, self.size, self.position)
 
+    def header(self) -> BatchHeader:
+        """The header of the first batch."""
+        return read_header(os.pread(self.file.fd, HEADER_BYTES, self.position))
+
 
 class BatchPosition(NamedTuple):
     """A batch in a log file."""
