@@ -10,6 +10,7 @@ from headrace.cli import (
     acl,
     backup,
     capture,
+    console,
     consume,
     dead,
     demo,
@@ -61,6 +62,7 @@ app.command("changes")(view.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
 app.command("gateway")(gateway.gateway)
+app.command("console")(console.console)
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
 app.command("state")(state.state)
