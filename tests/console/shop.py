@@ -71,7 +71,8 @@ class SimpleRun:
         view = SimpleNamespace(name="revenue")
         into = SimpleNamespace(name="revenue", topics=(view,), views=(view,), sinks=())
         self.job = SimpleNamespace(
-            into=into, purpose="Revenue by product.", place="pipeline.py", dead_topic="revenue.dead", late_topic=None
+            into=into, purpose="Revenue by product.", place="pipeline.py", dead_topic="revenue.dead",
+            late_topic=None,
         )  # fmt: skip
         self.folder = SimpleNamespace(reset=self._reset)
         self.calls: list[Any] = []
@@ -124,10 +125,10 @@ def fill(bootstrap: str) -> None:
         create_topics(cluster, topics)
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for number in range(120):
-        value = {"n": number, "product": PRODUCTS[number % 4], "amount": number * 1.25, "paid": number % 3 == 0}
-        producer.produce(
-            "orders", json.dumps(value), PRODUCTS[number % 4], headers={"trace": f"t{number}", "source": "web"}
-        )  # fmt: skip
+        product = PRODUCTS[number % 4]
+        value = {"n": number, "product": product, "amount": number * 1.25, "paid": number % 3 == 0}
+        headers: Any = {"trace": f"t{number}", "source": "web"}
+        producer.produce("orders", json.dumps(value), product, headers=headers)
     for number in range(5):
         producer.produce("mails", json.dumps({"to": f"user{number}@example.com"}), f"mail-{number}")
     producer.flush()

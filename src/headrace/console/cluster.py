@@ -12,9 +12,12 @@ from headrace.client.topics import partition_sizes
 
 if TYPE_CHECKING:
     from headrace.cli.session import BrokerSession
+    from headrace.client.transactions import Transaction
     from headrace.console.app import Context
 
-MAX_SIZED_TOPICS: Final = 200
+MAX_UNHEALTHY: Final = 200
+OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+"""The states of open transactions."""
 
 
 def read_features(session: BrokerSession) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def list_brokers(context: Context) -> dict[str, Any]:
         "brokers": brokers,
         "topics": len(found.topics),
         "partitions": partitions,
-        "unhealthy": unhealthy[:MAX_SIZED_TOPICS],
+        "unhealthy": unhealthy[:MAX_UNHEALTHY],
         "latency_ms": _rounded(latency_ms),
     }
 
@@ -83,7 +86,7 @@ def topic_sizes(session: BrokerSession, topic: str, partitions: list[int]) -> di
 def list_transactions(context: Context) -> dict[str, Any]:
     """The transactional ids; those with an open transaction first, the oldest of them at the top."""
     found = transactions.list_transactions(context.session.cluster)
-    ordered = sorted(found, key=lambda each: (each.started is None, each.started, each.transactional_id))
+    ordered = sorted(found, key=_age_order)
     return {
         "total": len(found),
         "transactions": [
@@ -93,12 +96,18 @@ def list_transactions(context: Context) -> dict[str, Any]:
                 "producer_id": each.producer_id,
                 "epoch": each.producer_epoch,
                 "timeout_s": each.timeout.total_seconds(),
-                "started": each.started,
+                "started": each.started if each.state in OPEN else None,
                 "partitions": [f"{topic}/{number}" for topic, number in each.partitions],
             }
             for each in ordered[:500]
         ],
     }
+
+
+def _age_order(transaction: Transaction) -> tuple[bool, float, str]:
+    is_open = transaction.state in OPEN and transaction.started is not None
+    started_s = transaction.started.timestamp() if is_open and transaction.started else 0.0
+    return not is_open, started_s, transaction.transactional_id
 
 
 def abort_transaction(context: Context, _: dict[str, Any]) -> dict[str, Any]:

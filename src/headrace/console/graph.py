@@ -47,10 +47,18 @@ def read_graph(context: Context) -> dict[str, Any]:
     nodes = list(graph.nodes.values())[:MAX_NODES]
     ids = {node["id"] for node in nodes}
     edges = [edge for (source, target), edge in graph.edges.items() if source in ids and target in ids]
+    stores = tuple(f"{node['name']}." for node in nodes if node["kind"] == "aggregate")
+    alone = (
+        name
+        for name in shown
+        if f"topic:{name}" not in ids
+        and found[name]["kind"] != "dead letters"
+        and not name.startswith(stores or ("\0",))
+    )
     return {
         "nodes": nodes,
         "edges": edges,
-        "unconnected": sorted(name for name in shown if f"topic:{name}" not in ids)[:MAX_NODES],
+        "unconnected": sorted(alone)[:MAX_NODES],
     }
 
 

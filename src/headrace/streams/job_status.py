@@ -165,10 +165,19 @@ class StatusReader:
             status = json.loads(record.value or b"null")
         except ValueError:
             return
-        if isinstance(status, dict) and isinstance(status.get("kind"), str):
+        if _is_status(status):
             self._newest[name] = status
         else:
             self._newest.pop(name, None)
+
+
+def _is_status(value: Any) -> bool:
+    """Whether this is what a process writes: readers rely on these fields."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("updated_ms"), int)
+        and (value.get("kind") == "plan" or isinstance(value.get("state"), str))
+    )
 
 
 class JobStatusThread:

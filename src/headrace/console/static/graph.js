@@ -137,7 +137,7 @@ export class Graph {
   }
   #draw(nodes, edges) {
     const { places, bends, width, height } = layout(nodes, edges)
-    const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": this.label })
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, style: `width:100%;max-width:${width}px;min-width:${Math.round(width * 0.72)}px`, role: "group", "aria-label": this.label })
     this.#edges.clear(); this.#nodes.clear()
     const labels = []
     for (const edge of edges) {

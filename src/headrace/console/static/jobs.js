@@ -66,7 +66,7 @@ export function job({ main, item, live, about }) {
   })
 }
 
-const rateText = value => value === null || value === undefined ? "–" : `${value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")}/s`
+const rateText = value => value === null || value === undefined ? "–" : value === 0 ? "0/s" : `${value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")}/s`
 
 function drawPlan(graph, document, before) {
   const nodes = [], edges = [], runs = document.state === "running" && document.rows_per_second > 0

@@ -56,14 +56,18 @@ async function show() {
   for (const entry of document.querySelectorAll("#nav a")) entry.dataset.page === name ? entry.setAttribute("aria-current", "page") : entry.removeAttribute("aria-current")
   const mine = () => find("#main") === main
   const live = (path, values, render) => {
-    const end = follow(path, values, (document, isNew) => { if (mine()) render(document, isNew) }, error => { if (mine()) problem(error) })
+    const end = follow(path, values, (document, isNew) => { if (mine()) { loaded(); render(document, isNew) } }, error => { if (mine()) { loaded(); problem(error) } })
     ends.push(end)
     return end
   }
   const atEnd = end => ends.push(end)
-  if (!page || (item !== undefined && !page[4])) { main.append(el("div", { class: "empty" }, el("b", {}, "There is no such page"), el("a", { href: to() }, "Overview"))); return }
+  const loading = el("p", { class: "loading" }, "Loading …")
+  main.append(loading)
+  const loaded = () => loading.remove()
+  if (!page || (item !== undefined && !page[4])) { loaded(); main.append(el("div", { class: "empty" }, el("b", {}, "There is no such page"), el("a", { href: to() }, "Overview"))); return }
   document.title = `${item ?? page[1]} · Headrace console`
-  try { await (item === undefined ? page[3] : page[4])({ main, item, tab: parts[2], query, live, atEnd, about, fail: problem }) } catch (fault) { if (mine()) problem(fault) }
+  try { await (item === undefined ? page[3] : page[4])({ main, item, tab: parts[2], query, live, atEnd, about, fail: problem }); if (!ends.length) loaded() } catch (fault) { loaded(); if (mine()) problem(fault) }
+  if (loading.isConnected) main.append(loading)
   scrollTo(0, 0)
 }
 

@@ -15,7 +15,7 @@ export function overview({ main, live }) {
     const failing = jobs.filter(node => ["failed", "lost"].includes(node.state)), dead = of("queue").reduce((sum, node) => sum + node.dead, 0)
     tiles(figures, [["Topics", count(of("topic").length + document.unconnected.length)], ["Jobs running", `${jobs.filter(node => ["running", "held up"].includes(node.state)).length} of ${jobs.length}`, failing.length ? "bad" : ""],
       ["Rows per second", count(Math.round(jobs.reduce((sum, node) => sum + (node.state === "running" ? node.rate ?? 0 : 0), 0)))], ["Lag of jobs", count(jobs.reduce((sum, node) => sum + (node.lag ?? 0), 0))],
-      ["Lag of groups", count(of("group").reduce((sum, node) => sum + node.lag, 0))], ["Dead letters in queues", count(dead), dead ? "warn" : ""]])
+      ["Lag of groups", count(of("group").reduce((sum, node) => sum + node.lag, 0))], ["Dead letters", count(dead), dead ? "warn" : ""]])
     const speeds = new Map(of("topic").filter(node => node.end !== undefined).map(node => [node.id, rates.note(node.id, node.end)]))
     const nodes = document.nodes.map(node => ({
       id: node.id, title: node.title ?? node.name, color: node.view ? "c5" : COLOR[node.kind], href: PAGE[node.kind] && `#/${PAGE[node.kind]}${node.kind === "database" ? "" : `/${encodeURIComponent(node.name)}`}`,

@@ -42,9 +42,8 @@ export function topic({ main, item, tab = "messages", live, atEnd, query, about,
   const tabs = [["messages", "Messages"], ["partitions", "Partitions"], ["settings", "Settings"]]
   main.append(
     el("div", { class: "head" }, el("div", { class: "crumb" }, link("Topics", "topics")), el("h1", {}, item),
-      el("div", { class: "actions" }, tabs.map(([name, title]) => el("a", { href: to("topics", item, name), class: name === tab ? "badge plain" : "badge", "aria-current": name === tab ? "page" : null }, title)),
-        !about.read_only && !item.startsWith("headrace.") && el("button", { class: "main", "data-key": "n", onclick: () => produce(item, partitions) }, "Produce"))),
-    figures, content)
+      el("div", { class: "actions" }, !about.read_only && !item.startsWith("headrace.") && el("button", { class: "main", "data-key": "n", onclick: () => produce(item, partitions) }, "Produce"))),
+    figures, el("nav", { class: "tabs", "aria-label": "Parts of the topic" }, tabs.map(([name, title]) => el("a", { href: to("topics", item, name), "aria-current": name === tab ? "page" : null }, title))), content)
   let partitions = []
   const part = tab === "partitions" ? partitionTable() : tab === "settings" ? settingTable() : messages({ item, query, content, atEnd, fail })
   content.append(part.node)
