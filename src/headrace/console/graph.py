@@ -74,6 +74,8 @@ def _add_jobs(graph: SystemGraph, running: dict[str, dict[str, Any]]) -> None:
         )
         for topic in job["inputs"]:
             graph.edge(graph.node("topic", topic), node)
+        if job.get("late_topic"):
+            graph.edge(node, graph.node("topic", job["late_topic"]))
         for output in job["outputs"]:
             if output["kind"] == "sink":
                 graph.edge(node, graph.node("sink", output["name"]))

@@ -60,7 +60,8 @@ def read_jobs(context: Context) -> dict[str, dict[str, Any]]:
             continue
         plan = statuses.get(f"{name}{PLAN}", {})
         inputs, outputs = plan.get("inputs", []), plan.get("outputs", [])
-        found[name] = {**status, "name": name, "inputs": inputs, "outputs": outputs}
+        late = plan.get("late_topic")
+        found[name] = {**status, "name": name, "inputs": inputs, "outputs": outputs, "late_topic": late}
         if status["state"] != STOPPED and now_ms - status["updated_ms"] > STALE_S * 1000:
             found[name]["state"] = LOST
     for folder in _folders(context):

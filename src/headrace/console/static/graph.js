@@ -1,7 +1,7 @@
 // Graphs in layers, from left to right, as SVG: the layout, and the drawing.
 
 const NS = "http://www.w3.org/2000/svg"
-const WIDE = 176, HIGH = 44, GAP_X = 74, GAP_Y = 16, MARGIN = 18
+const WIDE = 168, HIGH = 44, GAP_X = 58, GAP_Y = 16, MARGIN = 18
 
 export function svg(name, attributes = {}, ...children) {
   const element = document.createElementNS(NS, name)
@@ -137,7 +137,7 @@ export class Graph {
   }
   #draw(nodes, edges) {
     const { places, bends, width, height } = layout(nodes, edges)
-    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, style: `width:100%;max-width:${width}px;min-width:${Math.round(width * 0.72)}px`, role: "group", "aria-label": this.label })
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, style: `width:100%;max-width:${width}px;min-width:${Math.round(width * 0.84)}px`, role: "group", "aria-label": this.label })
     this.#edges.clear(); this.#nodes.clear()
     const labels = []
     for (const edge of edges) {
@@ -151,7 +151,7 @@ export class Graph {
     }
     for (const node of nodes) {
       const { x, y } = places.get(node.id), group = svg(node.href ? "a" : "g", { class: "node", href: node.href, tabindex: node.href ? null : "-1" })
-      const title = svg("text", { x: x + 14, y: y - 3 }, shortened(node.title, 23)), sub = svg("text", { class: "sub", x: x + 14, y: y + 13 }), about = svg("title")
+      const title = svg("text", { x: x + 14, y: y - 3 }, shortened(node.title, 19)), sub = svg("text", { class: "sub", x: x + 14, y: y + 13 }), about = svg("title")
       group.append(about, svg("rect", { class: "box", x, y: y - HIGH / 2, width: WIDE, height: HIGH, rx: 7 }),
         svg("rect", { class: "mark", x: x + 1, y: y - HIGH / 2 + 7, width: 4, height: HIGH - 14, rx: 2, style: `fill: var(--${node.color ?? "c6"})` }), title, sub)
       picture.append(group)
@@ -161,7 +161,7 @@ export class Graph {
     this.node.replaceChildren(picture)
   }
   #fill(node) {
-    const { group, sub, about } = this.#nodes.get(node.id), text = shortened(node.sub ?? "", 29)
+    const { group, sub, about } = this.#nodes.get(node.id), text = shortened(node.sub ?? "", 24)
     if (sub.textContent !== text) sub.textContent = text
     const full = [node.title, node.sub, node.about].filter(Boolean).join("\n")
     if (about.textContent !== full) about.textContent = full

@@ -86,7 +86,7 @@ function drawPlan(graph, document, before) {
       const user = document.plan.operators.find(each => Object.values(each.parameters).includes(name))
       edges.push({ from: topic(name, "c1", "topic"), to: user?.name ?? "rows", flows: runs })
     }
-    nodes.push({ id: "rows", title: document.job, sub: document.plan.columns.replace(/^struct</, "").replace(/>$/, ""), color: "c2", about: document.plan.columns })
+    nodes.push({ id: "rows", title: document.job, sub: document.plan.columns.replace(/^struct</, "").replace(/>$/, "").replaceAll(",", ", "), color: "c2", about: document.plan.columns })
     join(document.plan.rows, "rows", "rows/0")
   }
   for (const output of document.outputs) {
@@ -97,7 +97,7 @@ function drawPlan(graph, document, before) {
   graph.update(nodes, edges)
   function join(flow, target, id) {
     let at = target
-    if (flow.steps.length) {
+    if (flow.steps.some(step => step !== "Project")) {  // choosing columns is no step to show
       nodes.push({ id, title: "Spark", sub: flow.steps.join(", "), color: flow.stateful.length ? "c4" : "c6", about: flow.stateful.length ? `Spark keeps state for ${flow.stateful.join(", ")}` : "" })
       edges.push({ from: id, to: target, flows: runs })
       at = id
