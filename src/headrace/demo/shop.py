@@ -30,6 +30,7 @@ from headrace.demo.outputs import INPUTS, OUTPUTS, ExternalReader, OutputTopicRe
 from headrace.demo.page_server import PageState, page_gateway
 from headrace.demo.simulator import ShopClock, ShopSimulator
 from headrace.demo.worker import PIPELINE, Worker
+from headrace.gateway.process import GatewayProcess
 from headrace.streams.display import Board
 from headrace.streams.pipeline import load_app
 from headrace.streams.runner import Runner, RunOptions
@@ -278,6 +279,14 @@ class ShopDemo:
             shop = Shop.open(stack, servers)
             page = stack.enter_context(page_gateway(servers.broker.bootstrap, shop.live.document, self._port))
             self._say(f"The page to watch is {page.url}")
+            console = GatewayProcess(
+                "127.0.0.1:0",
+                servers.broker.bootstrap,
+                str(servers.folder / "state"),
+                module="headrace.console",
+            )
+            shop.live.console = stack.enter_context(console).url
+            self._say(f"The console is at {shop.live.console}")
             return self._play(servers, shop, app, begin_s)
 
     def _play(self, servers: DemoServers, shop: Shop, app: App, begin_s: float) -> bool:

@@ -1,7 +1,7 @@
 // Jobs: figures, the plan as a graph, phases of batches, restart and reset; captures.
 
 import { api, read, send } from "./api.js"
-import { ago, ask, badge, bytes, code, count, el, empty, link, number, rate, span, Table, tiles, toneOf } from "./dom.js"
+import { ago, ask, badge, bytes, code, count, el, empty, link, number, rate, Rates, span, Table, tiles, toneOf } from "./dom.js"
 import { Graph } from "./graph.js"
 
 const behind = watermark => watermark ? Date.now() - new Date(watermark) : null
@@ -41,7 +41,8 @@ export function job({ main, item, live, about }) {
     el("div", { class: "head" }, el("div", { class: "crumb" }, link("Jobs", "jobs")), el("h1", {}, name), state, el("div", { class: "actions" }, !about.read_only && [again, clear])),
     notice, figures, el("section", {}, el("h2", {}, "Plan"), graph.node),
     el("div", { class: "columns" }, el("section", {}, el("h2", {}, "Last batch"), el("div", { class: "panel" }, phases)), el("section", {}, el("h2", {}, "About"), facts)), kept)
-  let before = null, planShape = ""
+  const rates = new Rates()
+  let planShape = ""
   live(api("jobs", item), {}, document => {
     const runs = !["stopped", "lost"].includes(document.state)
     state.replaceChildren(badge(document.state))
@@ -57,9 +58,8 @@ export function job({ main, item, live, about }) {
       ["Watermark", document.watermark ? `${span(behind(document.watermark))} behind` : "–"], ["State", document.state_rows === null || document.state_rows === undefined ? "none" : `${count(document.state_rows)} rows`],
       ["State size", bytes(document.state_bytes)], ["Late rows", count(document.late ?? 0), document.late ? "warn" : ""], ["Dead letters", count(document.dead ?? 0), document.dead ? "warn" : ""], ["Restarts", count(document.restarts)],
     ])
-    drawPlan(graph, document, before)
+    drawPlan(graph, document, rates)
     drawPhases(phases, document)
-    before = { rows_out: document.rows_out, updated_ms: document.updated_ms, rates: document.rates }
     if (planShape !== (planShape = JSON.stringify([document.plan?.updated_ms, document.request, document.host]))) about_(facts, document)
     kept.hidden = !document.operators.length
     operators.update(document.operators)
@@ -68,7 +68,7 @@ export function job({ main, item, live, about }) {
 
 const rateText = value => value === null || value === undefined ? "–" : value === 0 ? "0/s" : `${value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")}/s`
 
-function drawPlan(graph, document, before) {
+function drawPlan(graph, document, rates) {
   const nodes = [], edges = [], runs = document.state === "running" && document.rows_per_second > 0
   const topic = (name, color, sub) => { if (!nodes.some(node => node.id === `t:${name}`)) nodes.push({ id: `t:${name}`, title: name, sub, color, href: `#/topics/${encodeURIComponent(name)}` }); return `t:${name}` }
   if (!document.plan) {
@@ -83,7 +83,7 @@ function drawPlan(graph, document, before) {
       each.inputs.forEach((flow, at) => join(flow, each.name, `${each.name}/${at}`))
     }
     for (const name of document.inputs) if (!read.has(name)) {
-      const user = document.plan.operators.find(each => Object.values(each.parameters).includes(name))
+      const user = document.plan.operators.find(each => Object.values(each.parameters).some(value => value.split(/[\s,:]+/).includes(name)))
       edges.push({ from: topic(name, "c1", "topic"), to: user?.name ?? "rows", flows: runs })
     }
     nodes.push({ id: "rows", title: document.job, sub: document.plan.columns.replace(/^struct</, "").replace(/>$/, "").replaceAll(",", ", "), color: "c2", about: document.plan.columns })
@@ -92,7 +92,7 @@ function drawPlan(graph, document, before) {
   for (const output of document.outputs) {
     const id = output.kind === "sink" ? `s:${output.name}` : topic(output.name, output.kind === "view" ? "c5" : "c1", output.kind)
     if (output.kind === "sink") nodes.push({ id, title: output.name, sub: "sink", color: "c7" })
-    edges.push({ from: "rows", to: id, flows: runs, label: document.rows_out?.[output.name] ? `${count(document.rows_out[output.name])} rows` : "" })
+    edges.push({ from: "rows", to: id, flows: runs, label: runs && document.rows_out?.[output.name] ? rateText(rates.note(output.name, document.rows_out[output.name]) ?? 0) : "" })
   }
   graph.update(nodes, edges)
   function join(flow, target, id) {
