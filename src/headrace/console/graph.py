@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from headrace.client.errors import RequestRefused
 from headrace.console import groups, jobs, topics, views
+from headrace.gateway.errors import UNAUTHORIZED_CODES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.console.app import Context
 
 MAX_NODES: Final = 400
+Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
@@ -35,7 +40,7 @@ def read_graph(context: Context) -> dict[str, Any]:
     """All that has a connection; topics that nothing reads or writes are only counted."""
     graph = SystemGraph()
     found = {each["topic"]: each for each in topics.list_topics(context)["topics"]}
-    running = jobs.read_jobs(context)
+    running = _visible(lambda: jobs.read_jobs(context), {})
     _add_jobs(graph, running)
     _add_captures(graph, context)
     _add_aggregates(graph, context)
@@ -60,6 +65,16 @@ def read_graph(context: Context) -> dict[str, Any]:
         "edges": edges,
         "unconnected": sorted(alone)[:MAX_NODES],
     }
+
+
+def _visible(read: Callable[[], Found], otherwise: Found) -> Found:
+    """What `read` returns, or `otherwise` if the user may not see it: the graph then lacks it."""
+    try:
+        return read()
+    except RequestRefused as refusal:
+        if refusal.code.value not in UNAUTHORIZED_CODES:
+            raise
+        return otherwise
 
 
 def _add_jobs(graph: SystemGraph, running: dict[str, dict[str, Any]]) -> None:
@@ -87,7 +102,8 @@ def _add_jobs(graph: SystemGraph, running: dict[str, dict[str, Any]]) -> None:
 
 
 def _add_captures(graph: SystemGraph, context: Context) -> None:
-    for capture in jobs.list_captures(context)["captures"]:
+    captures = _visible(lambda: jobs.list_captures(context), {"captures": []})
+    for capture in captures["captures"]:
         status = capture["status"]
         node = graph.node(
             "database",
