@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from headrace.capture.settings import CaptureSettings
+    from headrace.columns.user_aggregates import Groups
     from headrace.durations import Duration
     from headrace.errors import HeadraceError, Misuse
-    from headrace.feeds.errors import TokenExpired
+    from headrace.feeds.catalog import TokenExpired
     from headrace.feeds.feed import Change, ChangeFeed
     from headrace.queues.queue import queue
     from headrace.sinks.email import email
+    from headrace.sinks.files import files
     from headrace.sinks.postgres import postgres
     from headrace.sinks.redis import redis
     from headrace.sinks.search import search, search_index
     from headrace.sinks.sink import Sink
     from headrace.sinks.sqlite import sqlite
     from headrace.sinks.webhook import webhook
+    from headrace.streams.aggregator import Aggregator
     from headrace.streams.app import App
     from headrace.streams.clocks import Clock, clock_skew, correct_clock
     from headrace.streams.declarations import TimeUnit
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.streams.windows import Window, hopping, session, sliding, tumbling
 
 __all__ = [
+    "Aggregator",
     "App",
     "CaptureSettings",
     "Change",
@@ -44,6 +48,7 @@ __all__ = [
     "Clock",
     "Duration",
     "Emit",
+    "Groups",
     "HeadraceError",
     "Job",
     "Misuse",
@@ -64,6 +69,7 @@ __all__ = [
     "clock_skew",
     "correct_clock",
     "email",
+    "files",
     "hopping",
     "postgres",
     "queue",
@@ -79,6 +85,7 @@ __all__ = [
 ]
 
 _PLACES: Final = {
+    "Aggregator": "streams.aggregator",
     "App": "streams.app",
     "CaptureSettings": "capture.settings",
     "Change": "feeds.feed",
@@ -86,6 +93,7 @@ _PLACES: Final = {
     "Clock": "streams.clocks",
     "Duration": "durations",
     "Emit": "streams.window_operator",
+    "Groups": "columns.user_aggregates",
     "HeadraceError": "errors",
     "Job": "streams.job",
     "Misuse": "errors",
@@ -97,7 +105,7 @@ _PLACES: Final = {
     "Table": "streams.table",
     "TableView": "streams.table_view",
     "TimeUnit": "streams.declarations",
-    "TokenExpired": "feeds.errors",
+    "TokenExpired": "feeds.catalog",
     "Topic": "streams.topic",
     "View": "streams.view",
     "WatermarkPolicy": "streams.job",
@@ -106,6 +114,7 @@ _PLACES: Final = {
     "clock_skew": "streams.clocks",
     "correct_clock": "streams.clocks",
     "email": "sinks.email",
+    "files": "sinks.files",
     "hopping": "streams.windows",
     "postgres": "sinks.postgres",
     "queue": "queues.queue",
@@ -119,13 +128,13 @@ _PLACES: Final = {
     "tumbling": "streams.windows",
     "webhook": "sinks.webhook",
 }
-"""The modules that users' names come from."""
+"""The modules that define the exported names."""
 
 
 if not TYPE_CHECKING:  # otherwise every name would be one for type checkers
 
     def __getattr__(name: str) -> Any:
-        """What users import from here, brought when it is asked for: the broker starts without it."""
+        """Import exported names on first use: the broker starts without them."""
         if name in _PLACES:
             return getattr(import_module(f"headrace.{_PLACES[name]}"), name)
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")

@@ -1,8 +1,8 @@
-"""Folders of small files that a job depends on, wherever its checkpoint is.
+"""Atomic replacement of files, and folders of small files that a job depends on, wherever its checkpoint is.
 
-What exactly-once needs besides Spark's own files (which checkpoint counts, which rows a target refused, which
-messages were sent) belongs to the checkpoint: a driver that is started on another machine must find it. A
-checkpoint may be on a file system that only Spark reaches, so these files are read and written by way of
+What exactly-once needs besides Spark's own files (which checkpoint is current, which rows a target refused,
+which messages were sent) belongs to the checkpoint: a driver that is started on another machine must find it.
+A checkpoint may be on a file system that only Spark reaches, so these files are read and written through
 `Folder`.
 
 `LocalFolder` is a folder of this machine, or of a mount; `headrace.spark.folders` has the other one.
@@ -16,7 +16,30 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from headrace.files import replace_file
+
+def sync_directory(path: Path) -> None:
+    """Make created, renamed and deleted files in `path` survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace the content of `path` atomically: after a crash the file has the old content or the new one.
+
+    A file that can be rebuilt need not be `durable`: after power loss it may then be empty.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if durable:
+        sync_directory(path.parent)
 
 
 class Folder(Protocol):
@@ -35,7 +58,7 @@ class Folder(Protocol):
         """The content of a file; None if there is none."""
 
     def write(self, name: str, text: str) -> None:
-        """Replace a file as a whole: after a crash the old content is there or the new one."""
+        """Replace a file atomically: after a crash it has the old content or the new one."""
 
     def append(self, name: str, text: str) -> None:
         """Add to a file; what was added is durable when this returns. Any thread may call it."""
@@ -72,7 +95,7 @@ class LocalFolder:
             return None
 
     def write(self, name: str, text: str) -> None:
-        """Replace a file as a whole: after a power cut the old content is there or the new one."""
+        """Replace a file atomically: after a crash or power loss it has the old content or the new one."""
         write_durably(self.path / name, text)
 
     def append(self, name: str, text: str) -> None:
@@ -92,7 +115,7 @@ class LocalFolder:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Replace a file as a whole: after a power cut the old content is there or the new one."""
+    """Replace a file atomically: after a crash or power loss it has the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text.encode())
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli.session import BrokerSession
 from headrace.client.cluster import Cluster
-from headrace.client.retry import attempts
+from headrace.client.errors import attempts
 from headrace.console.jobs import LOST
 from headrace.streams import job_status
 from headrace.streams.job_status import JobRequest, StatusReader, send_request

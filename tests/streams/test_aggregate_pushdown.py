@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, hopping, session, tumbling
+from headrace.columns.aggregates import AggregateSpec
 from headrace.columns.hopping_windows import PANE
 from headrace.columns.keyed import Times
 from headrace.spark.aggregate_pushdown import DEAD_RECORDS, NEWEST, RECORDS, AggregatePushdown, Value
@@ -27,7 +28,7 @@ SUMS = AggregatePushdown(
     time="at",
     keys=("key",),
     values=(Value(name="v", field="amount", type="bigint"),),
-    specs=({"name": "total", "kind": "sum", "column": "v"},),
+    specs=(AggregateSpec(name="total", kind="sum", column="v"),),
     assigner={"size_us": 10, "every_us": 10, "offset_us": 3},
     behind_us=0,
     columns=COLUMNS,

@@ -11,49 +11,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.handlers import (
     acls,
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    api_versions,
     client_quotas,
     client_telemetry,
+    cluster,
     configs,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
-    describe_transactions,
-    end_txn,
     fetch,
-    find_coordinator,
-    heartbeat,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_groups,
-    list_offsets,
-    list_transactions,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
+    group_admin,
+    group_membership,
+    log_offsets,
+    offsets,
     produce,
     sasl,
     scram_credentials,
-    share_acknowledge,
     share_fetch,
-    share_group_describe,
-    share_group_heartbeat,
-    share_group_offsets,
-    sync_group,
-    txn_offset_commit,
-    write_txn_markers,
+    share_groups,
+    topics,
+    transaction_admin,
+    transactions,
 )
 from headrace.broker.request import RequestContext
 from headrace.protocol.errors import ProtocolError
@@ -80,8 +54,8 @@ SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
 TELEMETRY: Final = frozenset({71, 72})
 """APIs for the metrics of clients, which only a broker that serves metrics lists."""
-BY_PEER: Final = frozenset({FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE})
-"""APIs with sessions, which belong to a connection."""
+BY_PEER: Final = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE})
+"""APIs other than Fetch with sessions, which belong to a connection."""
 MAX_ADMIN_BYTES: Final = 8 * 2**20
 """The largest request that carries no records."""
 
@@ -104,59 +78,59 @@ def _api(module: Any) -> Api:
 APIS: Final[Mapping[int, Api]] = {
     PRODUCE: _api(produce),
     FETCH: _api(fetch),
-    2: _api(list_offsets),
-    3: _api(metadata),
-    8: _api(offset_commit),
-    9: _api(offset_fetch),
-    10: _api(find_coordinator),
-    11: _api(join_group),
-    12: _api(heartbeat),
-    13: _api(leave_group),
-    14: _api(sync_group),
-    15: _api(describe_groups),
-    16: _api(list_groups),
+    2: Api(1, 11, log_offsets.list_offsets),
+    3: Api(0, 13, cluster.metadata),
+    8: Api(2, 10, offsets.offset_commit),
+    9: Api(1, 10, offsets.offset_fetch),
+    10: Api(0, 6, cluster.find_coordinator),
+    11: Api(0, 9, group_membership.join_group),
+    12: Api(0, 4, group_membership.heartbeat),
+    13: Api(0, 5, group_membership.leave_group),
+    14: Api(0, 5, group_membership.sync_group),
+    15: Api(0, 6, group_admin.describe_groups),
+    16: Api(0, 5, group_admin.list_groups),
     17: Api(*sasl.HANDSHAKE_VERSIONS, sasl.handshake),
-    API_VERSIONS: _api(api_versions),
-    19: _api(create_topics),
-    20: _api(delete_topics),
-    21: _api(delete_records),
-    22: _api(init_producer_id),
-    23: _api(offset_for_leader_epoch),
-    24: _api(add_partitions_to_txn),
-    25: _api(add_offsets_to_txn),
-    26: _api(end_txn),
-    27: _api(write_txn_markers),
-    28: _api(txn_offset_commit),
+    API_VERSIONS: Api(0, 4, cluster.api_versions),
+    19: Api(2, 7, topics.create_topics),
+    20: Api(1, 6, topics.delete_topics),
+    21: Api(0, 2, topics.delete_records),
+    22: Api(0, 5, transactions.init_producer_id),
+    23: Api(2, 4, log_offsets.offset_for_leader_epoch),
+    24: Api(0, 5, transactions.add_partitions_to_txn),
+    25: Api(0, 4, transactions.add_offsets_to_txn),
+    26: Api(0, 5, transactions.end_txn),
+    27: Api(1, 2, transaction_admin.write_txn_markers),
+    28: Api(0, 5, transactions.txn_offset_commit),
     29: Api(*acls.DESCRIBE_VERSIONS, acls.describe),
     30: Api(*acls.CREATE_VERSIONS, acls.create),
     31: Api(*acls.DELETE_VERSIONS, acls.delete),
-    32: Api(*configs.DESCRIBE_VERSIONS, configs.describe),
-    33: Api(*configs.ALTER_VERSIONS, configs.alter),
-    35: _api(describe_log_dirs),
+    32: Api(1, 4, configs.describe),
+    33: Api(0, 2, configs.alter),
+    35: Api(1, 5, cluster.describe_log_dirs),
     36: Api(*sasl.AUTHENTICATE_VERSIONS, sasl.authenticate),
-    37: _api(create_partitions),
-    42: _api(delete_groups),
-    44: Api(*configs.INCREMENTAL_ALTER_VERSIONS, configs.alter_incrementally),
-    47: _api(offset_delete),
+    37: Api(0, 3, topics.create_partitions),
+    42: Api(0, 2, group_admin.delete_groups),
+    44: Api(0, 1, configs.alter_incrementally),
+    47: Api(0, 0, offsets.offset_delete),
     48: Api(*client_quotas.DESCRIBE_VERSIONS, client_quotas.describe),
     49: Api(*client_quotas.ALTER_VERSIONS, client_quotas.alter),
     50: Api(*scram_credentials.DESCRIBE_VERSIONS, scram_credentials.describe),
     51: Api(*scram_credentials.ALTER_VERSIONS, scram_credentials.alter),
-    60: _api(describe_cluster),
-    61: _api(describe_producers),
-    65: _api(describe_transactions),
-    66: _api(list_transactions),
-    71: Api(*client_telemetry.SUBSCRIPTIONS_VERSIONS, client_telemetry.get_subscriptions),
-    72: Api(*client_telemetry.PUSH_VERSIONS, client_telemetry.push),
-    74: Api(*configs.LIST_VERSIONS, configs.list_resources),
-    75: _api(describe_topic_partitions),
-    76: _api(share_group_heartbeat),
-    77: _api(share_group_describe),
-    SHARE_FETCH: _api(share_fetch),
-    SHARE_ACKNOWLEDGE: _api(share_acknowledge),
-    90: Api(*share_group_offsets.DESCRIBE_VERSIONS, share_group_offsets.describe),
-    91: Api(*share_group_offsets.ALTER_VERSIONS, share_group_offsets.alter),
-    92: Api(*share_group_offsets.DELETE_VERSIONS, share_group_offsets.delete),
+    60: Api(0, 2, cluster.describe_cluster),
+    61: Api(0, 0, transaction_admin.describe_producers),
+    65: Api(0, 0, transaction_admin.describe_transactions),
+    66: Api(0, 2, transaction_admin.list_transactions),
+    71: Api(0, 0, client_telemetry.get_subscriptions),
+    72: Api(0, 0, client_telemetry.push),
+    74: Api(0, 1, configs.list_resources),
+    75: Api(0, 0, cluster.describe_topic_partitions),
+    76: Api(1, 1, share_groups.share_group_heartbeat),
+    77: Api(1, 1, share_groups.share_group_describe),
+    SHARE_FETCH: Api(1, 2, share_fetch.share_fetch),
+    SHARE_ACKNOWLEDGE: Api(1, 2, share_fetch.share_acknowledge),
+    90: Api(0, 1, share_groups.describe_offsets),
+    91: Api(0, 0, share_groups.alter_offsets),
+    92: Api(0, 0, share_groups.delete_offsets),
 }
 
 SERVED: Final[Mapping[int, tuple[int, int]]] = {
@@ -172,9 +146,11 @@ SMALL_FRAME_BYTES: Final = 2048
 
 
 def handle_request(
-    broker: Broker, frame: memoryview, peer: Connection
+    broker: Broker, frame: memoryview, peer: Connection, quota: fetch.FetchQuota | None = None
 ) -> Response | Awaitable[Response | asyncio.Future[list[object]]]:
     """The response to one request; None when the client wants none. `peer` is the connection.
+
+    A client with quotas has a `quota`.
 
     The frame must stay as it is while the response waits for a `TimeSliceFuture`, and no longer.
     """
@@ -185,6 +161,9 @@ def handle_request(
     if header.api_key == PRODUCE:
         produced: Response | Awaitable[Response] = api.handle(broker, frame, header, peer.access)
         return produced
+    if header.api_key == FETCH:
+        fetched: Response | Awaitable[Response] = api.handle(broker, frame, header, peer, quota)
+        return fetched
     if header.api_key in BY_PEER:
         taken: Response | Awaitable[Response] = api.handle(broker, frame, header, peer)
         return taken
@@ -232,6 +211,6 @@ def has_tagged_header(api_key: int, version: int) -> bool:
 def _refuse_version(broker: Broker, header: RequestHeader) -> bytes:
     """Answer an unknown ApiVersions version with the served ranges; other requests close the connection."""
     if header.api_key == API_VERSIONS:
-        body = api_versions.unsupported(broker)
+        body = cluster.unsupported_api_versions(broker)
         return write_response(API_VERSIONS, 0, header.correlation_id, body)
     raise ProtocolError(f"API {header.api_key} version {header.version} is not served")

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.storage.errors import ArchiveError
 from headrace.storage.partition import PartitionLog
 from headrace.storage.remote_segment import object_prefix
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.topics import Partition, Topic
     from headrace.storage.archive_store import ArchiveStore
-    from headrace.storage.file_pool import LogFile
+    from headrace.storage.segment import LogFile
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.output import confirm, note, print_json, print_line, print_table
+from headrace.cli.output import RequestFailed, confirm, note, print_json, print_line, print_table
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
@@ -41,12 +40,10 @@ class QuotaListing:
 
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Name of the user.")]
-DefaultUser = Annotated[
-    bool, typer.Option("--default-user", help="All users that have no quota of their own.")
-]
+DefaultUser = Annotated[bool, typer.Option("--default-user", help="All users without their own quota.")]
 ClientId = Annotated[str | None, typer.Option("--client-id", metavar="NAME", help="Client id.")]
 DefaultClientId = Annotated[
-    bool, typer.Option("--default-client-id", help="All client ids that have no quota of their own.")
+    bool, typer.Option("--default-client-id", help="All client ids without their own quota.")
 ]
 
 
@@ -207,7 +204,7 @@ def _entity(
         if name is not None or is_default:
             entity[kind] = name
     if not entity:
-        raise Misuse("no entity is named: give --user, --default-user, --client-id or --default-client-id.")
+        raise Misuse("no entity is named: use --user, --default-user, --client-id or --default-client-id.")
     return entity
 
 

@@ -10,6 +10,7 @@ computed in one way.
 | total | decimal | sum of decimals |
 | choice | struct of order and value | min and max of other types, min_by, max_by, first, last |
 | values | list | collect_list, collect_set, count distinct (exact and approximate), percentiles |
+| user | struct | classes of users |
 
 Results do not depend on the order in which rows arrive: ties of `choice` are decided by the value, and lists
 are in order of event time or of their values.
@@ -18,7 +19,7 @@ are in order of event time or of their values.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,22 +28,26 @@ import pyarrow.compute as pc
 from headrace.columns.keyed import changes, key_codes
 from headrace.columns.lists import Lists
 from headrace.columns.range_kernels import find_extremes, sum_ranges
+from headrace.columns.user_aggregates import AccumulatedRows, Groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from headrace.columns.range_kernels import Numbers, Positions
+    from headrace.columns.user_aggregates import UserAggregate
 
 Kind = Literal[
     "count", "sum", "mean", "min", "max", "var_pop", "var_samp", "stddev_pop", "stddev_samp", "decimal_sum",
     "least", "greatest", "min_by", "max_by", "first", "last", "first_value", "last_value",
     "collect_list", "collect_set", "count_distinct", "approx_count_distinct", "percentile", "percentile_disc",
+    "user",
 ]  # fmt: skip
 """`first` and `last` skip nulls; `first_value` and `last_value` do not."""
-PartialKind = Literal["rows", "count", "sum", "min", "max", "m2", "total", "choice", "values"]
-Parts: TypeAlias = "Mapping[str, Numbers | pa.Array]"
+PartialKind = Literal["rows", "count", "sum", "min", "max", "m2", "total", "choice", "values", "user"]
+Part: TypeAlias = "Numbers | pa.Array | AccumulatedRows"
+Parts: TypeAlias = "Mapping[str, Part]"
 """The columns of partial aggregates by their names: numbers as numpy arrays, all others as Arrow arrays."""
 
 ROWS: Final = "_headrace_rows"
@@ -50,6 +55,8 @@ ORDER: Final = "order"
 VALUE: Final = "value"
 HASH_RANGE: Final = 2.0**64
 """How many values the hashes of `approx_count_distinct` can have."""
+MOST_ROWS: Final = 1 << 20
+"""Of so many rows the lists or states are merged at a time, where ranges overlap."""
 _VARIANCES: Final = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 _DESCENDING: Final = ("greatest", "max_by", "last", "last_value")
 _KEEPS_NULLS: Final = ("min_by", "max_by", "first_value", "last_value")
@@ -67,15 +74,14 @@ class AggregateSpec:
     """The column by whose order a value is chosen, or a list is sorted."""
     arguments: tuple[float, ...] = ()
     """Percentages from 0 to 1; or how many hashes an approximate count keeps."""
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
-        """A specification from its plain data."""
-        return cls(**{**told, "arguments": tuple(told.get("arguments", ()))})
+    user: UserAggregate | None = None
+    """An aggregate of a user's own class."""
 
     @property
     def partials(self) -> tuple[Partial, ...]:
         """The partial aggregates from which this one is computed."""
+        if self.user is not None:
+            return (Partial(kind="user", column=self.user.column, user=self.user),)
         if self.column is None:
             return (Partial(kind="rows"),)
         simple: dict[str, tuple[PartialKind, ...]] = {
@@ -126,6 +132,7 @@ class Partial:
     is_set: bool = False
     most: int = 0
     """Of a set: how many of the smallest values are kept; 0 keeps all."""
+    user: UserAggregate | None = None
 
     @property
     def name(self) -> str:
@@ -138,6 +145,8 @@ class Partial:
         """
         if self.kind == "rows":
             return ROWS
+        if self.user is not None:
+            return self.user.column
         flags = {"descending": self.is_descending, "nulls": self.keeps_nulls, "set": self.is_set}
         words = [self.column, self.kind, self.order, *(flag for flag, is_on in flags.items() if is_on)]
         return ".".join(filter(None, [*words, str(self.most or "")]))
@@ -145,12 +154,14 @@ class Partial:
     @property
     def is_number(self) -> bool:
         """Whether the column is a numpy array."""
-        return self.kind not in ("total", "choice", "values")
+        return self.kind not in ("total", "choice", "values", "user")
 
     def type(self, types: Mapping[str, pa.DataType]) -> pa.DataType:
         """The Arrow type of the column, by the types of the columns of values."""
         if self.kind in ("rows", "count"):
             return pa.int64()
+        if self.user is not None:
+            return self.user.state
         of = types[self.column]
         if self.kind == "m2":
             return pa.float64()
@@ -161,8 +172,10 @@ class Partial:
         item = of if not self.order else pa.struct({ORDER: order_type(types[self.order]), VALUE: of})
         return item if self.kind == "choice" else pa.list_(item)
 
-    def of_rows(self, rows: pa.Table) -> Numbers | pa.Array:
+    def of_rows(self, rows: pa.Table) -> Part:
         """Each row as a partial aggregate."""
+        if self.user is not None:
+            return self.user.rows([_whole(rows[column]) for column in self.user.columns])
         if self.kind == "rows":
             return np.ones(rows.num_rows, np.int64)
         if self.is_number:
@@ -187,6 +200,8 @@ class Partial:
 
     def nothing(self, count: int, of: pa.DataType) -> pa.Array:
         """The column for rows that were aggregated before this aggregate was added; `of` is its type."""
+        if self.user is not None:
+            return self.user.initial(count)
         if self.is_number:
             empty = 0 if self.kind not in ("min", "max") else _nothing(of, self.kind)
             return pa.array(np.full(count, empty, of.to_pandas_dtype()))
@@ -197,11 +212,13 @@ class Partial:
     def merge(self, parts: Parts, starts: Positions) -> Numbers | pa.Array:
         """One partial aggregate for each run of rows that begins at one of `starts`."""
         values = parts[self.name]
-        if self.kind == "m2":
-            return _merge_m2(parts, self.column, starts)
         if self.is_number:
+            if self.kind == "m2":
+                return _merge_m2(parts, self.column, starts)
             numbers = cast("Numbers", values)
             return np.asarray(_reduction(self.kind, numbers).reduceat(numbers, starts))
+        if self.user is not None:
+            return self.user.merge(values, Groups(starts, len(values)))
         if self.kind == "total":
             return _sum_decimals(values, starts)
         if self.kind == "choice":
@@ -249,7 +266,7 @@ def with_state(state: pa.Table | None, fresh: pa.Table, partials: Sequence[Parti
     return pa.concat_tables([state.select(fresh.column_names), fresh])
 
 
-def parts_of_rows(rows: pa.Table, partials: Sequence[Partial]) -> dict[str, Numbers | pa.Array]:
+def parts_of_rows(rows: pa.Table, partials: Sequence[Partial]) -> dict[str, Part]:
     """Each row as partial aggregates."""
     return {partial.name: partial.of_rows(rows) for partial in partials}
 
@@ -265,7 +282,7 @@ def merge_parts(
     """The partial aggregates in another order, merged into one for each run that starts at `starts`."""
     taken = {partial.name: _taken(parts[partial.name], order) for partial in partials}
     if not len(starts):
-        return taken
+        return {name: _nothing_of(values) for name, values in taken.items()}
     return {partial.name: partial.merge(taken, starts) for partial in partials}
 
 
@@ -305,14 +322,33 @@ class Ranges:
 
     def result(self, spec: AggregateSpec, parts: Parts) -> pa.Array:
         """An aggregate for each range; null where none of its rows has a value."""
-        if spec.column is None:
+        if spec.column is None and spec.user is None:
             return pa.array(self._sums(parts[ROWS]))
         if spec.kind in ("count", "sum", "mean", "min", "max"):
             return self._number(spec, parts)
+        pieces = [piece._merged_result(spec, parts) for piece in self._pieces()]
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays([_whole(piece) for piece in pieces])
+
+    def _pieces(self) -> Iterator[Ranges]:
+        """The ranges in pieces that are small enough to be taken out as rows."""
+        rows = np.cumsum(self.lasts - self.firsts + 1)
+        if not len(rows) or rows[-1] <= MOST_ROWS:
+            yield self
+            return
+        begin = 0
+        while begin < len(rows):
+            before = rows[begin - 1] if begin else 0
+            end = max(begin + 1, int(np.searchsorted(rows, before + MOST_ROWS, side="right")))
+            yield Ranges(firsts=self.firsts[begin:end], lasts=self.lasts[begin:end], blocks=self.blocks)
+            begin = end
+
+    def _merged_result(self, spec: AggregateSpec, parts: Parts) -> pa.Array:
         if spec.kind in _VARIANCES:
             return self._variance(spec, parts)
         (partial,) = spec.partials
         merged = self._merged(partial, parts)
+        if spec.user is not None:
+            return spec.user.finish(merged)
         if partial.kind == "total":
             return merged
         if partial.kind == "choice":
@@ -370,7 +406,7 @@ class Ranges:
         """The partial aggregates of each range as one."""
         rows, starts = self._expanded
         taken = _taken(parts[partial.name], rows)
-        return partial.merge({partial.name: taken}, starts) if len(starts) else taken
+        return partial.merge({partial.name: taken}, starts) if len(starts) else _nothing_of(taken)
 
     @property
     def _expanded(self) -> tuple[Positions, Positions]:
@@ -472,8 +508,13 @@ def _run_numbers(starts: Positions, count: int) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(starts)), np.diff(starts, append=count))
 
 
-def _taken(values: Numbers | pa.Array, rows: Positions) -> Numbers | pa.Array:
+def _taken(values: Part, rows: Positions) -> Part:
     return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+
+
+def _nothing_of(values: Part) -> Numbers | pa.Array:
+    """The column without rows."""
+    return values.nothing if isinstance(values, AccumulatedRows) else values
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:

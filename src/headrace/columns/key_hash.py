@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NULL: Final = np.uint64(0x5BD1E9955BD1E995)
 """The hash of a part of a key that is null."""
+SAMPLE: Final = 4096
+"""Of so many values it is seen whether they repeat: finding equal values takes longer than to hash them."""
 
 
 class Keys(NamedTuple):
@@ -131,17 +133,28 @@ def _column_hashes(column: pa.ChunkedArray, seed: Hashes) -> Hashes:
     return hashes[indices]
 
 
-def _value_hashes(column: pa.ChunkedArray, seed: Hashes) -> tuple[Hashes, NDArray[np.int32]]:
-    """The hash of each value that occurs, and which of them each row has."""
+def _value_hashes(column: pa.ChunkedArray, seed: Hashes) -> tuple[Hashes, NDArray[np.integer[Any]] | slice]:
+    """The hashes of values, and which of them each row has."""
     single = column.combine_chunks()
     single = pa.concat_arrays(single.chunks) if isinstance(single, pa.ChunkedArray) else single
+    if not _repeats(single):
+        return _hashes(single, seed), slice(None)
     encoded = single.dictionary_encode(null_encoding="encode")
-    values = encoded.dictionary
+    return _hashes(encoded.dictionary, seed), encoded.indices.to_numpy()
+
+
+def _repeats(values: pa.Array) -> bool:
+    """Whether values occur several times, as far as a sample tells: then each is hashed once."""
+    sample = values.slice(0, SAMPLE)
+    return 2 * len(sample.dictionary_encode().dictionary) < len(sample)
+
+
+def _hashes(values: pa.Array, seed: Hashes) -> Hashes:
     hashes = np.empty(len(values), np.uint64)
     sip_hash(keys_of(_column_bytes(_normalized(values))), seed, hashes)
     if values.null_count:
         hashes[pc.is_null(values).to_numpy(zero_copy_only=False)] = NULL
-    return hashes, encoded.indices.to_numpy()
+    return hashes
 
 
 def _normalized(values: pa.Array) -> pa.Array:

@@ -29,9 +29,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.cli.group import UnknownGroup
+from headrace.cli.output import RequestFailed
 from headrace.cli.queue_admin import UnknownQueue
 from headrace.cli.session import BrokerSession
-from headrace.cli.termination import RequestFailed
 from headrace.cli.topic_admin import TopicNotFound
 from headrace.client.bootstrap import Bootstrap
 from headrace.client.transactions import NothingToAbort, UnknownTransaction

@@ -33,7 +33,7 @@ def list_brokers(context: Context) -> dict[str, Any]:
     """The brokers, the partitions that they lead and keep, and partitions that lack replicas."""
     session = context.session
     began = time.perf_counter()
-    found = session.ask(lambda: session.admin.list_topics(timeout=session.timeout_s), "list its brokers")
+    found = session.request(lambda: session.admin.list_topics(timeout=session.timeout_s), "list its brokers")
     latency_ms = (time.perf_counter() - began) * 1000
     leads: dict[int, int] = {}
     keeps: dict[int, int] = {}

@@ -40,7 +40,8 @@ def read_graph(context: Context) -> dict[str, Any]:
     """All that has a connection; topics that nothing reads or writes are only counted."""
     graph = SystemGraph()
     found = {each["topic"]: each for each in topics.list_topics(context)["topics"]}
-    running = _visible(lambda: jobs.read_jobs(context), {})
+    nothing: dict[str, Any] = {}
+    running = _visible(lambda: jobs.read_jobs(context), nothing)
     _add_jobs(graph, running)
     _add_captures(graph, context)
     _add_aggregates(graph, context)
@@ -102,7 +103,8 @@ def _add_jobs(graph: SystemGraph, running: dict[str, dict[str, Any]]) -> None:
 
 
 def _add_captures(graph: SystemGraph, context: Context) -> None:
-    captures = _visible(lambda: jobs.list_captures(context), {"captures": []})
+    nothing: dict[str, Any] = {"captures": []}
+    captures = _visible(lambda: jobs.list_captures(context), nothing)
     for capture in captures["captures"]:
         status = capture["status"]
         node = graph.node(

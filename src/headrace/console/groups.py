@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli import group as group_admin
 from headrace.cli import queue_admin
-from headrace.cli.offsets import read_position
+from headrace.cli.reader import read_position
 from headrace.gateway.errors import HttpError
 
 if TYPE_CHECKING:

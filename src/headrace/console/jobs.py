@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.capture.offsets import TOPIC as CAPTURES_TOPIC
 from headrace.capture.postgres.replication import write_lsn
 from headrace.capture.registry import list_captures as read_captures
-from headrace.cli.offsets import read_position
+from headrace.cli.reader import read_position
 from headrace.folders import local_path
 from headrace.gateway.errors import HttpError
 from headrace.streams.job_folder import job_folders

@@ -12,13 +12,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli import topic_admin
-from headrace.cli.offsets import Kind, read_position
-from headrace.cli.termination import RequestFailed
+from headrace.cli.output import RequestFailed
+from headrace.cli.reader import PositionKind, read_position
 from headrace.client.errors import OffsetOutOfRange
-from headrace.client.fetch import fetch_batches
+from headrace.client.fetch import UnreadableRecords, committed_records, fetch_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
-from headrace.client.records import UnreadableRecords, committed_records
 from headrace.console.cluster import topic_sizes
 from headrace.gateway.app import check_name, check_topic
 from headrace.gateway.errors import HttpError
@@ -214,11 +213,11 @@ class MessageSearch:
     def resolve(self, text: str) -> dict[int, int]:
         """The offsets of a position: start, end, an offset, a time, or a time ago."""
         position = read_position(text)
-        if position.kind is Kind.START:
+        if position.kind is PositionKind.START:
             found = self._first
-        elif position.kind is Kind.END:
+        elif position.kind is PositionKind.END:
             found = self._end
-        elif position.kind is Kind.OFFSET:
+        elif position.kind is PositionKind.OFFSET:
             found = dict.fromkeys(self._keys, position.value)
         else:
             found = list_offsets(self._cluster, dict.fromkeys(self._keys, position.value))

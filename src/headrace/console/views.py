@@ -89,7 +89,7 @@ def _events_of(context: Context, topics: StoreTopics, key: str) -> list[Recorded
 
 
 def _newest_events(context: Context, topics: StoreTopics, limit: int) -> list[RecordedEvent]:
-    from headrace.client.records import UnreadableRecords, committed_records
+    from headrace.client.fetch import UnreadableRecords, committed_records
     from headrace.events.errors import UnreadableEvent
     from headrace.events.event import read_event
     from headrace.events.topics import offset_ranges, topic_partitions

@@ -13,16 +13,20 @@ from math import ceil
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DecimalType, LongType, StructField, _parse_datatype_json_string
 
 from headrace.columns.aggregates import AggregateSpec
+from headrace.columns.user_aggregates import UserAggregate
 from headrace.engine.columns import quoted
 from headrace.errors import Misuse
 from headrace.spark.aggregate_pushdown import TIME, Value
 from headrace.spark.internals import (
     analyzed_plan,
+    arrow_aggregate,
     column_of,
     expression_of,
+    function_of,
     has_method,
     items_of,
     with_children,
@@ -52,7 +56,7 @@ SIMPLE: Final = frozenset(
 SUPPORTED: Final = (
     "count, sum, avg, min, max, stddev, variance, count_distinct, approx_count_distinct, first, last, "
     "min_by, max_by, collect_list, collect_set, percentile, percentile_approx, median, bool_and, bool_or, "
-    "count_if and any_value, by columns of simple types"
+    "count_if and any_value, by columns of simple types, and classes that extend headrace.Aggregator"
 )
 RESULT: Final = "_headrace_aggregate"
 VALUE: Final = "_headrace_value"
@@ -82,6 +86,14 @@ class Aggregates:
     """The columns of the result after the keys, by those; empty where they are the same."""
     sources: tuple[Value, ...] | None
     """The values as they are in the rows; None where one of them is computed."""
+
+
+def user_aggregate(function: Any, name: str, result: str, columns: Sequence[str | Column]) -> Column:
+    """An aggregate of a user's own class as a column; `function` has its `aggregator` and `state` type.
+
+    Spark can compute it too: it calls the function with the rows of a group.
+    """
+    return arrow_aggregate(function, name, result)(*columns)
 
 
 def read_aggregates(
@@ -116,6 +128,22 @@ def read_aggregates(
         ),
         sources=None if None in reader.sources else tuple(filter(None, reader.sources)),
     )
+
+
+def evaluated(
+    frame: DataFrame, by: Sequence[str], columns: Sequence[Column], aggregates: Aggregates
+) -> tuple[DataFrame, ...]:
+    """All that can fail in a row: the aggregates by key, without windows.
+
+    Spark computes no aggregate in Python together with others, so classes of users are evaluated one by one.
+    """
+    users = [spec.user for spec in aggregates.specs if spec.user is not None]
+    keys = [*map(quoted, by)]
+    if not users:
+        return (frame.groupBy(*keys).agg(*columns),)
+    values = frame.select(*keys, *(column.alias(name) for name, column in aggregates.values.items()))
+    each = (user.aggregator(*map(quoted, user.columns)) for user in users)
+    return (values, *(values.groupBy(*keys).agg(column) for column in each))
 
 
 class _Reader:
@@ -158,7 +186,7 @@ class _Reader:
         while has_method(function, "replacement"):
             function = function.replacement()
         call = _Call(expression, function)
-        for read in (self._count, self._number, self._variance, self._choice, self._list):
+        for read in (self._count, self._number, self._variance, self._choice, self._list, self._user):
             column = read(call)
             if column is not None:
                 return column
@@ -274,6 +302,22 @@ class _Reader:
         shares = tuple(given.toDoubleArray()) if has_method(given, "toDoubleArray") else (float(given),)
         value = self._value(call, call.simple_input(0), target)
         return self._add(call, kind, value, arguments=shares)
+
+    def _user(self, call: _Call) -> Column | None:
+        if call.name != "PythonUDAF":
+            return None
+        function = function_of(call.function)
+        if not hasattr(function, "aggregator"):
+            raise UnsupportedAggregate(f"{call.sql}, a function in Python that is no headrace.Aggregator")
+        columns = tuple(self._value(call, each, "") for each in call.inputs)
+        user = UserAggregate(
+            name=function.aggregator.name,
+            columns=columns,
+            state=to_arrow_type(function.state, timezone="UTC"),
+            result=to_arrow_type(call.type, timezone="UTC"),
+            aggregator=function.aggregator,
+        )
+        return self._add(call, "user", None, user=user)
 
     def _value(self, call: _Call, expression: Any, target: str) -> str:
         """The name of the column of values that an expression gives, of type `target` if it is not empty."""

@@ -63,7 +63,7 @@ def _check_outline(name: str, stage: KeyedStage, job: str) -> None:
     for column, kind in stage.columns.items():
         before = manifest.columns.get(column, kind)
         if before != kind:
-            shown = column.removeprefix(VALUE).strip()
+            shown = column.replace(f"{VALUE} ", "")
             raise incompatible(
                 job, f"{name} kept {shown} as {before} for {manifest.outline}, and now it is {kind}"
             )

@@ -12,12 +12,18 @@ separate row.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from base64 import b64decode, b64encode
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from pyspark.serializers import CPickleSerializer
+
 if TYPE_CHECKING:
+    from headrace.columns.aggregates import AggregateSpec
     from headrace.spark.options import Options
 
+PICKLE: Final[Any] = CPickleSerializer()
+"""As Spark sends functions to tasks."""
 OPTION: Final = "sums"
 TIME: Final = "_headrace_at"
 NEWEST: Final = f"{TIME}.max"
@@ -43,8 +49,8 @@ class AggregatePushdown:
     time: str
     keys: tuple[str, ...]
     values: tuple[Value, ...]
-    specs: tuple[dict[str, Any], ...]
-    """The `AggregateSpec`s, each over one of the values."""
+    specs: tuple[AggregateSpec, ...]
+    """What is computed of the values."""
     assigner: dict[str, Any]
     """The assigner of panes: a `WindowAssigner`."""
     behind_us: int
@@ -63,7 +69,7 @@ class AggregatePushdown:
             time=told["time"],
             keys=tuple(told["keys"]),
             values=tuple(Value(**value) for value in told["values"]),
-            specs=tuple(told["specs"]),
+            specs=PICKLE.loads(b64decode(told["specs"])),
             assigner=told["assigner"],
             behind_us=told["behind_us"],
             columns=tuple(told["columns"]),
@@ -71,4 +77,7 @@ class AggregatePushdown:
 
     def to_option(self) -> str:
         """The value of the source's option."""
-        return json.dumps(asdict(self))
+        specs = PICKLE.dumps(self.specs)  # they may have classes of users
+        values = [asdict(value) for value in self.values]
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps({**told, "values": values, "specs": b64encode(specs).decode()})

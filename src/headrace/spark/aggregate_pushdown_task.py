@@ -46,10 +46,9 @@ class PartialAggregationTask:
         self._sums = sums
         self._times = times
         self._schema = schema
-        specs = [AggregateSpec.from_json(spec) for spec in sums.specs]
         newest = AggregateSpec(name=TIME, kind="max", column=TIME)
         assigner = assigner_from_json(sums.assigner)
-        self._aggregate = assigner.partial_aggregation(TIME, sums.keys, (*specs, newest))
+        self._aggregate = assigner.partial_aggregation(TIME, sums.keys, (*sums.specs, newest))
         self._records = self._dead = self._untimed = 0
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

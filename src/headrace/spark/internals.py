@@ -215,6 +215,26 @@ def expression_of(spark: SparkSession, column: Column) -> Any:
     return jvm_of(spark).org.apache.spark.sql.classic.ExpressionUtils.expression(of._jc)
 
 
+def arrow_aggregate(function: Callable[..., Any], name: str, result: str) -> Callable[..., Column]:
+    """An aggregate function in Python over Arrow arrays, with a name that plans show."""
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    return UserDefinedFunction(
+        function, result, name=name, evalType=PythonEvalType.SQL_GROUPED_AGG_ARROW_UDF
+    ).__call__
+
+
+def function_of(expression: Any) -> Any:
+    """The function in Python that an expression calls."""
+    from pyspark.serializers import CPickleSerializer
+
+    # Spark has no other place for it: the expression has the function as bytes.
+    pickle: Any = CPickleSerializer()
+    function, _ = pickle.loads(bytes(expression.func().command().unsafeArray()))
+    return function
+
+
 _HAS_METHOD: Final[dict[tuple[str, str], bool]] = {}
 """Whether a class of Java has a method of this name; classes do not change."""
 

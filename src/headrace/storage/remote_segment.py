@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from headrace.storage.errors import ArchiveError
 from headrace.storage.index import OffsetIndex, TimeIndex
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.storage.archive_store import ArchiveStore
-    from headrace.storage.file_pool import FilePool, LogFile
     from headrace.storage.remote_cache import RemoteLogCache
+    from headrace.storage.segment import FilePool, LogFile
 
 PIECE_BYTES: Final = 8 * 2**20
 """The size of the parts in which a segment is read; a larger batch is one part."""

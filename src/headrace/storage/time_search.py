@@ -3,7 +3,7 @@
 Headers are written by producers: a batch may claim a timestamp that none of its records has, so a search
 can take long. It is a generator that yields None where it can pause, and a function where a batch must be
 decompressed, whose result is sent back: decompression should not run in the event loop. Where batches must be
-downloaded from the archive it yields a `RemoteReadPending`, and continues when they are there.
+downloaded from the archive it yields a `RemoteReadPending`, and continues when they are available.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Candidate(NamedTuple):
     header: BatchHeader
 
 
-class BatchHeaders:
+class BatchHeaderReader:
     """The headers of batches, one after the other; waits for those that must be downloaded."""
 
     def __init__(self, batches: SearchableBatches, offset: int) -> None:
@@ -155,7 +155,7 @@ def _candidates(
 ) -> Generator[Wait, object, list[Candidate]]:
     """The next candidates after `tried`, with timestamps above `known`."""
     candidates: list[Candidate] = []
-    headers, number = BatchHeaders(batches, start_offset), 0
+    headers, number = BatchHeaderReader(batches, start_offset), 0
     while (found := (yield from headers.next())) is not None:
         position, header = found
         number += 1
@@ -172,7 +172,7 @@ def _candidates(
 
 def _search_in(batches: SearchableBatches, timestamp: int, start_offset: int) -> Search:
     start = max((yield from _retried(lambda: batches.offset_before(timestamp))), start_offset)
-    headers, number = BatchHeaders(batches, start), 0
+    headers, number = BatchHeaderReader(batches, start), 0
     while (each := (yield from headers.next())) is not None:
         position, header = each
         number += 1

@@ -28,11 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import OffsetOutOfRange
-from headrace.client.fetch import fetch_batches
+from headrace.client.fetch import committed_records, fetch_batches, skip_unreadable
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
-from headrace.client.records import committed_records, skip_unreadable
 from headrace.client.topics import NewTopic, create_topics
 from headrace.errors import HeadraceError, Misuse
 from headrace.protocol.records import NewRecord, encode_batch

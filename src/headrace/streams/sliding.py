@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from headrace.columns.sliding import SlidingKernel
 from headrace.durations import milliseconds_of
-from headrace.engine.aggregates import SUPPORTED, UnsupportedAggregate, read_aggregates
+from headrace.engine.aggregates import SUPPORTED, UnsupportedAggregate, evaluated, read_aggregates
 from headrace.engine.columns import quoted
 from headrace.engine.keyed_operator import KeyedOperator
 from headrace.engine.logical import current_plan
@@ -56,10 +56,11 @@ def slide(
     keys = [F.col(quoted(name)) for name in by]
     values = [column.alias(name) for name, column in aggregates.values.items()]
     frame = rows.frame.select(F.col(quoted(rows.event_time)), *keys, *values)
-    checked = aggregated(rows.frame, by, columns)
     mark = {MARK: milliseconds_of(rows.watermark_delay)}
     time = StructField(rows.event_time, frame.schema[rows.event_time].dataType, metadata=mark)
-    results = checked.schema.fields if aggregates.results else aggregates.computed
+    checked = evaluated(rows.frame, by, columns, aggregates)
+    whole = aggregated(rows.frame, by, columns).schema.fields
+    results = whole if aggregates.results else aggregates.computed
     node = current_plan("a sliding window").add(
         SlidingAggregation,
         StructType([time, *results]),
@@ -84,7 +85,7 @@ class SlidingAggregation(KeyedOperator):
     window: Sliding
     by: tuple[str, ...]
     aggregates: Aggregates
-    checked: DataFrame
+    checked: tuple[DataFrame, ...]
     can_be_late: bool
 
     def plan(self, planner: Planner) -> PlannedRows:
@@ -117,7 +118,7 @@ class SlidingAggregation(KeyedOperator):
 
     def evaluated(self) -> Sequence[DataFrame]:
         """All that can fail in a row."""
-        return (self.checked,)
+        return self.checked
 
     def details(self) -> Mapping[str, str]:
         """The size of the windows, and what is computed of them."""

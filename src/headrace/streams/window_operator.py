@@ -26,7 +26,7 @@ from headrace.columns.hopping_windows import HoppingAssigner
 from headrace.columns.session_windows import SessionAssigner
 from headrace.columns.window_assigners import WindowKernelSettings
 from headrace.columns.zoned_windows import WINDOW_END, WINDOW_START, ZonedAssigner
-from headrace.engine.aggregates import SUPPORTED, UnsupportedAggregate, read_aggregates
+from headrace.engine.aggregates import SUPPORTED, UnsupportedAggregate, evaluated, read_aggregates
 from headrace.engine.columns import quoted
 from headrace.engine.keyed_operator import KeyedOperator
 from headrace.engine.logical import current_plan
@@ -207,7 +207,7 @@ def aggregate_windows(
         window=window,
         by=by,
         aggregates=aggregates,
-        checked=aggregated(rows.frame, by, columns),
+        checked=evaluated(rows.frame, by, columns, aggregates),
         settings={"on_update": on_update, "allowed_lateness_us": 1000 * lateness_ms},
         source=_source_of(plan, rows),
         can_be_late=can_be_late,
@@ -234,7 +234,7 @@ class WindowAggregation(KeyedOperator):
     window: Hopping | Session
     by: tuple[str, ...]
     aggregates: Aggregates
-    checked: DataFrame
+    checked: tuple[DataFrame, ...]
     settings: Mapping[str, Any]
     source: Source | None
     """The source whose rows these are as they are, if its tasks can compute the partial aggregates."""
@@ -265,7 +265,7 @@ class WindowAggregation(KeyedOperator):
             time=self.of.event_time or "",
             keys=self.by,
             values=sources,
-            specs=tuple(map(asdict, self.aggregates.specs)),
+            specs=self.aggregates.specs,
             assigner=asdict(assigner),
             behind_us=1000 * planner.behind_ms(self, self.behind_ms),
             columns=(*(field.name for field in self._partial_fields()), *COUNTS),
@@ -277,7 +277,7 @@ class WindowAggregation(KeyedOperator):
 
     def evaluated(self) -> Sequence[DataFrame]:
         """All that can fail in a row; which window it is in does not matter."""
-        return (self.checked,)
+        return self.checked
 
     def details(self) -> Mapping[str, str]:
         """The windows and what is computed of them."""

@@ -37,7 +37,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """The address of the first listener, to give to clients as `bootstrap.servers`."""
+        """The address of the first listener: `bootstrap.servers` of clients."""
         return self.bootstraps[0]
 
     @property
@@ -67,7 +67,7 @@ class EmbeddedBroker:
         stopped = self._loop.create_task(self._stop.wait())
         ends: list[asyncio.Future[Any]] = [stopped, broker.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        # A broker whose disk failed must not stop as if all were well: the test sees its connections end.
+        # A broker whose disk failed must not stop silently: the connections of the test end.
         if not broker.failed.done():
             await broker.stop()
 
