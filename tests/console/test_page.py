@@ -189,6 +189,7 @@ def test_the_keyboard_is_enough(open_page: OpenPage) -> None:
     page.browser.press("n")
     page.await_text("Produce to orders", selector="dialog")
     page.browser.value("document.querySelector('dialog').close()")
+    page.await_value("document.querySelector('dialog') === null")
     page.browser.press("u")
     page.await_text("Create topic")
     page.browser.press("?")
