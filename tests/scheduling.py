@@ -42,7 +42,7 @@ LONG: Final = (
     "tests/spark/test_crash_matrix.py",
     "tests/docs/test_documentation.py::test_the_commands_of_a_page_print_what_it_shows",
     "tests/broker/test_pauses.py",
-    "tests/cli/test_run.py",
+    "tests/cli/test_project.py",
     "tests/capture/test_debezium.py",
     "tests/spark/test_java.py",
     "tests/broker/test_durability.py",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.metrics import METRICS as BROKER
 from headrace.capture.metrics import METRICS as CAPTURE
-from headrace.events.metrics import METRICS as EVENTS
+from headrace.events.handlers import METRICS as EVENTS
 from headrace.streams.metrics import METRICS as JOBS
 
 if TYPE_CHECKING:

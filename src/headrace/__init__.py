@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.columns.user_aggregates import Groups
     from headrace.durations import Duration
     from headrace.errors import HeadraceError, Misuse
-    from headrace.feeds.errors import TokenExpired
+    from headrace.feeds.catalog import TokenExpired
     from headrace.feeds.feed import Change, ChangeFeed
     from headrace.queues.queue import queue
     from headrace.sinks.email import email
@@ -125,13 +125,13 @@ _PLACES: Final = {
     "tumbling": "streams.windows",
     "webhook": "sinks.webhook",
 }
-"""The modules that users' names come from."""
+"""The modules that define the exported names."""
 
 
 if not TYPE_CHECKING:  # otherwise every name would be one for type checkers
 
     def __getattr__(name: str) -> Any:
-        """What users import from here, brought when it is asked for: the broker starts without it."""
+        """Import exported names on first use: the broker starts without them."""
         if name in _PLACES:
             return getattr(import_module(f"headrace.{_PLACES[name]}"), name)
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Durations as users write them: a `timedelta`, or text such as "10 minutes", "1 hour 30 minutes" or "30s".
 
-All that takes a duration reads it here, so that every place understands the same words and makes the same
-complaint. Months and years are refused: nobody can say how long they are without a calendar.
+Every duration is parsed here, so that all options accept the same units and report the same errors. Months
+and years are rejected: their length depends on the calendar.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_MS: Final = 100 * 366 * 86_400_000
 
 
 def milliseconds_of(text: Duration, what: str = "the duration") -> int:
-    """The milliseconds in a duration; `what` names its place in the complaint, such as `watermark_delay`.
+    """The milliseconds in a duration; `what` is its name in error messages, such as `watermark_delay`.
 
     >>> milliseconds_of("1 hour 30 minutes"), milliseconds_of("500 ms"), milliseconds_of("30s")
     (5400000, 500, 30000)

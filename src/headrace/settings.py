@@ -121,7 +121,7 @@ CAPTURE_SALT: Final = Setting(
 
 NEW_PASSWORD: Final = Setting(
     doc="Password for `headrace broker init` and `headrace user create`.",
-    default="asked for in the terminal",
+    default="prompted for in the terminal",
     option="--password-file",
     variable=VARIABLE,
 )
@@ -245,17 +245,17 @@ SETTINGS: Final = (
 """Every setting that is read from the environment or from `headrace.toml`."""
 
 
-class Said(NamedTuple):
-    """The text of a setting, and who said so."""
+class SettingText(NamedTuple):
+    """The text of a setting, and where it is configured."""
 
     text: str
     origin: str
-    """Where it came from, as the rest of a sentence: "from --broker"."""
+    """Where it is configured, for messages: "from --broker"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """The addresses of a broker or of a cluster, their security profile, and who said so."""
+    """The addresses of a broker or of a cluster, their security profile, and where they are configured."""
 
     addresses: tuple[Address, ...]
     origin: str
@@ -267,7 +267,7 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the environment and the file say, to which arguments are put first."""
+    """The settings of the environment and the file; arguments have precedence."""
 
     environment: Mapping[str, str] = field(repr=False)
     """It may hold secrets, and so may the file: they are not printed."""
@@ -301,22 +301,22 @@ class Settings:
 
     def broker(self, argument: str | None = None) -> BrokerAddress | None:
         """The address that was named, if one was."""
-        said = self._find(BROKER_ADDRESS, argument)
-        return None if said is None else self._secured(said)
+        configured = self._find(BROKER_ADDRESS, argument)
+        return None if configured is None else self._secured(configured)
 
     def broker_or_default(self, argument: str | None = None) -> BrokerAddress:
         """The address that was named, or else that of a broker on this machine."""
-        return self.broker(argument) or self._secured(Said(DEFAULT_BROKER, "the default"))
+        return self.broker(argument) or self._secured(SettingText(DEFAULT_BROKER, "the default"))
 
     def security_profile(self) -> str:
         """The profile for addresses that name none themselves."""
-        said = self._find(SECURITY_PROFILE, None)
-        if said is None:
+        configured = self._find(SECURITY_PROFILE, None)
+        if configured is None:
             return ENVIRONMENT if self.environment.get(SECURITY_PROTOCOL) else PLAINTEXT
         try:
-            return check_profile_name(said.text)
+            return check_profile_name(configured.text)
         except BadAddress as fault:
-            raise Misuse(f"{fault} (it came {said.origin})") from fault
+            raise Misuse(f"{fault} ({configured.origin})") from fault
 
     def security_profiles(self) -> Mapping[str, Mapping[str, Any]]:
         """The sections `[security.NAME]`, by their names."""
@@ -327,44 +327,44 @@ class Settings:
 
     def master(self, argument: str | None = None) -> str:
         """The master that Spark is to use."""
-        said = self._find(SPARK_MASTER, argument)
-        return LOCAL if said is None else said.text
+        configured = self._find(SPARK_MASTER, argument)
+        return LOCAL if configured is None else configured.text
 
     def state(self, argument: str | None = None) -> Path:
         """The folder of checkpoints and, for an embedded broker, of its data."""
-        said = self._find(STATE_FOLDER, argument)
+        configured = self._find(STATE_FOLDER, argument)
         base = self.project if self.file is None else self.file.parent
-        if said is None:
+        if configured is None:
             return base / STATE
-        return (base if said.origin == f"from {self.file}" else self.folder) / said.text
+        return (base if configured.origin == f"from {self.file}" else self.folder) / configured.text
 
     def checkpoints(self) -> str | None:
         """Where checkpoints are, if not in the state folder."""
-        said = self._find(CHECKPOINTS, None)
-        return None if said is None else said.text
+        configured = self._find(CHECKPOINTS, None)
+        return None if configured is None else configured.text
 
     def url(self, service: str, argument: str | None = None) -> str | None:
         """The address of a service that outputs go to, such as `postgres`, if one was named."""
-        said = self._find(SERVICES[service], argument)
-        return None if said is None else said.text
+        configured = self._find(SERVICES[service], argument)
+        return None if configured is None else configured.text
 
     def metrics(
         self, part: str, argument: str | None = None, *, allow_remote: bool = False
     ) -> MetricsAddress | None:
         """Where a part of Headrace, such as `run`, serves its metrics; None if it does not."""
-        said = self._find(METRICS[part], argument)
-        if said is None:
+        configured = self._find(METRICS[part], argument)
+        if configured is None:
             return None
         allowed = self._choice(METRICS_ALLOW_REMOTE, "true" if allow_remote else None, ("false", "true"))
         try:
-            return MetricsAddress.parse(said.text, allow_remote=allowed == "true")
+            return MetricsAddress.parse(configured.text, allow_remote=allowed == "true")
         except Misuse as fault:
-            raise Misuse(f"{fault} (it came {said.origin})") from fault
+            raise Misuse(f"{fault} ({configured.origin})") from fault
 
     def tracing(self) -> str | None:
         """Where traces are exported to; None if they are not."""
-        said = self._find(TRACING_ENDPOINT, None)
-        return None if said is None else said.text
+        configured = self._find(TRACING_ENDPOINT, None)
+        return None if configured is None else configured.text
 
     def log(self, level: str | None = None, log_format: str | None = None) -> tuple[str, str]:
         """The level and the format of the log."""
@@ -375,15 +375,15 @@ class Settings:
     def _choice(
         self, setting: Setting, argument: str | None, choices: Sequence[str], default: str | None = None
     ) -> str:
-        said = self._find(setting, argument)
-        if said is None:
+        configured = self._find(setting, argument)
+        if configured is None:
             return default or choices[0]
-        if said.text not in choices:
+        if configured.text not in choices:
             raise Misuse(
-                f"{said.text!r} ({said.origin}) is not possible for {setting.option}: use one of "
+                f"{configured.text!r} ({configured.origin}) is not possible for {setting.option}: use one of "
                 f"{', '.join(choices)}."
             )
-        return said.text
+        return configured.text
 
     def spark(self) -> dict[str, str]:
         """Settings of Spark's own, by its names, from `[spark.settings]`."""
@@ -398,28 +398,32 @@ class Settings:
             for name, value in section.items()
         }
 
-    def _find(self, setting: Setting, argument: str | None) -> Said | None:
+    def _find(self, setting: Setting, argument: str | None) -> SettingText | None:
         if argument is not None:
-            return Said(argument, f"from {setting.option}")
+            return SettingText(argument, f"from {setting.option}")
         if self.environment.get(setting.variable):
-            return Said(self.environment[setting.variable], f"from {setting.variable} in the environment")
+            return SettingText(
+                self.environment[setting.variable], f"from {setting.variable} in the environment"
+            )
         value = self._section(setting.section).get(setting.key)
         if value is None:
             return None
         if not isinstance(value, str):
             raise self._not_text(setting)
-        return Said(value, f"from {self.file}")
+        return SettingText(value, f"from {self.file}")
 
-    def _secured(self, said: Said) -> BrokerAddress:
+    def _secured(self, configured: SettingText) -> BrokerAddress:
         """The addresses in a text, with the profile that it names, or else that of the settings."""
-        if "://" not in said.text:
-            said = Said(with_profile(self.security_profile(), said.text), said.origin)
-        return read_broker_address(said)
+        if "://" not in configured.text:
+            configured = SettingText(
+                with_profile(self.security_profile(), configured.text), configured.origin
+            )
+        return read_broker_address(configured)
 
     def _section(self, name: str) -> Mapping[str, Any]:
         section = self.content.get(name, {})
         if not isinstance(section, dict):
-            raise Misuse(f"{self.file}: {name} is to be a section: write [{name}] on a line of its own.")
+            raise Misuse(f"{self.file}: {name} must be a section: write [{name}] on a separate line.")
         return section
 
     def _not_text(self, setting: Setting) -> Misuse:
@@ -447,13 +451,13 @@ def project_folder(folder: Path) -> Iterator[None]:
             os.environ[PROJECT.variable] = before
 
 
-def read_broker_address(said: Said) -> BrokerAddress:
+def read_broker_address(configured: SettingText) -> BrokerAddress:
     """The addresses in a text; what is none is refused with its origin."""
     try:
-        found = Bootstrap.of(said.text)
+        found = Bootstrap.of(configured.text)
     except BadAddress as fault:
-        raise Misuse(f"{fault} (it came {said.origin})") from fault
-    return BrokerAddress(addresses=found.addresses, origin=said.origin, profile=found.profile)
+        raise Misuse(f"{fault} ({configured.origin})") from fault
+    return BrokerAddress(addresses=found.addresses, origin=configured.origin, profile=found.profile)
 
 
 def nearest_file(folder: Path) -> Path | None:

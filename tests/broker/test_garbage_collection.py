@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker import garbage_collection
+from headrace.broker import scheduling
 from headrace.broker.state_log import MemoryStateLog
 from headrace.broker.topics import Topics
 from headrace.storage.folder import DataFolder
@@ -19,9 +19,9 @@ PARTITIONS = 1_000
 @pytest.fixture(autouse=True)
 def frozen() -> Iterator[None]:
     thresholds = gc.get_threshold()
-    garbage_collection.freeze_growth()
+    scheduling.freeze_growth()
     yield
-    gc.callbacks.remove(garbage_collection.freeze_survivors)
+    gc.callbacks.remove(scheduling.freeze_survivors)
     gc.set_threshold(*thresholds)
     gc.unfreeze()
 
@@ -31,7 +31,7 @@ def test_partitions_that_survive_a_full_collection_are_frozen_and_go_with_their_
     topics.load(MemoryStateLog())
     topic = topics.create("wide", PARTITIONS, {})
     gc.collect()
-    assert len(gc.get_objects(garbage_collection.FULL)) < garbage_collection.MANY_OBJECTS
+    assert len(gc.get_objects(scheduling.FULL_COLLECTION)) < scheduling.MANY_OBJECTS
     logs = [weakref.ref(partition.log) for partition in topic.partitions]
     del topic
     topics.delete("wide")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from headrace.broker import garbage_collection
+from headrace.broker import scheduling
 from headrace.broker.apis import APIS
 from headrace.broker.broker import Broker
 from headrace.broker.config import BrokerConfig
@@ -57,9 +57,9 @@ def meter() -> Iterator[BusyMeter]:
         patch.setattr(asyncio.events.Handle, "_run", meter.watch(asyncio.events.Handle._run))
         patch.setattr(uvloop, "new_event_loop", asyncio.new_event_loop)
         # As in a broker's process. The requests of this module are frozen too: such a process has none.
-        garbage_collection.freeze_growth()
+        scheduling.freeze_growth()
         yield meter
-    gc.callbacks.remove(garbage_collection.freeze_survivors)
+    gc.callbacks.remove(scheduling.freeze_survivors)
     gc.set_threshold(*thresholds)
     gc.unfreeze()
 

@@ -6,7 +6,8 @@ from tempfile import TemporaryDirectory
 import psycopg
 import pytest
 
-from headrace.capture.errors import (
+from headrace.capture.settings import CaptureSettings
+from headrace.capture.source import (
     CaptureError,
     DatabaseUnavailable,
     PreflightFailed,
@@ -14,7 +15,6 @@ from headrace.capture.errors import (
     SlotLost,
     WalLimitExceeded,
 )
-from headrace.capture.settings import CaptureSettings
 from headrace.errors import Misuse
 from headrace.testing import broker
 from headrace.testing.postgres import PostgresServer

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from headrace.capture.errors import CaptureError
+from headrace.capture.source import CaptureError
 from tests.capture.database import Database, read_topic
 
 USERS = "CREATE TABLE users (id int PRIMARY KEY, name text, email text, card text)"

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from headrace.capture.capture import Capture
-from headrace.capture.errors import CaptureFailed, UnknownCapture
 from headrace.capture.process import CaptureProcess
 from headrace.capture.registry import capture_status, drop_capture, find_capture, list_captures, stop_capture
+from headrace.capture.source import CaptureFailed, UnknownCapture
 from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
 from headrace.testing.postgres import PostgresServer

@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from headrace.capture.errors import CaptureError
+from headrace.capture.source import CaptureError
 from tests.capture.database import Database
 from tests.cli.terminal import wait_until
 

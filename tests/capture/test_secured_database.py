@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.capture.errors import DatabaseUnavailable
 from headrace.capture.offsets import TOPIC as OFFSETS
+from headrace.capture.source import DatabaseUnavailable
 from headrace.testing import EmbeddedBroker
 from headrace.testing.postgres import PostgresServer
 from tests.capture.database import Database, read_topic

@@ -1,5 +1,6 @@
-"""Captured tables in jobs: joins and views over them stay right after inserts, updates and deletes."""
+"""Captured tables in jobs: joins and views stay right after changes; columns are selected or hashed."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace import App, Rows
+from headrace.capture.source import PreflightFailed
 from headrace.streams.runner import Runner, RunOptions
 from headrace.streams.table_view import TableView
 from headrace.tables.row_values import RowReader
@@ -18,6 +20,8 @@ from tests.streams.workshop import Recorder
 
 PEOPLE = "CREATE TABLE employees (id bigint PRIMARY KEY, name text, dept int, since date, pay numeric(8, 2))"
 DEPARTMENTS = "CREATE TABLE departments (id int PRIMARY KEY, title text)"
+USERS = "CREATE TABLE users (id int PRIMARY KEY, name text, email text, card text)"
+TOPIC = "shop.public.users"
 
 
 def staff_app(url: str) -> App:
@@ -136,3 +140,30 @@ def test_an_invalid_value_does_not_decide_the_format_of_others() -> None:
     assert deleted.to_pylist() == [False] * 6 + [True, False]
     assert errors is not None
     assert [number for number, error in enumerate(errors) if error.is_valid] == [0, 5, 7]
+
+
+def test_columns_are_selected_masked_and_hashed(database: Database) -> None:
+    database.run(USERS, "INSERT INTO users VALUES (1, 'Anna', 'a@example.com', '1234')")
+    choice = {
+        "columns": ("users.email", "users.card"),
+        "mask": ("users.card",),
+        "hash": ("users.email",),
+        "salt": "pepper",
+    }
+    database.capture("users", **choice)
+    database.run("INSERT INTO users VALUES (2, 'Bob', 'a@example.com', NULL)")
+    database.capture("users", **choice)
+    digest = hashlib.sha256(b"peppera@example.com").hexdigest()
+    assert database.table(TOPIC) == {
+        "1": {"id": 1, "email": digest, "card": "****"},
+        "2": {"id": 2, "email": digest, "card": None},
+    }
+
+
+@pytest.mark.parametrize("choice", [{"mask": ("users.id",)}, {"hash": ("users.nothing",)}])
+def test_keys_and_unknown_columns_cannot_be_masked(
+    database: Database, choice: dict[str, tuple[str, ...]]
+) -> None:
+    database.run(USERS)
+    with pytest.raises(PreflightFailed, match=r"users\.(id is part of the key|nothing)"):
+        database.capture("users", **choice)

@@ -70,7 +70,7 @@ def test_a_diff_says_what_each_event_changed(terminal: Terminal, of: str) -> Non
         (("show", "shop.Cat", "c", *PROGRAM), "defines no aggregate class Cat"),
         (("show", "shop.Cart", "c", "--program", "missing.py"), "missing.py is not a Python file"),
         (("as-of", "shop.Cart", "c", "noon", *PROGRAM), "'noon' is not a position"),
-        (("as-of", "shop.Cart", "c", "7", *PROGRAM), "'7' is no time"),
+        (("as-of", "shop.Cart", "c", "7", *PROGRAM), "'7' is not a time"),
     ],
 )
 def test_mistakes_are_explained(terminal: Terminal, arguments: tuple[str, ...], message: str) -> None:

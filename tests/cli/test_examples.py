@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.parametrize(
     "module",
-    ["headrace.cli.output", "headrace.cli.offsets", "headrace.suggestion", "headrace.client.bootstrap"],
+    ["headrace.cli.output", "headrace.cli.reader", "headrace.errors", "headrace.client.bootstrap"],
 )
 def test_the_examples_of_a_module_hold(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))

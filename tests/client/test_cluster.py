@@ -1,4 +1,4 @@
-"""Who leads and who coordinates what, through restarts, dead addresses and forks."""
+"""The metadata and connections of a cluster."""
 
 import os
 import threading
@@ -9,11 +9,22 @@ import pytest
 from headrace.client.bootstrap import Address, Bootstrap, with_profile
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, UnknownPartition
-from headrace.client.offsets import LATEST, list_offsets
-from headrace.client.partition import TopicPartition
+from headrace.client.offsets import LATEST, fetch_offsets, list_offsets
+from headrace.client.partition import TopicPartition, murmur2
+from headrace.client.produce import BatchProducer
+from headrace.client.shared_transaction import SharedTransaction
 from headrace.client.topics import NewTopic, create_topics
 from tests.broker.processes import BrokerProcess
-from tests.client.batches import batch, end_of, fresh_name, numbers, write
+from tests.client.batches import batch, end_of, fresh_name, numbers, read_values, write
+from tools.apache_kafka import ApacheKafkaCluster
+
+TRANSACTIONS = 9
+
+
+def test_keys_have_the_same_hashes_as_in_the_java_client() -> None:
+    # From Kafka's own tests (UtilsTest.testMurmur2), without the sign.
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    assert {key: murmur2(key) for key in known} == {key: n & 0xFFFFFFFF for key, n in known.items()}
 
 
 def test_topics_are_described_and_missing_ones_are_absent(
@@ -65,7 +76,7 @@ def test_a_dead_address_among_the_bootstrap_does_not_matter(bootstrap: str) -> N
 def test_a_cluster_that_is_not_there_is_waited_for_and_then_explained() -> None:
     with (
         Cluster([Address(host="127.0.0.1", port=1)], timeout_s=0.2) as cluster,
-        pytest.raises(BrokerUnreachable, match=r"no broker answers at 127\.0\.0\.1:1"),
+        pytest.raises(BrokerUnreachable, match=r"no broker responds at 127\.0\.0\.1:1"),
     ):
         cluster.topics()
 
@@ -114,3 +125,28 @@ def test_the_addresses_of_a_text_are_those_of_the_cluster(bootstrap: str) -> Non
     with Cluster.of(bootstrap, client_id="tests", timeout_s=5) as cluster:
         assert cluster.timeout_s == 5
         assert cluster.any().name == str(Bootstrap.of(bootstrap).addresses[0])
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(400)
+def test_transactions_survive_the_death_of_a_node() -> None:
+    with ApacheKafkaCluster() as kafka, Cluster.of(kafka.bootstrap, timeout_s=60) as cluster:
+        create_topics(cluster, [NewTopic(name="topic", partitions=6)])
+        partitions = [TopicPartition("topic", index) for index in range(6)]
+        transaction = SharedTransaction.open(cluster, "transaction")
+        for number in range(TRANSACTIONS):
+            transaction.add(partitions)
+            if number == TRANSACTIONS // 2:
+                kafka.nodes[0].kill()
+            producer = BatchProducer(cluster, transactional_id="transaction")
+            for sequence in range(2):
+                each = batch(numbers(number, number + 1), transaction.identity, sequence)
+                for partition in partitions:
+                    producer.send(partition, each)
+            producer.flush()
+            transaction.commit_offsets("group", {partitions[0]: number})
+            transaction.abort() if number == 2 else transaction.commit()
+        SharedTransaction.open(cluster, "transaction")
+        expected = [value for value in numbers(0, TRANSACTIONS) for _ in range(2) if value != b"2"]
+        assert [read_values(cluster, partition) for partition in partitions] == [expected] * 6
+        assert fetch_offsets(cluster, "group", partitions[:1]) == {partitions[0]: TRANSACTIONS - 1}

@@ -16,8 +16,7 @@ from kio.schema.metadata.v9 import MetadataRequest, MetadataResponse
 from headrace.client.bootstrap import PLAINTEXT, Address, Bootstrap
 from headrace.client.cluster import Cluster
 from headrace.client.connection import MAX_FRAME_BYTES, Connection
-from headrace.client.errors import BadResponse, BrokerUnreachable, ConnectionShared, UnsupportedApi
-from headrace.client.retry import attempts
+from headrace.client.errors import BadResponse, BrokerUnreachable, ConnectionShared, UnsupportedApi, attempts
 
 LIST_TRANSACTIONS = ListTransactionsRequest(state_filters=(), producer_id_filters=())
 VERSIONS = struct.pack(">hihhh", 0, 1, 18, 0, 4)
@@ -84,7 +83,7 @@ def test_a_version_that_is_not_served_is_refused_before_it_is_sent() -> None:
 
 
 def test_nobody_at_the_address_is_explained() -> None:
-    with pytest.raises(BrokerUnreachable, match=r"no broker answers at 127\.0\.0\.1:1"):
+    with pytest.raises(BrokerUnreachable, match=r"no broker responds at 127\.0\.0\.1:1"):
         Connection.open("127.0.0.1", 1)
 
 
@@ -124,7 +123,7 @@ def test_a_connection_that_lost_its_answer_is_closed() -> None:
         include_topic_authorized_operations=False,
     )
     with peer(framed(versions), lambda _: b"\0\0") as address, open_to(address) as connection:
-        for complaint in ("stopped answering: it closed", "stopped answering: "):
+        for complaint in ("stopped responding: it closed", "stopped responding: "):
             with pytest.raises(BrokerUnreachable, match=complaint):
                 connection.request(request, MetadataResponse)
 

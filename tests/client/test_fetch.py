@@ -9,10 +9,10 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.client.bootstrap import client_config
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BadResponse, OffsetOutOfRange, ReadTimeout, UnknownPartition
 from headrace.client.fetch import PartitionReader, measure_batches, read_fetch_response
-from headrace.client.librdkafka import client_config
 from headrace.client.partition import TopicPartition
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.client.topics import NewTopic, create_topics

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from headrace.broker.security.settings import ClientAuth
 from headrace.cli.app import app
+from headrace.client.bootstrap import client_config
 from headrace.client.cluster import Cluster
 from headrace.client.errors import AuthenticationFailed
-from headrace.client.librdkafka import client_config
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
 from headrace.client.topics import NewTopic, create_topics

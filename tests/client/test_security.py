@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.client.librdkafka import client_config
+from headrace.client.bootstrap import client_config
 from headrace.client.security import OPTIONS, BadProfile, Security, resolve
 from headrace.errors import Misuse
 from headrace.settings import Settings

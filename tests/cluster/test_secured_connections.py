@@ -15,9 +15,9 @@ import pytest
 import trustme
 from confluent_kafka.admin import AdminClient
 
+from headrace.client.bootstrap import client_config
 from headrace.client.cluster import Cluster
 from headrace.client.errors import AuthenticationFailed, BadResponse, BrokerUnreachable, TokenUnavailable
-from headrace.client.librdkafka import client_config
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
 from headrace.client.topics import NewTopic, create_topics

@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka import Producer
 
+from headrace.client.bootstrap import client_config
 from headrace.client.cluster import Cluster
-from headrace.client.librdkafka import client_config
 from headrace.client.topics import NewTopic, create_topics
 from headrace.queues.queue import queue
 from tests.client.batches import fresh_name

@@ -1,22 +1,28 @@
-"""Encoding rows into batches: the records that a plain encoder would write, where the Java client would."""
+"""Encoding rows into batches: the records that a plain encoder would write, where the Java client would.
+
+Every codec is accepted by a broker, and any client reads the batches.
+"""
 
 import doctest
 import itertools
+import uuid
 from collections import defaultdict
 
 import pyarrow as pa
 import pytest
 from aiokafka.partitioner import murmur2 as their_murmur2
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.client.cluster import Cluster
+from headrace.client.partition import TopicPartition
+from headrace.client.produce import BatchProducer
 from headrace.client.topics import NewTopic, create_topics
 from headrace.columns import encoding
 from headrace.columns.buffers import InvalidRows
-from headrace.columns.encoding import Encoded, Encoder, stamp
-from headrace.columns.encoding_kernels import STICKY_BYTES, murmur2
+from headrace.columns.encoding import STICKY_BYTES, Encoded, Encoder, murmur2, stamp
 from headrace.columns.record_decoder import COLUMNS, RecordDecoder
 from headrace.protocol.batch import TRANSACTIONAL, check_batch, read_header
 from headrace.protocol.compression import CODECS
@@ -40,6 +46,8 @@ rows = st.lists(
     max_size=80,
 )
 blob_types = st.sampled_from([pa.binary(), pa.large_binary(), pa.binary_view()])
+PARTITIONS = 3
+DEADLINE_SECONDS = 100
 
 
 def table_of(rows: list[Row], kind: pa.DataType = BINARY) -> pa.RecordBatch:
@@ -354,3 +362,30 @@ def test_a_null_partition_leaves_the_choice_to_the_key():
         {"key": [b"abc"] * 2, "value": [b"v"] * 2, "partition": pa.array([None, 6], pa.int32())}
     )
     assert counts(rows, Encoder({"orders": 7}, topic="orders")) == {JAVA_HASHES[b"abc"] % 2**31 % 7: 1, 6: 1}
+
+
+def consumed(bootstrap: str, topic: str, count: int) -> list[tuple[object, ...]]:
+    """`count` messages of all partitions, as tuples."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "check.crcs": True})
+    consumer.assign([Place(topic, number, 0) for number in range(PARTITIONS)])
+    messages = [consumer.poll(DEADLINE_SECONDS) for _ in range(count)]
+    consumer.close()
+    return [(each.key(), each.value(), each.headers()) for each in messages]
+
+
+@pytest.mark.parametrize("compression", CODECS.values())
+def test_a_consumer_reads_what_was_encoded(bootstrap, compression):
+    topic = f"encoded-{uuid.uuid4()}"
+    rows = [(b"key-%d" % n, b"value " * 40, [("n", b"%d" % n), ("none", None)]) for n in range(300)]
+    rows += [(None, b"no key", None), (b"tombstone", None, None), (b"", b"", None)]
+    lists = [[{"key": name, "value": value} for name, value in row[2] or ()] for row in rows]
+    keys, values = (pa.array([row[index] for row in rows], pa.binary()) for index in (0, 1))
+    encoder = Encoder({topic: PARTITIONS}, topic=topic, compression=compression, max_batch_bytes=9000)
+    encoder.encode(pa.record_batch({"key": keys, "value": values, "headers": pa.array(lists, HEADERS)}))
+    with Cluster.of(bootstrap) as cluster:
+        create_topics(cluster, [NewTopic(name=topic, partitions=PARTITIONS)])
+        producer = BatchProducer(cluster)
+        for encoded in encoder.flush():
+            producer.send(TopicPartition(encoded.topic, encoded.partition), encoded.batch)
+        producer.flush()
+    assert sorted(consumed(bootstrap, topic, len(rows)), key=repr) == sorted(rows, key=repr)

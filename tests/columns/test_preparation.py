@@ -3,7 +3,7 @@
 import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
-from headrace.columns import encoding_kernels, record_kernels
+from headrace.columns import encoding, record_kernels
 from headrace.columns.encoding import Encoder
 from headrace.columns.preparation import prepare
 from headrace.columns.record_decoder import COLUMNS, RecordDecoder
@@ -16,11 +16,11 @@ ENTRIES = [
     record_kernels.walk_sections,
     record_kernels.gather,
     record_kernels.walk_headers_of,
-    encoding_kernels.measure_rows,
-    encoding_kernels.place_rows,
-    encoding_kernels.order_rows,
-    encoding_kernels.plan_batches,
-    encoding_kernels.write_batches,
+    encoding.measure_rows,
+    encoding.place_rows,
+    encoding.order_rows,
+    encoding.plan_batches,
+    encoding.write_batches,
 ]
 
 

@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headrace.demo.checks import CheckInput, CheckResult, ExternalRows, run_checks
+from headrace.demo.checks import CheckInput, CheckResult, ExternalRows, OutputTopicReader, run_checks
 from headrace.demo.database import ShopOrder
-from headrace.demo.outputs import OutputTopicReader
 from headrace.demo.simulator import ShopClock, ShopSimulator, SimulatedClick
 
 NINE = datetime(2026, 6, 1, 9, tzinfo=UTC)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.demo.worker import PIPELINE
+from headrace.demo.workers import PIPELINE
 from tests.docs.pages import PAGES, ROOT, USES_SESSION, Block, Terminal, blocks, commands, matches
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, ProducerFenced
+from headrace.client.fetch import read_records
 from headrace.client.partition import TopicPartition
-from headrace.client.records import read_records
-from headrace.events import Limits, UnreadableHistory, log_writer
+from headrace.events import Limits, UnreadableHistory, partition_processor
 from headrace.events import partition_processor as processor_module
 from headrace.events.aggregate import Aggregate, aggregate_schema
 from headrace.events.commands import Command, CommandReply, ReplyRange
@@ -153,7 +153,7 @@ def test_a_repeated_command_writes_nothing_unless_it_came_from_the_topic(place: 
 
 
 def test_a_handler_that_was_idle_for_long_uses_a_transaction(place: Partition, monkeypatch: Any) -> None:
-    monkeypatch.setattr(log_writer, "PLAIN_WITHIN_S", 0.0)
+    monkeypatch.setattr(partition_processor, "PLAIN_WITHIN_S", 0.0)
     processor = place.open()
     where = TopicPartition(place.topics.events, 0)
     first, end = offset_ranges(place.cluster, [where])[where]

@@ -7,8 +7,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
+from headrace.client.fetch import UnreadableRecords
 from headrace.client.partition import TopicPartition
-from headrace.client.records import UnreadableRecords
 from headrace.client.shared_transaction import new_identity
 from headrace.events import EventStore, Limits, Projection, UnreadableHistory
 from headrace.events.commands import Command

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from headrace.feeds import feed as feed_module
-from headrace.feeds.errors import InvalidToken, TokenExpired, UnknownView
+from headrace.feeds.catalog import InvalidToken, TokenExpired, UnknownView
 from headrace.feeds.feed import Change, ChangeFeed
 from headrace.protocol.batch import build_batch
 from headrace.protocol.records import NewRecord, encode_records

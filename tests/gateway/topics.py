@@ -3,9 +3,9 @@
 import uuid
 
 from headrace.client.cluster import Cluster
+from headrace.client.fetch import read_records, skip_unreadable
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
-from headrace.client.records import read_records, skip_unreadable
 from headrace.client.topics import NewTopic, create_topics
 from headrace.protocol.records import Record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.folders import LocalFolder
+from headrace.files import LocalFolder
 from headrace.sinks.search import search
 from headrace.sinks.sink import SinkContext
 

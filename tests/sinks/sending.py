@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.folders import LocalFolder
+from headrace.files import LocalFolder
 from headrace.sinks.delivery import SinkDelivery
 from headrace.sinks.email import email
 from headrace.sinks.sink import SinkContext

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import sqlite
-from headrace.folders import LocalFolder
+from headrace.files import LocalFolder
 from headrace.sinks.delivery import DeliveryStopped, SinkDelivery, backoff_s, read_generation
 from headrace.sinks.sink import RowsRejected, SinkContext, SinkWriter, TargetUnavailable
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from headrace.errors import Misuse
-from headrace.folders import LocalFolder
+from headrace.files import LocalFolder
 from headrace.sinks.delivery import SinkDelivery
 from headrace.sinks.redis import ROWS, redis
 from headrace.sinks.sink import (

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.errors import Misuse
-from headrace.folders import LocalFolder
+from headrace.files import LocalFolder
 from headrace.sinks.search import NoSuchIndex, SearchIndex, SearchSink, search, search_index
 from headrace.sinks.sink import (
     IncompatibleTarget,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.folders import LocalFolder
+from headrace.files import LocalFolder
 from headrace.sinks.sent import FILE, SentMessages, message_ids
 from headrace.sinks.sink import SinkContext
 

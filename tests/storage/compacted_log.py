@@ -16,9 +16,9 @@ from headrace.protocol.batch import (
     split_batches,
 )
 from headrace.protocol.records import NewRecord, Record, decode_batch, encode_batch
-from headrace.storage.aborted import pack_entries, read_entries
 from headrace.storage.compaction import CompactionRequest, swap_in
 from headrace.storage.compaction.cleaner import compact
+from headrace.storage.index import pack_entries, read_entries
 from headrace.storage.producers import AbortedTransaction
 from headrace.storage.segment import segment_name
 

@@ -16,7 +16,7 @@ from headrace.storage.compaction import recover_swaps
 from headrace.storage.compaction.cleaner import compact
 from headrace.storage.compaction.hash_offset_map import HashOffsetMap
 from headrace.storage.compaction.offset_map import DictOffsetMap
-from headrace.storage.compaction.swap import recovery_steps, swap_steps
+from headrace.storage.compaction.plan import recovery_steps, swap_steps
 from headrace.storage.index import OffsetIndex
 from tests.storage.compacted_log import DELETE_RETENTION_MS, CompactedLog
 

@@ -109,7 +109,7 @@ def test_what_the_broker_imports_loads_neither_numba_nor_numpy(module):
 
 def test_a_small_partition_is_compacted_without_numba(log):
     script = (
-        "import sys; from headrace.storage.compaction.request import CompactionRequest as R; "
+        "import sys; from headrace.storage.compaction.plan import CompactionRequest as R; "
         "from headrace.storage.compaction.cleaner import compact; "
         "compact(R.from_json(sys.stdin.readline())); sys.exit('numba' in sys.modules)"
     )

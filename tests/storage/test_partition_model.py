@@ -27,8 +27,7 @@ from hypothesis.stateful import (
 
 from headrace.protocol.records import NewRecord, Record
 from headrace.storage.compaction.cleaner import compact
-from headrace.storage.compaction.request import plan_compaction
-from headrace.storage.compaction.swap import swap_steps
+from headrace.storage.compaction.plan import plan_compaction, swap_steps
 from headrace.storage.config import TopicConfig
 from headrace.storage.folder import DataFolder
 from headrace.storage.partition import apply_retention

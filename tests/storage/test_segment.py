@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.files import replace_file
 from headrace.protocol.batch import place_batch, read_header
-from headrace.storage.file_pool import FilePool, LogFile
-from headrace.storage.segment import LogSegment, walk
+from headrace.storage.segment import FilePool, LogFile, LogSegment, walk
 from tests.storage.batches import NOW, batch, filler
 
 INTERVAL = 200

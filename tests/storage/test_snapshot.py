@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.storage.config import TopicConfig
-from headrace.storage.folder import DataFolder
-from headrace.storage.snapshot import SIZES, FolderSnapshot
+from headrace.storage.folder import SNAPSHOT_SIZES, DataFolder, FolderSnapshot
 from tests.storage.batches import NOW, filler, read_values
 
 CONFIG = TopicConfig(segment_bytes=1024)
@@ -25,7 +24,7 @@ def fill(log, count):
 def restored(snapshot, target):
     """A folder made of the files of a snapshot, each with the size that it had at the moment."""
     shutil.copytree(snapshot.path, target)
-    for partition, sizes in json.loads((target / SIZES).read_text()).items():
+    for partition, sizes in json.loads((target / SNAPSHOT_SIZES).read_text()).items():
         for name, size in sizes.items():
             with (target / partition / name).open("r+b") as file:
                 file.truncate(size)

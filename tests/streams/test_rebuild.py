@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name that Spark's user
 
 from headrace import App
 from headrace.errors import Misuse
-from headrace.feeds.errors import UnknownView
+from headrace.feeds.catalog import UnknownView
 from headrace.streams.job_folder import JobFolder
 from headrace.streams.runner import Runner, RunOptions
 from headrace.testing import EmbeddedBroker

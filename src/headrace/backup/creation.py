@@ -27,8 +27,7 @@ from headrace.backup.store import BackupStore, Manifest, StoredFile
 from headrace.broker.control import COMPLETE, SOCKET, socket_address
 from headrace.errors import HeadraceError, Misuse
 from headrace.storage.errors import DataFolderLocked
-from headrace.storage.folder import CLUSTER_ID, LOCK, lock_folder
-from headrace.storage.snapshot import SIZES
+from headrace.storage.folder import CLUSTER_ID, LOCK, SNAPSHOT_SIZES, lock_folder
 from headrace.streams.job_folder import started_folders
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ class _Backup:
         sizes = data.sizes()
         stored = []
         for path, source in _files({"": data.folder}):
-            if path != SIZES:
+            if path != SNAPSHOT_SIZES:
                 partition, _, name = path.rpartition("/")
                 size = sizes.get(partition, {}).get(name)
                 stored.append(self._store.store(source, path, size, known.get(path)))
@@ -235,7 +234,7 @@ class _Snapshot(_Data):
 
     def sizes(self) -> dict[str, dict[str, int]]:
         """The sizes of segments at the moment."""
-        sizes: dict[str, dict[str, int]] = json.loads((self.folder / SIZES).read_text())
+        sizes: dict[str, dict[str, int]] = json.loads((self.folder / SNAPSHOT_SIZES).read_text())
         return sizes
 
     def _answer(self) -> dict[str, Any]:

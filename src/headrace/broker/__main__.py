@@ -352,7 +352,7 @@ async def _serve(config: BrokerConfig, http: str | None) -> int:
 
 
 async def _run_until_stopped(broker: Broker, http: str | None, metrics: MetricsAddress | None = None) -> int:
-    from headrace.broker.garbage_collection import freeze_growth
+    from headrace.broker.scheduling import freeze_growth
 
     freeze_growth()
     stop = asyncio.Event()

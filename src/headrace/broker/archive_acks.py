@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.topics import Partition, Topic
     from headrace.storage.archive_store import ArchiveStore
-    from headrace.storage.file_pool import LogFile
+    from headrace.storage.segment import LogFile
 
 log = logging.getLogger(__name__)
 

@@ -240,7 +240,7 @@ class Broker:
             return found
 
     async def downloaded(self, pending: RemoteReadPending) -> None:
-        """Return when a download from the archive has succeeded or failed; reading again says which."""
+        """Return when a download from the archive has succeeded or failed; reading again shows which."""
         ended = asyncio.Event()
         pending.load(ended.set)
         await ended.wait()

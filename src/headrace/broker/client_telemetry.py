@@ -41,7 +41,7 @@ MAX_LABELS: Final = 8
 MAX_TEXT: Final = 128
 """Characters of a name or of the value of a label."""
 SILENT_INTERVALS: Final = 3
-"""After so many intervals without a push a client is forgotten."""
+"""After this many intervals without a push a client is removed."""
 SUBSCRIPTION_ID: Final = 0x48454144
 """There is one subscription, to all metrics."""
 PREFIX: Final = "org.apache.kafka."
@@ -104,7 +104,7 @@ class ClientTelemetry:
         self._dropped = 0
 
     def is_too_early(self, instance: UUID) -> bool:
-        """Whether a client pushes much more often than it was told to, or too many push at once."""
+        """Whether a client pushes much more often than its interval, or too many clients push at once."""
         if self._waiting >= MAX_WAITING:
             return True
         known = self._clients.get(instance)
@@ -222,7 +222,7 @@ def _short(text: str) -> str:
 
 
 def requested() -> Mapping[str, Any]:
-    """What clients are asked to push: every metric, as sums since their start."""
+    """What clients shall push: every metric, as sums since their start."""
     return {
         "subscription_id": SUBSCRIPTION_ID,
         "accepted_compression_types": [ZSTD, LZ4, GZIP, SNAPPY, NONE],  # the first is preferred

@@ -15,7 +15,7 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from headrace.storage.snapshot import FolderSnapshot
+from headrace.storage.folder import FolderSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ class Poll(Protocol):
     """Tries to complete the operation."""
 
     def __call__(self, *, is_last: bool = False) -> ResponseParts | None:
-        """The response if it is complete; on the last call, whatever is available."""
+        """The response if it is complete; on the last call, what is available."""
         ...
 
 

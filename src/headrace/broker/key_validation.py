@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError
 from headrace.protocol.batch import read_header
-from headrace.storage.validation import check_keys
+from headrace.storage.log import check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

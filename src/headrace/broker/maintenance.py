@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.storage.compaction import recover_swaps, swap_in
 from headrace.storage.compaction.compactor import run_compactor
-from headrace.storage.compaction.request import plan_compaction
+from headrace.storage.compaction.plan import plan_compaction
 from headrace.storage.errors import StorageError
 from headrace.storage.partition import PartitionLog
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, Self
 
 from headrace.errors import HeadraceError
+from headrace.protocol.errors import ProtocolError
+from headrace.protocol.wire import INT8, INT16, INT32, INT64, pack_unsigned_varint, read_unsigned_varint
 
 if TYPE_CHECKING:
+    import struct
     from collections.abc import Mapping
 
-_I8: Final = struct.Struct(">b")
-_I16: Final = struct.Struct(">h")
-_I32: Final = struct.Struct(">i")
-_I64: Final = struct.Struct(">q")
 _MAX_STRING_BYTES: Final = 2**15 - 1
 
 
@@ -33,22 +31,22 @@ class FieldWriter:
 
     def i8(self, value: int) -> Self:
         """Append an int8."""
-        self._data += _I8.pack(value)
+        self._data += INT8.pack(value)
         return self
 
     def i16(self, value: int) -> Self:
         """Append an int16."""
-        self._data += _I16.pack(value)
+        self._data += INT16.pack(value)
         return self
 
     def i32(self, value: int) -> Self:
         """Append an int32."""
-        self._data += _I32.pack(value)
+        self._data += INT32.pack(value)
         return self
 
     def i64(self, value: int) -> Self:
         """Append an int64."""
-        self._data += _I64.pack(value)
+        self._data += INT64.pack(value)
         return self
 
     def string(self, value: str | None) -> Self:
@@ -84,10 +82,7 @@ class FieldWriter:
         return bytes(self._data)
 
     def _varint(self, number: int) -> Self:
-        while number >= 0x80:
-            self._data.append(number & 0x7F | 0x80)
-            number >>= 7
-        self._data.append(number)
+        self._data += pack_unsigned_varint(number)
         return self
 
 
@@ -102,19 +97,19 @@ class FieldReader:
 
     def i8(self) -> int:
         """The next int8."""
-        return self._number(_I8)
+        return self._number(INT8)
 
     def i16(self) -> int:
         """The next int16."""
-        return self._number(_I16)
+        return self._number(INT16)
 
     def i32(self) -> int:
         """The next int32."""
-        return self._number(_I32)
+        return self._number(INT32)
 
     def i64(self) -> int:
         """The next int64."""
-        return self._number(_I64)
+        return self._number(INT64)
 
     def string(self) -> str:
         """The next string; null is empty."""
@@ -147,13 +142,11 @@ class FieldReader:
         return value
 
     def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise TruncatedRecord("a length of more than five bytes")
+        try:
+            value, self._position = read_unsigned_varint(self._data, self._position)
+        except ProtocolError as fault:
+            raise TruncatedRecord(f"a length cannot be read: {fault}") from fault
+        return value
 
     def _take(self, size: int) -> bytes:
         end = self._position + size

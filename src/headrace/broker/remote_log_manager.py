@@ -1,6 +1,6 @@
 """Tiered storage of the broker: copies closed segments to the archive, and deletes them there.
 
-The counterpart of Apache Kafka's RemoteLogManager. One task looks at all partitions in turn; for each it
+The counterpart of Apache Kafka's RemoteLogManager. One task visits all partitions in turn; for each it
 first deletes the objects of deleted segments, then uploads closed segments, the oldest first. Everything
 that it does can be repeated, so that a fault of the archive only delays it.
 
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.topics import Partition, Topic
     from headrace.storage.archive_store import ArchiveStore
-    from headrace.storage.file_pool import LogFile
-    from headrace.storage.segment import LogSegment
+    from headrace.storage.segment import LogFile, LogSegment
     from headrace.storage.tiering import ArchivableSegment
 
 T = TypeVar("T")
@@ -63,7 +62,7 @@ START_OFFSET: Final = "log-start-offset"
 
 
 class _InternalSegment(NamedTuple):
-    """A segment of an internal topic as it was when it was looked at; its file stays open."""
+    """A segment of an internal topic as it was when it was visited; its file stays open."""
 
     base_offset: int
     file: LogFile

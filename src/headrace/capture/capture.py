@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from headrace.capture.errors import CaptureError, CaptureStopped, DatabaseUnavailable, SlotInUse
 from headrace.capture.metrics import CaptureMetrics
 from headrace.capture.offsets import create_offsets_topic, read_offsets
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.settings import MIB
-from headrace.capture.source import LARGEST_RECORD
+from headrace.capture.source import (
+    LARGEST_RECORD,
+    CaptureError,
+    CaptureStopped,
+    DatabaseUnavailable,
+    SlotInUse,
+)
 from headrace.capture.writer import TransactionalChangeWriter
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, ProducerFenced, RequestRefused

@@ -7,10 +7,10 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from headrace.capture.errors import CaptureError
 from headrace.capture.settings import slot_name
+from headrace.capture.source import CaptureError
+from headrace.client.bootstrap import SILENT, client_config
 from headrace.client.errors import BrokerUnreachable
-from headrace.client.librdkafka import SILENT, client_config
 from headrace.client.topics import NewTopic, create_topics
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from headrace.capture.errors import CaptureError, CaptureFailed, DatabaseUnavailable
 from headrace.capture.metrics import CaptureMetrics
 from headrace.capture.settings import CaptureSettings
+from headrace.capture.source import CaptureError, CaptureFailed, DatabaseUnavailable
 from headrace.errors import HeadraceError, Misuse
 from headrace.tracing import open_tracer
 

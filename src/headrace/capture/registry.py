@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.capture.errors import DatabaseUnavailable, SlotInUse, UnknownCapture
 from headrace.capture.offsets import STOP, TOPIC, create_offsets_topic, read_offsets
 from headrace.capture.postgres.replication import (
     connect,
@@ -18,10 +17,11 @@ from headrace.capture.postgres.replication import (
     write_lsn,
 )
 from headrace.capture.settings import redact_url
+from headrace.capture.source import DatabaseUnavailable, SlotInUse, UnknownCapture
 from headrace.client.cluster import Cluster
+from headrace.client.errors import attempts
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
-from headrace.client.retry import attempts
 from headrace.client.shared_transaction import new_identity
 from headrace.errors import Misuse
 from headrace.protocol.records import NewRecord, encode_batch

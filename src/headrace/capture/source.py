@@ -1,8 +1,8 @@
-"""The interface between a capture and the kind of database that it reads.
+"""The interface between a capture and the kind of database that it reads, and the errors of captures.
 
 A source reads the log of its database and passes records to a `ChangeWriter`. It reports where each
-transaction of the database ends, and when there is nothing more to read. The writer decides when that becomes
-a Kafka transaction, and reports the committed position by `on_committed`.
+transaction of the database ends, and when it has read everything. The writer decides when that becomes a
+Kafka transaction, and reports the committed position by `on_committed`.
 
 Positions are integers that grow in the order of commits (PostgreSQL's log sequence numbers).
 """
@@ -11,13 +11,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headrace.errors import HeadraceError, Misuse
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.capture.offsets import CaptureOffset, CompletedSnapshot
 
+
 LARGEST_RECORD: Final = 64 << 20
 """The most bytes of a record's value."""
+
+
+class CaptureError(HeadraceError):
+    """The capture cannot continue, and a retry would not help."""
+
+
+class PreflightFailed(Misuse):
+    """The database is not configured for capture, or a privilege is missing; the message has the remedy."""
+
+
+class DatabaseUnavailable(HeadraceError):
+    """The database does not respond; the capture retries."""
+
+
+class SlotInUse(HeadraceError):
+    """Another process reads the slot."""
+
+
+class SlotLost(CaptureError):
+    """The replication slot does not exist any more, or the server has removed its WAL."""
+
+
+class WalLimitExceeded(CaptureError):
+    """The slot retained more WAL than the limit, and was dropped."""
+
+
+class CaptureStopped(HeadraceError):
+    """The capture was requested to stop; not a failure."""
+
+
+class UnknownCapture(HeadraceError):
+    """No capture of that name has ever run on this broker."""
+
+
+class CaptureFailed(HeadraceError):
+    """A capture in its own process failed; the message is that of the process."""
 
 
 class ChangeWriter(Protocol):

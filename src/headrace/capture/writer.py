@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.capture import source
-from headrace.capture.errors import CaptureError
 from headrace.capture.metrics import CaptureMetrics
 from headrace.capture.offsets import STOP, TOPIC, live_keys
+from headrace.capture.source import CaptureError
 from headrace.client.partition import TopicPartition, partition_of
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.client.topics import NewTopic, create_topics

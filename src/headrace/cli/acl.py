@@ -106,7 +106,7 @@ def add(
     """
     resources = _resources(topic, group, transactional_id, cluster=cluster)
     if not resources:
-        raise Misuse("no resource is named: give --topic, --group, --transactional-id or --cluster.")
+        raise Misuse("no resource is named: use --topic, --group, --transactional-id or --cluster.")
     if prefix and any(name == "*" for _, name in resources):
         raise Misuse("--prefix and * exclude each other: * alone stands for all resources.")
     entries = [
@@ -205,7 +205,7 @@ def remove(
 def add_acls(session: BrokerSession, entries: Iterable[AclListing]) -> None:
     """Add entries."""
     for entry in entries:
-        session.ask_about("create_acls", _binding(entry), f"add {_sentence(entry)}")
+        session.request_one("create_acls", _binding(entry), f"add {_sentence(entry)}")
 
 
 def remove_acls(session: BrokerSession, entries: Iterable[AclListing]) -> None:
@@ -213,7 +213,7 @@ def remove_acls(session: BrokerSession, entries: Iterable[AclListing]) -> None:
     from headrace.cli.librdkafka import AclBindingFilter
 
     for entry in entries:
-        session.ask_about("delete_acls", _binding(entry, AclBindingFilter), f"remove {_sentence(entry)}")
+        session.request_one("delete_acls", _binding(entry, AclBindingFilter), f"remove {_sentence(entry)}")
 
 
 def read_acls(
@@ -239,7 +239,7 @@ def read_acls(
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    found = session.ask(
+    found = session.request(
         lambda: session.admin.describe_acls(wanted).result(session.timeout_s), "list the entries"
     )
     return [_listing(binding) for binding in found]

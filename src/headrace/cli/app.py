@@ -12,28 +12,22 @@ from headrace.cli import (
     capture,
     consume,
     dead,
-    demo,
     doctor,
     events,
-    explain,
     gateway,
     group,
-    init,
     job,
     produce,
+    project,
     query,
     queue,
     quota,
-    run,
-    state,
     topic,
     txn,
     user,
-    view,
 )
 from headrace.cli.main import run_broker
-from headrace.cli.output import print_line
-from headrace.cli.termination import CommandGroup
+from headrace.cli.output import CommandGroup, print_line
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -51,23 +45,23 @@ app.add_typer(acl.commands, name="acl")
 app.add_typer(quota.commands, name="quota")
 app.add_typer(backup.commands, name="backup")
 app.add_typer(job.commands, name="job")
-app.add_typer(view.commands, name="view")
+app.add_typer(query.commands, name="view")
 app.add_typer(dead.commands, name="dead")
 app.add_typer(capture.commands, name="capture")
 app.add_typer(events.commands, name="events")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
-app.command("changes")(view.changes)
+app.command("changes")(query.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
 app.command("gateway")(gateway.gateway)
-app.command("run")(run.run)
-app.command("explain")(explain.explain)
-app.command("state")(state.state)
+app.command("run")(project.run)
+app.command("explain")(project.explain)
+app.command("state")(job.state)
 app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
-app.command("demo")(demo.demo)
-app.command("init")(init.init)
+app.command("demo")(project.demo)
+app.command("init")(project.init)
 
 
 def _print_version(wanted: bool) -> None:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.offsets import END, START, Kind, Position, read_position
 from headrace.cli.options import complete_group
-from headrace.cli.output import Progress
+from headrace.cli.output import Progress, RequestFailed, discard_standard_output, terminated_like_interrupt
+from headrace.cli.reader import END, START, Position, PositionKind, TopicConsumer, read_position
 from headrace.cli.record_lines import VALUES_ONLY, json_line, read_format
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed, discard_standard_output, terminated_like_interrupt
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from headrace.cli.reader import TopicReader
     from headrace.cli.session import BrokerSession
 
 PLACES = "start|end|OFFSET|TIME"
@@ -115,15 +113,13 @@ class _Plan:
     @contextmanager
     def reader(
         self, group: str | None, begin: Position | None, until: Position | None
-    ) -> Iterator[TopicReader]:
+    ) -> Iterator[TopicConsumer]:
         """A started reader, which is closed at the end of the block."""
-        from headrace.cli.reader import TopicReader
-
         stop = None if until is None else self._resolve(until)
         start = None if group else self._resolve(begin or START)
         if stop is not None and start is not None:
             self.expected = sum(max(0, stop[number] - start[number]) for number in self._numbers)
-        reader = TopicReader(
+        reader = TopicConsumer(
             self._session,
             self._topic,
             group=group,
@@ -138,7 +134,7 @@ class _Plan:
             reader.close()
 
     def _resolve(self, position: Position) -> dict[int, int]:
-        from headrace.cli.offsets import read_offset_ranges, resolve
+        from headrace.cli.reader import read_offset_ranges, resolve
 
         partitions = [(self._topic, number) for number in self._numbers]
         ranges = read_offset_ranges(self._session, partitions, committed_only=self._committed_only)
@@ -185,7 +181,7 @@ def _check_group(group: str | None, begin: Position | None, partition: list[int]
         return
     if partition:
         raise Misuse("--partition and --group exclude each other: the group assigns the partitions.")
-    if begin is not None and begin.kind in (Kind.OFFSET, Kind.TIME):
+    if begin is not None and begin.kind in (PositionKind.OFFSET, PositionKind.TIME):
         raise Misuse(
             f"a group continues at its committed offsets: first run `headrace group seek {group} --to …`, "
             "or leave out --group. (start and end apply to partitions without a committed offset.)"

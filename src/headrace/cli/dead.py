@@ -36,8 +36,7 @@ def read_letters(
     session: BrokerSession, topic: str, *, begin: Mapping[int, int] | None = None
 ) -> Iterator[DeadLetter]:
     """The dead letters of a topic, starting at the offsets in `begin`."""
-    from headrace.cli.offsets import read_offset_ranges
-    from headrace.cli.reader import TopicReader
+    from headrace.cli.reader import TopicConsumer, read_offset_ranges
     from headrace.cli.topic_admin import choose_partitions
 
     partitions = [(topic, number) for number in choose_partitions(session, topic, ())]
@@ -46,7 +45,7 @@ def read_letters(
         for (_, number), held in read_offset_ranges(session, partitions, committed_only=True).items()
     }
     until = {number: held.end for number, held in ranges.items()}
-    reader = TopicReader(session, topic, group=None, until=until, isolation_level="read_committed")
+    reader = TopicConsumer(session, topic, group=None, until=until, isolation_level="read_committed")
     try:
         reader.assign(
             {number: max(held.start, (begin or {}).get(number, 0)) for number, held in ranges.items()}
@@ -67,8 +66,9 @@ def sent_again(session: BrokerSession, topic: str) -> dict[int, int]:
     consumer = Consumer(session.client_config(group_id=group_of(topic), enable_auto_commit=False))
     try:
         asked = [TopicPartition(topic, number) for number in choose_partitions(session, topic, ())]
-        found = session.ask(
-            lambda: consumer.committed(asked, timeout=session.timeout_s), "tell what was sent again"
+        found = session.request(
+            lambda: consumer.committed(asked, timeout=session.timeout_s),
+            "return the resent offsets",
         )
         return {place.partition: max(0, place.offset) for place in found}
     finally:

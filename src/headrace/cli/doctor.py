@@ -1,4 +1,4 @@
-"""`headrace doctor`: checks whether this machine can run jobs, and says how to fix what is missing."""
+"""`headrace doctor`: checks whether this machine can run jobs, and shows how to fix problems."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _usual_port() -> Finding:
         found = f"none named: `headrace run` starts its own on port {USUAL_PORT}"
         return Finding(what="broker", severity=Severity.GOOD, found=found)
     found = f"none named, and something listens on port {USUAL_PORT}"
-    advice = f"if that is your broker, say so: HEADRACE_BROKER=127.0.0.1:{USUAL_PORT}"
+    advice = f"to use that broker, set HEADRACE_BROKER=127.0.0.1:{USUAL_PORT}"
     return Finding(what="broker", severity=Severity.WARNING, found=found, advice=advice)
 
 

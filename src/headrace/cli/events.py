@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import options  # noqa: TC001
-from headrace.cli.offsets import Kind, read_position
 from headrace.cli.output import print_json, print_line, print_table
+from headrace.cli.reader import PositionKind, read_position
 from headrace.cli.session import connect
 from headrace.errors import Misuse
 
@@ -177,7 +177,7 @@ def _schema(of: str, program: Path) -> AggregateSchema:
 def _names(of: str) -> tuple[str, str]:
     store, _, aggregate = of.rpartition(".")
     if not store or not aggregate:
-        raise Misuse(f"{of!r} is to be the store and the class of aggregates, such as shop.Cart.")
+        raise Misuse(f"{of!r} must be a store and a class of aggregates, such as shop.Cart.")
     return store, aggregate
 
 
@@ -186,8 +186,8 @@ def _read_time(text: str) -> datetime:
         position = read_position(text)
     except ValueError as fault:
         raise Misuse(str(fault)) from None
-    if position.kind is not Kind.TIME:
-        raise Misuse(f"{text!r} is no time: write one such as 2026-01-31T12:00, or a time ago such as -5m.")
+    if position.kind is not PositionKind.TIME:
+        raise Misuse(f"{text!r} is not a time: use one such as 2026-01-31T12:00, or a time ago such as -5m.")
     return datetime.fromtimestamp(position.value / 1000, UTC)
 
 

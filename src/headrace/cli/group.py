@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.offsets import Position, read_offset_ranges, read_position
 from headrace.cli.options import complete_group, complete_topic
-from headrace.cli.output import confirm, note, print_json, print_line, print_table
+from headrace.cli.output import RequestFailed, confirm, note, print_json, print_line, print_table
+from headrace.cli.reader import Position, read_offset_ranges, read_position
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
-from headrace.errors import Misuse
-from headrace.suggestion import did_you_mean
+from headrace.errors import Misuse, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from headrace.cli.offsets import Partition
+    from headrace.cli.reader import Partition
     from headrace.cli.session import BrokerSession
 
 EMPTY: Final = "empty"
@@ -92,7 +90,7 @@ def group_names(session: BrokerSession) -> list[str]:
 
 def list_groups(session: BrokerSession) -> list[GroupListing]:
     """All consumer groups, sorted by name."""
-    result = session.ask(
+    result = session.request(
         lambda: session.admin.list_consumer_groups(request_timeout=session.timeout_s).result(),
         "list its groups",
     )
@@ -132,7 +130,7 @@ def read_committed_offsets(session: BrokerSession, group: str) -> dict[Partition
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     asked = ConsumerGroupTopicPartitions(group)
-    answer = session.ask_about("list_consumer_group_offsets", asked, f"list the offsets of group {group!r}")
+    answer = session.request_one("list_consumer_group_offsets", asked, f"list the offsets of group {group!r}")
     found = [place for place in answer.topic_partitions or () if place.error is None and place.offset >= 0]
     return {(place.topic, place.partition): place.offset for place in sorted(found)}
 
@@ -144,7 +142,7 @@ def write_committed_offsets(session: BrokerSession, group: str, offsets: Mapping
     places = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
     asked = ConsumerGroupTopicPartitions(group, places)
     act = f"move group {group!r}"
-    answer = session.ask_about("alter_consumer_group_offsets", asked, act)
+    answer = session.request_one("alter_consumer_group_offsets", asked, act)
     for place in answer.topic_partitions or ():
         if place.error is not None:
             raise session.failure(place.error, f"{act} on partition {place.partition} of {place.topic!r}")
@@ -153,7 +151,7 @@ def write_committed_offsets(session: BrokerSession, group: str, offsets: Mapping
 def delete_group(session: BrokerSession, group: str) -> None:
     """Delete a group and its offsets."""
     require_idle(session, group)
-    session.ask_about("delete_consumer_groups", group, f"delete group {group!r}")
+    session.request_one("delete_consumer_groups", group, f"delete group {group!r}")
 
 
 def require_idle(session: BrokerSession, group: str) -> None:
@@ -171,7 +169,7 @@ def require_idle(session: BrokerSession, group: str) -> None:
 
 
 def _describe(session: BrokerSession, group: str) -> Any:
-    return session.ask_about("describe_consumer_groups", group, f"describe group {group!r}")
+    return session.request_one("describe_consumer_groups", group, f"describe group {group!r}")
 
 
 def _lags(
@@ -346,12 +344,12 @@ def plan_moves(
     session: BrokerSession, group: str, to: Position, *, topics: Collection[str], numbers: Collection[int]
 ) -> list[Move]:
     """The new offset of each partition for the position `to`."""
-    from headrace.cli.offsets import read_offset_ranges, resolve
+    from headrace.cli.reader import read_offset_ranges, resolve
 
     committed = read_committed_offsets(session, group)
     partitions = _chosen(session, topics or {topic for topic, _ in committed}, numbers)
     if not partitions:
-        raise Misuse(f"group {group!r} has committed no offsets yet: say with --topic what it is to read.")
+        raise Misuse(f"group {group!r} has no committed offsets: select its topics with --topic.")
     after = resolve(session, to, read_offset_ranges(session, partitions))
     return [
         Move(topic=topic, partition=number, before=committed.get((topic, number)), after=after[topic, number])

@@ -1,26 +1,38 @@
-"""Output of commands: lines, tables, JSON, messages on standard error, confirmations and progress."""
+"""Output of commands (lines, tables, JSON, confirmations, progress), exit codes, errors and signals."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import signal
 import sys
 import time
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import typer
+from typer.core import TyperGroup
 
+from headrace.errors import HeadraceError, Misuse
 from headrace.printable import json_text, printable, printable_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from rich.console import Console
 
+
 UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 UNBOUNDED: Final = 100_000
 """The width of a table that is written to a pipe: names are not truncated there."""
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C, as in shells: 128 and the number of the signal."""
 
 
 def print_json(value: Any, *, default: Callable[[Any], Any] | None = None) -> None:
@@ -112,7 +124,7 @@ def _console() -> Console:
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else UNBOUNDED
-    # Names are shown as they are, whatever rich might make of them.
+    # rich must not interpret markup in names.
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -184,3 +196,61 @@ class Progress:
     def _description(self) -> str:
         rate = self._records / max(time.monotonic() - self._began, 0.001)
         return f"{self._records:,} records {self._verb}, {rate:,.0f} a second"
+
+
+class RequestFailed(HeadraceError):
+    """The broker rejected a request."""
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        """Kafka's error code, or 0 if there is none."""
+
+
+class CommandGroup(TyperGroup):
+    """The command tree; expected errors are printed as messages, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with errors_explained():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def errors_explained() -> Iterator[None]:
+    """Print expected errors as messages, and exit with their code."""
+    try:
+        yield
+    except HeadraceError as error:
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(printable(str(error)), err=True)
+        raise typer.Exit(MISUSED if isinstance(error, Misuse) else FAILED) from None
+    except BrokenPipeError:
+        discard_standard_output()
+        raise typer.Exit(0) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def discard_standard_output() -> None:
+    """Discard the buffer of standard output.
+
+    The reader of the pipe has exited (`| head`), or the disk is full. Python would flush the buffer again at
+    exit, and print an error.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def terminated_like_interrupt() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C: offsets are committed and child processes stopped."""
+
+    def stop(_signal: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.output import Progress, note, print_line
+from headrace.cli.output import Progress, RequestFailed, note, print_line
 from headrace.cli.record_lines import ANY_PARTITION, Headers, MalformedLine, json_lines, plain_lines
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def _line_reader(
         return json_lines(headers=headers, partition=place)
     if key is not None and separator is not None:
         raise Misuse(
-            "--key gives every record the same key, --key-separator takes it from the line: choose one."
+            "--key sets the same key for every record, --key-separator takes it from the line: choose one."
         )
     if separator == "":
         raise Misuse("--key-separator is empty: set the text between key and value, for example : or a tab.")

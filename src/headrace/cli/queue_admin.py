@@ -16,9 +16,8 @@ from headrace.broker.shares.dead_letters import (
     dead_letter_topic,
 )
 from headrace.broker.shares.reader import DELAY_MS, DELIVER_AT, ONLY_GROUP
-from headrace.cli.offsets import OffsetRange, read_offset_ranges
-from headrace.cli.reader import TopicReader
-from headrace.cli.termination import RequestFailed
+from headrace.cli.output import RequestFailed
+from headrace.cli.reader import OffsetRange, TopicConsumer, read_offset_ranges
 from headrace.client.errors import RequestRefused
 from headrace.client.offsets import fetch_offsets
 from headrace.client.partition import TopicPartition
@@ -28,8 +27,7 @@ from headrace.client.share_groups import (
     list_share_groups,
     share_progress,
 )
-from headrace.errors import Misuse
-from headrace.suggestion import did_you_mean
+from headrace.errors import Misuse, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.client.share_groups import ShareProgress
 
 REDRIVE_GROUP: Final = "headrace-redrive"
-"""The consumer group whose offsets say which dead letters were redriven."""
+"""The consumer group whose offsets mark the redriven dead letters."""
 
 
 class UnknownQueue(RequestFailed):
@@ -209,7 +207,7 @@ def read_dead(
     held = dead_letter_range(session, topic, group)
     if held.start >= held.end:
         return
-    reader = TopicReader(session, dead_letter_topic(topic, group), group=None, until={0: held.end})
+    reader = TopicConsumer(session, dead_letter_topic(topic, group), group=None, until={0: held.end})
     try:
         reader.assign({0: held.start})
         yield from reader.batches(count)
@@ -259,7 +257,7 @@ def redrive(session: BrokerSession, topic: str, group: str, count: int | None) -
 
     name = dead_letter_topic(topic, group)
     producer = Producer(session.client_config(transactional_id=f"{REDRIVE_GROUP}.{name}"))
-    with session.asking(f"move the dead letters of {group!r}"):
+    with session.translated_errors(f"move the dead letters of {group!r}"):
         producer.init_transactions(session.timeout_s)
         for batch in read_dead(session, topic, group, count):
             _move(session, producer, topic, group, batch)
@@ -298,4 +296,4 @@ def _next(batch: list[Message]) -> int:
 def _delete(session: BrokerSession, name: str, end: int) -> None:
     from confluent_kafka import TopicPartition
 
-    session.ask_about("delete_records", TopicPartition(name, 0, end), f"drop what went back from {name!r}")
+    session.request_one("delete_records", TopicPartition(name, 0, end), f"drop what went back from {name!r}")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.output import confirm, note, print_json, print_line, print_table
+from headrace.cli.output import RequestFailed, confirm, note, print_json, print_line, print_table
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
 from headrace.errors import Misuse
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ def _entity(
         if name is not None or is_default:
             entity[kind] = name
     if not entity:
-        raise Misuse("no entity is named: give --user, --default-user, --client-id or --default-client-id.")
+        raise Misuse("no entity is named: use --user, --default-user, --client-id or --default-client-id.")
     return entity
 
 

@@ -9,8 +9,8 @@ from base64 import b64decode, b64encode
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.errors import did_you_mean
 from headrace.printable import json_text, printable_bytes
-from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,11 +6,9 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from headrace.cli.termination import RequestFailed
-from headrace.client.bootstrap import PLAINTEXT
-from headrace.client.errors import BrokerUnreachable
-from headrace.client.librdkafka import SILENT, client_config
-from headrace.client.retry import attempts
+from headrace.cli.output import RequestFailed
+from headrace.client.bootstrap import PLAINTEXT, SILENT, client_config
+from headrace.client.errors import BrokerUnreachable, attempts
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def broker_address(
     return Settings.read(environment=environment, folder=folder).broker_or_default(option)
 
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 TIMEOUT_S: Final = 30.0
 PROBE_S: Final = 5.0
@@ -42,8 +40,8 @@ PATIENCE_S: Final = 5.0
 
 SECURED_HINT: Final = ". If its listener requires TLS or SASL, choose a security profile"
 LOST: Final = -156
-"""What librdkafka says when it has lost its connection and knows no leader (its error for "no entry")."""
-PASSING: Final = frozenset({5, 6, 14, 15, 16, LOST})
+"""librdkafka's error after a lost connection, when it knows no leader (its code for "no entry")."""
+RETRIABLE: Final = frozenset({5, 6, 14, 15, 16, LOST})
 """Retriable errors: no leader, another leader; a coordinator that is loading, unavailable or has moved;
 a lost connection."""
 
@@ -69,7 +67,7 @@ class BrokerSession:
 
     @property
     def admin(self) -> AdminClient:
-        """The client of librdkafka for questions and changes."""
+        """The admin client of librdkafka."""
         if self._admin is None:
             from headrace.cli.librdkafka import AdminClient
 
@@ -78,43 +76,43 @@ class BrokerSession:
 
     @property
     def cluster(self) -> Cluster:
-        """Our own client, for what librdkafka does not offer."""
+        """The raw client, for what librdkafka does not offer."""
         if self._cluster is None:
             from headrace.client.cluster import Cluster
 
             self._cluster = Cluster(self.address.addresses, profile=self.address.profile)
         return self._cluster
 
-    def ask(self, question: Callable[[], Answer], act: str) -> Answer:
-        """What `question` returns, or an error that says that the broker did not `act`, and why.
+    def request(self, call: Callable[[], Result], act: str) -> Result:
+        """Returns the result of `call`, or raises an error: the broker did not `act`, and why.
 
         Retriable errors, such as that of a coordinator which is still loading, are retried.
         """
         for _ in attempts(min(self.timeout_s, PATIENCE_S)):
             try:
-                with self.asking(act):
-                    return question()
+                with self.translated_errors(act):
+                    return call()
             except RequestFailed as refusal:
                 fault = refusal
-                if refusal.code not in PASSING:
+                if refusal.code not in RETRIABLE:
                     break
                 if refusal.code == LOST:
                     # An admin client of librdkafka that lost its connection may never find another one.
                     self._admin = None
         raise fault
 
-    def ask_about(self, method: str, subject: object, act: str) -> Any:
-        """What a method of librdkafka's admin client, which takes many subjects, answers about one."""
+    def request_one(self, method: str, subject: object, act: str) -> Any:
+        """Call a method of librdkafka's admin client, which takes several subjects, for one of them."""
 
-        def question() -> Any:
+        def call() -> Any:
             (future,) = getattr(self.admin, method)([subject], request_timeout=self.timeout_s).values()
             return future.result()
 
-        return self.ask(question, act)
+        return self.request(call, act)
 
     @contextmanager
-    def asking(self, act: str) -> Iterator[None]:
-        """Raise librdkafka's errors inside the block as errors that say that the broker did not `act`."""
+    def translated_errors(self, act: str) -> Iterator[None]:
+        """Raise librdkafka's errors inside the block as Headrace's: the broker did not `act`."""
         from confluent_kafka import KafkaException
 
         try:

@@ -10,9 +10,8 @@ import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.options import complete_topic
-from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
+from headrace.cli.output import RequestFailed, confirm, note, print_json, print_line, print_table, size_text
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
 from headrace.cli.topic_admin import TopicSetting, is_internal
 from headrace.errors import Misuse
 
@@ -239,7 +238,7 @@ def alter(
 
     put = _read_configs(config)
     if not (partitions or put or unset):
-        raise Misuse("there is nothing to alter: give --config NAME=VALUE, --unset NAME or --partitions N.")
+        raise Misuse("nothing to alter: use --config NAME=VALUE, --unset NAME or --partitions N.")
     with connect(broker) as session:
         topic_admin.find_partitions(session, topic)
         if put or unset:
@@ -277,7 +276,7 @@ def delete(
 def describe_topic(session: BrokerSession, topic: str) -> TopicDetails:
     """The details of a topic."""
     from headrace.cli import topic_admin
-    from headrace.cli.offsets import read_offset_ranges
+    from headrace.cli.reader import read_offset_ranges
     from headrace.client.topics import partition_sizes
 
     places = topic_admin.find_partitions(session, topic)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.termination import RequestFailed
-from headrace.client.retry import attempts
-from headrace.suggestion import did_you_mean
+from headrace.cli.output import RequestFailed
+from headrace.client.errors import attempts
+from headrace.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -105,7 +105,7 @@ def read_configs(session: BrokerSession, topic: str) -> list[TopicSetting]:
     from headrace.cli.librdkafka import ConfigResource
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    entries = session.ask_about("describe_configs", resource, f"describe the settings of topic {topic!r}")
+    entries = session.request_one("describe_configs", resource, f"describe the settings of topic {topic!r}")
     return [
         TopicSetting(name=name, value=entries[name].value, is_default=not _is_set_on_topic(entries[name]))
         for name in sorted(entries)
@@ -138,7 +138,7 @@ def create_topic(
         replication_factor=replicas or BROKER_DEFAULT,
         config=dict(configs),
     )
-    session.ask_about("create_topics", new, f"create topic {topic!r}")
+    session.request_one("create_topics", new, f"create topic {topic!r}")
     _await_leaders(session, topic)
 
 
@@ -147,7 +147,7 @@ def add_partitions(session: BrokerSession, topic: str, total: int) -> None:
     from headrace.cli.librdkafka import NewPartitions
 
     new = NewPartitions(topic, total)
-    session.ask_about("create_partitions", new, f"raise topic {topic!r} to {total} partitions")
+    session.request_one("create_partitions", new, f"raise topic {topic!r} to {total} partitions")
 
 
 def alter_configs(
@@ -164,19 +164,19 @@ def alter_configs(
         *(ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE) for name in unset),
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
-    session.ask_about("incremental_alter_configs", resource, f"alter the settings of topic {topic!r}")
+    session.request_one("incremental_alter_configs", resource, f"alter the settings of topic {topic!r}")
 
 
 def delete_topic(session: BrokerSession, topic: str) -> None:
     """Delete a topic and all its records."""
-    session.ask_about("delete_topics", topic, f"delete topic {topic!r}")
+    session.request_one("delete_topics", topic, f"delete topic {topic!r}")
 
 
 def _metadata(session: BrokerSession) -> dict[str, Any]:
-    def question() -> dict[str, Any]:
+    def call() -> dict[str, Any]:
         return dict(session.admin.list_topics(timeout=session.timeout_s).topics)
 
-    return session.ask(question, "list its topics")
+    return session.request(call, "list its topics")
 
 
 def _await_leaders(session: BrokerSession, topic: str) -> None:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.output import cell_text, confirm, note, print_json, print_line, print_table
+from headrace.cli.output import RequestFailed, cell_text, confirm, note, print_json, print_line, print_table
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
-from headrace.suggestion import did_you_mean
+from headrace.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
-from headrace.cli.output import confirm, note, print_json, print_line, print_table
+from headrace.cli.output import RequestFailed, confirm, note, print_json, print_line, print_table
 from headrace.cli.session import connect
-from headrace.cli.termination import RequestFailed
 from headrace.password import VARIABLE, read_new_password
 
 if TYPE_CHECKING:
@@ -99,17 +98,17 @@ def set_password(session: BrokerSession, user: str, password: str) -> None:
 
 def _alter(session: BrokerSession, change: Any, act: str) -> None:
     """Change one credential: Kafka accepts only one change of a user in a request."""
-    session.ask_about("alter_user_scram_credentials", change, act)
+    session.request_one("alter_user_scram_credentials", change, act)
 
 
 def read_users(session: BrokerSession) -> list[UserListing]:
     """All users by name."""
 
-    def question() -> Any:
+    def call() -> Any:
         answer: Any = session.admin.describe_user_scram_credentials()
         return answer.result(session.timeout_s)
 
-    found = session.ask(question, "list the users")
+    found = session.request(call, "list the users")
     return [
         UserListing(
             user=name,

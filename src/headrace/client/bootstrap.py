@@ -1,19 +1,39 @@
-"""Bootstrap addresses of a cluster: `host:port`, or a list of them, with an optional security profile.
+"""Bootstrap addresses of a cluster, and the configuration of librdkafka's clients.
 
-The profile is written as Kafka writes the name of a listener, once before the first address. The text is used
-wherever an address is: in arguments, in Spark's options and in other processes. It has the name of the
-profile and none of its secrets: `headrace.client.security` resolves the name in the process that connects.
+An address is `host:port`, or a list of them, with an optional security profile. The profile is written as
+Kafka writes the name of a listener, once before the first address. The text is used wherever an address is:
+in arguments, in Spark's options and in other processes. It has the name of the profile and none of its
+secrets: `headrace.client.security` resolves the name in the process that connects.
+
+Every client of confluent-kafka in Headrace is created with `client_config`:
+
+    producer = Producer(client_config("production://kafka-1:9094", {"linger.ms": 5}))
+
+Apart from `bootstrap.servers` it holds what the security profile of the cluster says. The configuration has
+secrets in it: pass it to a client, and do not keep, print or send it.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.errors import HeadraceError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.client.security import Security
+
+
 DEFAULT_PORT: Final = 9092
+
+SILENT: Final = logging.Logger("librdkafka", level=logging.CRITICAL + 1)
+"""librdkafka would log to standard error; relevant errors are raised."""
+OWN_OPTIONS: Final = ("sasl.oauthbearer.", "https.")
+"""Options that librdkafka does not get: its tokens come from `headrace.client.authentication`."""
 
 
 class BadAddress(HeadraceError):
@@ -112,3 +132,41 @@ def check_profile_name(name: str) -> str:
             "underscores, as in production://kafka-1:9094"
         )
     return name
+
+
+def client_config(bootstrap: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The configuration of a client of the cluster that `bootstrap` names, with its security profile."""
+    cluster = Bootstrap.of(bootstrap)
+    return {"bootstrap.servers": cluster.servers, **_secured(cluster.profile), **(more or {})}
+
+
+def _secured(profile: str) -> dict[str, Any]:
+    if profile == PLAINTEXT:
+        return {}
+    from headrace.client.security import resolve
+
+    security = resolve(profile)
+    given = {name: value for name, value in security.options.items() if not name.startswith(OWN_OPTIONS)}
+    if security.uses_sasl and security.mechanism == "OAUTHBEARER":
+        return {**given, "oauth_cb": lambda _: _token(security)}
+    return given
+
+
+def _token(security: Security) -> tuple[str, float, str, dict[str, str]]:
+    """A token in the form that confluent-kafka takes."""
+    from headrace.client.authentication import extensions, get_token
+
+    token = get_token(security)
+    return token.text, token.expires_s, "", extensions(security)
+
+
+def produce(producer: Any, topic: str, **record: Any) -> None:
+    """Pass a record to a producer, and wait while its queue is full."""
+    while True:
+        try:
+            producer.produce(topic, **record)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            producer.poll(0)
+            return

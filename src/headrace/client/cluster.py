@@ -28,13 +28,16 @@ from headrace.client.connection import Connection
 from headrace.client.errors import (
     COORDINATOR_RETRIABLE,
     LEADER_CHANGED,
+    MAX_BACKOFF_S,
     RETRIABLE_IN_PLACE,
     BrokerUnreachable,
     RequestRefused,
+    Result,
     UnknownPartition,
+    attempts,
+    retry,
 )
 from headrace.client.partition import TopicPartition
-from headrace.client.retry import MAX_BACKOFF_S, Result, attempts, retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -168,7 +171,7 @@ class Cluster:
     ) -> Result:
         """Return the result of `call`, which is repeated after lost connections and `retriable` error codes.
 
-        The metadata is refreshed before each retry, unless the right broker answered.
+        The metadata is refreshed before each retry, unless the right broker responded.
         """
 
         def refresh_metadata(error: HeadraceError) -> None:

@@ -154,7 +154,7 @@ class Connection:
         try:
             peer = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
-            raise BrokerUnreachable(f"no broker answers at {name}: {error}") from error
+            raise BrokerUnreachable(f"no broker responds at {name}: {error}") from error
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if profile != PLAINTEXT:
             from headrace.client.authentication import secure_socket
@@ -266,7 +266,7 @@ class Connection:
         if not self._in_use.acquire(blocking=False):
             raise ConnectionShared(
                 f"two threads use the connection to {self._name} at the same time: "
-                "give each thread its own Cluster."
+                "use a Cluster for each thread."
             )
         try:
             yield
@@ -319,7 +319,7 @@ class Connection:
         hint = ""
         if self._session is None and self._correlation_id == FIRST_REQUEST:
             hint = ". If its listener requires SASL, connect with a security profile"
-        return BrokerUnreachable(f"the broker at {self._name} stopped answering: {fault}{hint}")
+        return BrokerUnreachable(f"the broker at {self._name} stopped responding: {fault}{hint}")
 
     def _read_frame(self) -> bytearray:
         (size,) = LENGTH.unpack(self._read_exactly(LENGTH.size))

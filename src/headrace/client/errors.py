@@ -1,18 +1,23 @@
-"""Errors between a client and a broker, and Kafka's error codes by how a client handles them.
+"""Errors between a client and a broker, Kafka's error codes by how a client handles them, and retries.
 
 Error codes are numbers here: commands import this module when they start, and kio is slow to import.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import random
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
     from kio.schema.errors import ErrorCode
 
     from headrace.client.partition import TopicPartition
+
 
 COORDINATOR_RETRIABLE: Final = frozenset(
     {
@@ -71,6 +76,11 @@ FENCED: Final = frozenset(
     }
 )
 """Another producer has the transactional id, or the coordinator aborted the transaction after its timeout."""
+
+FIRST_BACKOFF_S = 0.005
+MAX_BACKOFF_S = 0.2
+
+Result = TypeVar("Result")
 
 
 class BrokerUnreachable(HeadraceError):
@@ -152,3 +162,47 @@ class AuthenticationFailed(HeadraceError):
 
 class TokenUnavailable(HeadraceError):
     """No token for OAUTHBEARER could be obtained."""
+
+
+def attempts(timeout_s: float, *, max_backoff_s: float = MAX_BACKOFF_S) -> Iterator[int]:
+    """Yield the numbers of attempts, with an exponential and jittered backoff, until `timeout_s` have passed.
+
+    At least one attempt is made. The caller leaves the loop when an attempt succeeds.
+    """
+    deadline = time.monotonic() + timeout_s
+    backoff_s = FIRST_BACKOFF_S
+    number = 1
+    while True:
+        yield number
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(backoff_s * random.uniform(0.5, 1.5))
+        backoff_s = min(backoff_s * 2, max_backoff_s)
+        number += 1
+
+
+def retry(
+    call: Callable[[], Result],
+    *,
+    timeout_s: float,
+    retriable: Collection[int],
+    on_error: Callable[[HeadraceError], None] | None = None,
+    max_backoff_s: float = MAX_BACKOFF_S,
+) -> Result:
+    """Return the result of `call`, which is repeated after lost connections and `retriable` error codes.
+
+    `on_error` gets each error before the next attempt. The last error is raised after `timeout_s`.
+    """
+    error: BrokerUnreachable | RequestRefused
+    for _ in attempts(timeout_s, max_backoff_s=max_backoff_s):
+        try:
+            return call()
+        except BrokerUnreachable as lost:
+            error = lost
+        except RequestRefused as refusal:
+            if refusal.code not in retriable:
+                raise
+            error = refusal
+        if on_error is not None:
+            on_error(error)
+    raise error

@@ -11,10 +11,13 @@ gets the current ones, so that the broker works while the caller does:
 Version 12 is the last one with topic names, and every Kafka since 2.7 serves it. Messages are encoded and
 decoded by hand: batches are views of the response. Only batch headers are decoded, and checksums are not
 verified. Fetch sessions are not used.
+
+`read_records` decodes the committed records of a partition in plain Python.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,20 +30,29 @@ from headrace.client.errors import (
     OffsetOutOfRange,
     ReadTimeout,
     RequestRefused,
+    attempts,
 )
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition, by_leader, by_topic
-from headrace.client.retry import attempts
 from headrace.errors import HeadraceError
-from headrace.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD, MIN_LENGTH
-from headrace.protocol.errors import ProtocolError
+from headrace.protocol.batch import (
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MIN_LENGTH,
+    check_batch,
+    read_header,
+    split_batches,
+)
+from headrace.protocol.errors import CorruptBatch, ProtocolError
+from headrace.protocol.records import Record, decode_batch
 from headrace.protocol.wire import INT32, UNLIMITED, FrameCursor, pack_count, pack_string
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.client.cluster import Cluster
     from headrace.client.connection import Connection
+
 
 API_KEY: Final = 1
 VERSION: Final = 12
@@ -53,7 +65,7 @@ FOLLOW_FETCH_BYTES: Final = 1 << 20
 FOLLOW_PARTITION_BYTES: Final = 64 << 10
 """The minimum for each partition: one with a backlog must not delay the others."""
 SHARED_WAIT_MS: Final = 50
-"""The longest wait when several brokers are asked in turn: an idle one must not delay the others."""
+"""The longest wait when several brokers are polled in turn: an idle one must not delay the others."""
 NO_END: Final = (1 << 63) - 1
 
 _REQUEST = struct.Struct(">iiiibii")
@@ -67,6 +79,8 @@ _PARTITION_RESPONSE = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _OFFSETS = struct.Struct(">q15xi")
+
+logger = logging.getLogger(__name__)
 
 
 class FetchedBatches(NamedTuple):
@@ -367,3 +381,77 @@ def _complete_batches(
     if size:
         batches = response.records[:size]
         yield FetchedBatches(partition, batches, response.aborted, max(next_offset, offset))
+
+
+class UnreadableRecords(NamedTuple):
+    """Offsets whose records cannot be decoded."""
+
+    partition: TopicPartition
+    first: int
+    last: int
+    reason: str
+    batch: bytes = b""
+    """The stored record batch; empty if only the content of a record is invalid."""
+    key: bytes | None = None
+    """The key of a record with invalid content."""
+
+    def __str__(self) -> str:
+        offsets = (
+            f"offset {self.first}" if self.first == self.last else f"offsets {self.first} to {self.last}"
+        )
+        topic, number = self.partition
+        return f"{offsets} of partition {number} of {topic!r} cannot be read: {self.reason}"
+
+
+def read_records(
+    cluster: Cluster, partition: TopicPartition, start: int, end: int
+) -> Iterator[Record | UnreadableRecords]:
+    """Yield the committed records with offsets from `start` to before `end`."""
+    if start >= end:
+        return
+    for fetched in PartitionReader(cluster, partition, start, end):
+        for record in committed_records(partition, fetched.batches, fetched.aborted):
+            if isinstance(record, UnreadableRecords):
+                if record.last >= start and record.first < end:
+                    yield record
+            elif start <= record.offset < end:
+                yield record
+
+
+def committed_records(
+    partition: TopicPartition, batches: memoryview, aborted: Sequence[tuple[int, int]]
+) -> Iterator[Record | UnreadableRecords]:
+    """Yield the records of these batches without those of `aborted` transactions.
+
+    A batch with a wrong checksum is never skipped as a marker or as aborted: its content is unknown.
+    """
+    # A producer is in an aborted transaction from the offset in the broker's list to its next marker.
+    pending = sorted(aborted, key=lambda each: each[1], reverse=True)
+    aborting: set[int] = set()
+    for batch in split_batches(batches):
+        header = read_header(batch)
+        while pending and pending[-1][1] <= header.last_offset:
+            aborting.add(pending.pop()[0])
+        try:
+            check_batch(batch, header)
+            if header.is_control:
+                aborting.discard(header.producer_id)
+                continue
+            if header.is_transactional and header.producer_id in aborting:
+                continue
+            records = decode_batch(batch)
+        except CorruptBatch as fault:
+            yield UnreadableRecords(
+                partition, header.base_offset, header.last_offset, str(fault), bytes(batch)
+            )
+        else:
+            yield from records
+
+
+def skip_unreadable(records: Iterable[Record | UnreadableRecords]) -> Iterator[Record]:
+    """Yield the records, and log a warning for those that cannot be decoded."""
+    for record in records:
+        if isinstance(record, UnreadableRecords):
+            logger.warning("skipped: %s", record)
+        else:
+            yield record

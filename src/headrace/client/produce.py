@@ -29,9 +29,9 @@ from headrace.client.errors import (
     BrokerUnreachable,
     ProducerFenced,
     RequestRefused,
+    attempts,
 )
 from headrace.client.partition import TopicPartition, by_leader, by_topic
-from headrace.client.retry import attempts
 from headrace.errors import HeadraceError
 from headrace.protocol.errors import ProtocolError
 from headrace.protocol.wire import (

@@ -21,8 +21,7 @@ from kio.schema.types import TransactionalId
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32Timedelta, i64
 
-from headrace.client.errors import COORDINATOR_RETRIABLE, RequestRefused
-from headrace.client.retry import attempts
+from headrace.client.errors import COORDINATOR_RETRIABLE, RequestRefused, attempts
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:

@@ -98,7 +98,7 @@ def header_blobs_of(column: pa.Array) -> HeaderBlobs:
     pairs = column.flatten()
     names, values = pairs.flatten()
     if pairs.null_count or names.null_count:
-        raise InvalidRows("a row has a header without a name: give every header a key, or leave it out")
+        raise InvalidRows("a row has a header without a name: set its key, or remove the header")
     return HeaderBlobs(firsts, blobs_of(names, "headers.key"), blobs_of(values, "headers.value"))
 
 

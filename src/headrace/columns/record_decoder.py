@@ -362,7 +362,7 @@ def _sections(headers: BatchHeaders, indexes: NDArray[np.int64]) -> Columns:
 def _checked(sections: Columns) -> Columns:
     """`sections`; raises `CorruptBatch` if one is too small for the number of its records."""
     sizes = sections[SECTION_END] - sections[SECTION_START]
-    lies = np.flatnonzero((sections[COUNT] < 0) | (sections[COUNT] > sizes // MIN_RECORD_BYTES))
-    if len(lies):
-        raise CorruptBatch(f"batch counts {sections[COUNT][lies[0]]} records in {sizes[lies[0]]} bytes")
+    invalid = np.flatnonzero((sections[COUNT] < 0) | (sections[COUNT] > sizes // MIN_RECORD_BYTES))
+    if len(invalid):
+        raise CorruptBatch(f"batch counts {sections[COUNT][invalid[0]]} records in {sizes[invalid[0]]} bytes")
     return sections

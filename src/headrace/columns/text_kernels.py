@@ -1,7 +1,7 @@
 """Compiled loops that write the values of columns as JSON, each column below the other, and then row by row.
 
-A column's texts are written one behind the other into `output`, from `position` on; `starts` and `sizes` say
-where each lies. `sizes` comes with −1 where a value is null, for which nothing is written.
+A column's texts are written one after the other into `output`, from `position` on; `starts` and `sizes` are
+their positions. On input `sizes` is −1 where a value is null, for which nothing is written.
 """
 
 from __future__ import annotations

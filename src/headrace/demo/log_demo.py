@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.broker.process import BrokerProcess
-from headrace.client.librdkafka import client_config
+from headrace.client.bootstrap import client_config
 from headrace.demo import print_results
 
 if TYPE_CHECKING:
@@ -107,17 +107,17 @@ class OrderConsumer(threading.Thread):
 
     def run(self) -> None:
         """Read until `close`."""
-        self._consumer.subscribe([ORDERS], on_assign=self._took, on_revoke=self._gave)
+        self._consumer.subscribe([ORDERS], on_assign=self._assigned, on_revoke=self._revoked)
         while not self._closing.is_set():
             for message in self._consumer.consume(500, 0.1):
                 if message.error() is None:
                     self.seen.add(_number(message))
         self._consumer.close()
 
-    def _took(self, _consumer: Any, partitions: list[Any]) -> None:
+    def _assigned(self, _consumer: Any, partitions: list[Any]) -> None:
         self.partitions = sorted(partition.partition for partition in partitions)
 
-    def _gave(self, _consumer: Any, _partitions: list[Any]) -> None:
+    def _revoked(self, _consumer: Any, _partitions: list[Any]) -> None:
         self.partitions = []
 
     def close(self) -> None:
@@ -171,14 +171,16 @@ class LogDemo:
             broker = BrokerProcess(Path(folder))
             begin = time.perf_counter()
             with broker:
-                self._tell(f"A broker is up on {broker.bootstrap} after {time.perf_counter() - begin:.2f} s.")
+                self._report(
+                    f"The broker listens on {broker.bootstrap} ({time.perf_counter() - begin:.2f} s)."
+                )
                 create_shop(broker.bootstrap)
-                return self._play(broker)
+                return self._run_scenario(broker)
 
-    def _tell(self, news: str) -> None:
+    def _report(self, news: str) -> None:
         self._news.append(news)
 
-    def _play(self, broker: BrokerProcess) -> bool:
+    def _run_scenario(self, broker: BrokerProcess) -> bool:
         producer = OrderProducer(broker.bootstrap)
         consumers = [
             OrderConsumer(broker.bootstrap, "billing", "A"),
@@ -187,13 +189,13 @@ class LogDemo:
         ]
         for thread in (producer, *consumers):
             thread.start()
-        self._tell("Orders come in. A and B share the work of one group; C, in another, gets everything.")
+        self._report("Orders arrive. A and B share the work of one group; C, in another, gets everything.")
         with Live(console=self._console, refresh_per_second=PICTURES_PER_SECOND) as live:
             self._watch(live, producer, consumers, self._seconds / 2)
             self._crash(broker)
             self._watch(live, producer, consumers, self._seconds / 2)
             producer.close()
-            self._tell("The shop is closed; the consumers finish what is left.")
+            self._report("The shop is closed; the consumers read the remaining orders.")
             self._drain(live, producer, consumers)
         for consumer in consumers:
             consumer.close()
@@ -203,7 +205,9 @@ class LogDemo:
         broker.kill()
         begin = time.perf_counter()
         broker.start()
-        self._tell(f"The broker was killed (kill -9) and is back after {time.perf_counter() - begin:.2f} s.")
+        self._report(
+            f"The broker was killed (kill -9), and is ready after {time.perf_counter() - begin:.2f} s."
+        )
 
     def _watch(
         self, live: Live, producer: OrderProducer, consumers: list[OrderConsumer], seconds: float

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from headrace.demo.checks import CheckMonitor
+    from headrace.demo.checks import CheckMonitor, OutputTopicReader
     from headrace.demo.mail_server import DemoMailServer
-    from headrace.demo.outputs import OutputTopicReader
     from headrace.demo.simulator import ShopClock, ShopSimulator
     from headrace.streams.report import Report
 

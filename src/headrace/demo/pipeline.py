@@ -27,7 +27,7 @@ from headrace.events import Aggregate, Event, EventStore, Rejected
 
 app = App("shop")
 
-# What comes in. Tables of a PostgreSQL are captured, and its outbox, which brings the orders; payments and
+# Inputs. Tables of a PostgreSQL are captured, and its outbox, which brings the orders; payments and
 # clicks are written by others. Amounts are in cents.
 DATABASE = os.environ["HEADRACE_POSTGRES"]
 app.capture(DATABASE, name="shop", tables=["customers", "products", "categories"], outbox="outbox")

@@ -22,14 +22,12 @@ from headrace.broker.process import BrokerProcess
 from headrace.client.cluster import Cluster
 from headrace.client.topics import NewTopic, create_topics
 from headrace.demo import print_results
-from headrace.demo.chaos import Chaos, kill_captures
-from headrace.demo.checks import CheckMonitor
+from headrace.demo.checks import INPUTS, OUTPUTS, CheckMonitor, ExternalReader, OutputTopicReader
 from headrace.demo.database import ShopDatabase
 from headrace.demo.mail_server import DemoMailServer
-from headrace.demo.outputs import INPUTS, OUTPUTS, ExternalReader, OutputTopicReader
 from headrace.demo.page_server import PageState, page_gateway
 from headrace.demo.simulator import ShopClock, ShopSimulator
-from headrace.demo.worker import PIPELINE, Worker
+from headrace.demo.workers import PIPELINE, Chaos, Worker, kill_captures
 from headrace.streams.display import Board
 from headrace.streams.pipeline import load_app
 from headrace.streams.runner import Runner, RunOptions
@@ -212,24 +210,24 @@ class ShopDisplay(DemoDisplay):
                 )
                 self._enter(Phase.RUNNING)
             case Phase.WARMING if passed_s > TIMEOUT_S:
-                self._end("There are no results: the lines above should say why.")
+                self._end("There are no results: see the lines above for the reason.")
             case Phase.RUNNING if passed_s > self._seconds and (not self._chaos or self._chaos.is_through):
                 self._close_shop()
             case Phase.RUNNING:
-                self._do_harm()
+                self._kill_one()
             case Phase.DRAINING if watch.is_complete:
                 self._end(f"All that happened has come out, {passed_s:.0f} s later.")
             case Phase.DRAINING if passed_s > TIMEOUT_S:
-                self._end("Something has not come out: the check says what.")
+                self._end("Some results are missing or wrong: the check lists them.")
 
-    def _do_harm(self) -> None:
-        said = self._chaos.turn() if self._chaos is not None else None
-        if said is not None:
-            self.say(said)
+    def _kill_one(self) -> None:
+        report = self._chaos.kill_next() if self._chaos is not None else None
+        if report is not None:
+            self.say(report)
 
     def _close_shop(self) -> None:
         self._shop.simulator.close()
-        self.say("The shop is closed, and a night passes; the jobs finish what is left.")
+        self.say("The shop is closed, and a night passes; the jobs process the remaining records.")
         self._enter(Phase.DRAINING)
 
     def _picture(self) -> RenderableType:
@@ -278,9 +276,9 @@ class ShopDemo:
             shop = Shop.open(stack, servers)
             page = stack.enter_context(page_gateway(servers.broker.bootstrap, shop.live.document, self._port))
             self._say(f"The page to watch is {page.url}")
-            return self._play(servers, shop, app, begin_s)
+            return self._run_scenario(servers, shop, app, begin_s)
 
-    def _play(self, servers: DemoServers, shop: Shop, app: App, begin_s: float) -> bool:
+    def _run_scenario(self, servers: DemoServers, shop: Shop, app: App, begin_s: float) -> bool:
         chaos = Chaos(servers, shop.workers) if self._chaos else None
         stage = ShopDisplay(self._console, shop, chaos, begin_s=begin_s, seconds=self._seconds)
         runner = Runner(
@@ -291,7 +289,7 @@ class ShopDemo:
             chaos.add("the capture", partial(kill_captures, runner))
         code = runner.run()
         if not stage.is_over:
-            self._say("It was stopped before its end, so there is nothing to check.")
+            self._say("It was stopped before its end: there are no results to check.")
             return code == 0
         shop.watch.close()
         shop.watch.update()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from headrace.client.librdkafka import client_config
+from headrace.client.bootstrap import client_config
 from headrace.demo.database import (
     CATEGORIES,
     CITIES,
@@ -106,7 +106,7 @@ class ShopSimulator(threading.Thread):
                 self._change()
             self._pay()
             self._producer.poll(0)
-        self._end_the_day()
+        self._end_day()
         self._producer.flush(DELIVERY_S)
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class ShopSimulator(threading.Thread):
         now = self._clock.now()
         waiting = [(at, order_id) for at, order_id in self._due if at > now and not all_of_them]
         for at, order_id in sorted(set(self._due) - set(waiting)):
-            # The payment is as old as it is, but never older than one before it: it comes in time.
+            # The payment is as old as it is, but never older than one before it: it is not late.
             self._write_payment(order_id, max(at, now))
         self._due = deque(waiting)
 
@@ -186,7 +186,7 @@ class ShopSimulator(threading.Thread):
         title = random.choice((CATEGORIES[category - 1], f"{CATEGORIES[category - 1]} of the day"))
         self._database.change("UPDATE categories SET title = %s WHERE id = %s", title, category)
 
-    def _end_the_day(self) -> None:
+    def _end_day(self) -> None:
         """Write the remaining payments, and close all windows with events of the next day."""
         self._pay(all_of_them=True)
         self._producer.flush(DELIVERY_S)

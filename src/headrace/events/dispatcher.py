@@ -18,16 +18,20 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from confluent_kafka import Producer
 
+from headrace.client.bootstrap import SILENT, client_config
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, OffsetOutOfRange
-from headrace.client.fetch import fetch_batches
-from headrace.client.librdkafka import SILENT, client_config
-from headrace.client.records import committed_records, skip_unreadable
+from headrace.client.fetch import committed_records, fetch_batches, skip_unreadable
 from headrace.errors import HeadraceError
 from headrace.events.commands import CommandReply, set_error, set_reply
 from headrace.events.errors import CommandTimeout
-from headrace.events.handlers import CONCURRENT_WRITES, HandlerContext, PartitionAssignment, QueuedCommand
-from headrace.events.metrics import HandlerMetrics
+from headrace.events.handlers import (
+    CONCURRENT_WRITES,
+    HandlerContext,
+    HandlerMetrics,
+    PartitionAssignment,
+    QueuedCommand,
+)
 from headrace.events.partition_processor import CommandEnvelope
 from headrace.events.topics import end_offsets, open_topics, topic_partitions
 

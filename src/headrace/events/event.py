@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, dataclass_transform, get_type_hints
 
-from headrace.client.records import UnreadableRecords
+from headrace.client.fetch import UnreadableRecords
 from headrace.events.codecs import Codec, codec_of, read_with
 from headrace.events.errors import InvalidEvent, Misuse, UnknownEvent, UnreadableEvent
 from headrace.protocol.records import NewRecord

@@ -1,4 +1,4 @@
-"""The handlers of this process: which partitions they have, and the thread of each that decides on commands.
+"""The handlers of this process: their partitions, the thread of each that decides on commands, and metrics.
 
 A consumer group over the topic of commands assigns the partitions to processes. The assignment is only a
 hint: a process that does not know yet that it lost a partition can store nothing, because its successor has
@@ -7,8 +7,8 @@ that each handler names. So a rebalance cannot move a position, and an unreadabl
 
 A handler opens a `PartitionProcessor`, takes the commands in its queue, decides on them, stores the result in
 one step, and returns the replies. Commands that arrive meanwhile are stored in the next step. When the
-handler is fenced, or the broker fails, it recovers the partition from the log. Commands that it had not
-answered are sent to the topic, for the current handler of the partition. They may have been executed: their
+handler is fenced, or the broker fails, it recovers the partition from the log. Commands without a
+reply are sent to the topic, for the current handler of the partition. They may have been executed: their
 ids prevent a second effect.
 """
 
@@ -18,35 +18,62 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Assigned
 
+from headrace.client.bootstrap import SILENT, client_config
 from headrace.client.cluster import Cluster
 from headrace.client.errors import OffsetOutOfRange, ProducerFenced
-from headrace.client.fetch import fetch_batches
-from headrace.client.librdkafka import SILENT, client_config
+from headrace.client.fetch import committed_records, fetch_batches, skip_unreadable
 from headrace.client.partition import TopicPartition
-from headrace.client.records import committed_records, skip_unreadable
 from headrace.errors import HeadraceError, Misuse
 from headrace.events.commands import Command, set_error, set_reply
 from headrace.events.errors import InvalidEvent, UnknownEvent
 from headrace.events.partition_processor import CommandEnvelope, PartitionProcessor
+from headrace.metrics.families import Histogram, Kind, Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
     from headrace.client.fetch import FetchedBatches
     from headrace.events.aggregate import AggregateSchema
     from headrace.events.commands import CommandReply
-    from headrace.events.metrics import HandlerMetrics
+    from headrace.events.dispatcher import CommandDispatcher
     from headrace.events.partition_processor import Limits
     from headrace.events.topics import StoreTopics
+    from headrace.metrics.families import Scrape
     from headrace.protocol.records import Record
+
+
+_AGGREGATE: Final = ("store", "aggregate")
+
+COMMANDS = Metric(
+    name="headrace_events_commands_total",
+    kind=Kind.COUNTER,
+    doc="Commands that this process decided on, by outcome: `done`, `rejected`, `conflict` (the version was "
+    "not the expected one), `failed` or `unreadable`.",
+    labels=(*_AGGREGATE, "outcome"),
+)
+LATENCY = Metric(
+    name="headrace_events_command_seconds",
+    kind=Kind.HISTOGRAM,
+    doc="Time from the arrival of a command in this process to its stored reply.",
+    labels=_AGGREGATE,
+)
+PARTITIONS = Metric(
+    name="headrace_events_handled_partitions",
+    kind=Kind.GAUGE,
+    doc="Partitions that this process handles.",
+    labels=_AGGREGATE,
+)
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""Every metric of an event store, in the order of the documentation."""
 
 MAX_BATCH_COMMANDS: Final = 500
 """Commands that are stored in one step."""
@@ -67,6 +94,48 @@ SESSION_MS: Final = 6_000
 CLOSE_TIMEOUT_S: Final = 10.0
 
 logger = logging.getLogger(__name__)
+
+
+class HandlerMetrics:
+    """The commands of one class of aggregates, counted by the threads of its handlers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.outcomes: Counter[str] = Counter(done=0, conflict=0)
+        self.latency = Histogram()
+
+    def count(self, outcomes: Iterable[str], seconds: Sequence[float]) -> None:
+        """Count the commands of one step, with the time that each took."""
+        with self._lock:
+            self.outcomes.update(outcomes)
+            for each in seconds:
+                self.latency.observe(each)
+
+
+class EventMetricsSource:
+    """The page of a process that handles commands."""
+
+    def __init__(self, store: str, dispatchers: Callable[[], Sequence[CommandDispatcher]]) -> None:
+        self._store = store
+        self._dispatchers = dispatchers
+
+    def scrape(self, scrape: Scrape) -> None:
+        """Add all samples."""
+        scrape.announce(*METRICS)
+        for dispatcher in self._dispatchers():
+            where = (self._store, dispatcher.topics.aggregate)
+            for outcome, count in list(dispatcher.metrics.outcomes.items()):
+                scrape.add(COMMANDS, count, *where, outcome)
+            scrape.add(LATENCY, dispatcher.metrics.latency, *where)
+            scrape.add(PARTITIONS, len(dispatcher.handled_partitions()), *where)
+
+    def faults(self) -> list[str]:
+        """Nothing: handlers recover by themselves."""
+        return []
+
+    def pending(self) -> list[str]:
+        """Why partitions of this process handle no commands."""
+        return [error for dispatcher in self._dispatchers() for error in dispatcher.errors()]
 
 
 class QueuedCommand(NamedTuple):

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.client.fetch import PartitionReader
+from headrace.client.fetch import PartitionReader, UnreadableRecords
 from headrace.client.partition import TopicPartition
-from headrace.client.records import UnreadableRecords
 from headrace.events.cache import plain_state
 from headrace.events.errors import UnreadableEvent, UnreadableHistory
 from headrace.events.event import read_event, to_ms

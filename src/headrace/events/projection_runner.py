@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import BrokerUnreachable, OffsetOutOfRange, RequestRefused
-from headrace.client.fetch import fetch_batches
-from headrace.client.records import UnreadableRecords, committed_records
+from headrace.client.fetch import UnreadableRecords, committed_records, fetch_batches
 from headrace.errors import HeadraceError
 from headrace.events.errors import CommandTimeout, UnreadableEvent
 from headrace.events.event import recorded_in

@@ -15,8 +15,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.client.fetch import UnreadableRecords, read_records
 from headrace.client.partition import TopicPartition
-from headrace.client.records import UnreadableRecords, read_records
 from headrace.errors import HeadraceError
 from headrace.events.cache import AggregateCache, ReplyCache
 from headrace.events.commands import CommandReply, ReplyRange

@@ -337,7 +337,7 @@ class EventStore:
     def _serve_metrics(self, address: MetricsAddress | None) -> MetricsServer | None:
         if address is None:
             return None
-        from headrace.events.metrics import EventMetricsSource
+        from headrace.events.handlers import EventMetricsSource
         from headrace.metrics.server import MetricsServer
 
         source = EventMetricsSource(self.name, lambda: list(self._dispatchers.values()))

@@ -14,12 +14,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.client.fetch import read_records, skip_unreadable
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
-from headrace.client.records import read_records, skip_unreadable
 from headrace.client.topics import NewTopic, create_topics
-from headrace.feeds.errors import UnknownView
+from headrace.errors import HeadraceError, Misuse
 from headrace.protocol.records import NewRecord, encode_batch
 
 if TYPE_CHECKING:
@@ -27,11 +27,24 @@ if TYPE_CHECKING:
 
     from headrace.client.cluster import Cluster
 
+
 TOPIC: Final = "headrace.views"
 PARTITION: Final = TopicPartition(TOPIC, 0)
 _CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(2 << 20)}
 
 logger = logging.getLogger(__name__)
+
+
+class UnknownView(HeadraceError):
+    """A view that does not exist."""
+
+
+class InvalidToken(Misuse):
+    """A string that is not a token of this view's feed."""
+
+
+class TokenExpired(HeadraceError):
+    """The log no longer holds all changes after a token: the feed must start again with the current rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

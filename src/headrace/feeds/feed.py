@@ -25,10 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from headrace.client.cluster import Cluster
 from headrace.client.errors import OffsetOutOfRange
 from headrace.client.partition import TopicPartition
-from headrace.feeds.catalog import find_view
-from headrace.feeds.errors import InvalidToken, TokenExpired
-from headrace.feeds.row_codec import RowCodec, to_json
-from headrace.feeds.view_log import ViewLog
+from headrace.feeds.catalog import InvalidToken, TokenExpired, find_view
+from headrace.feeds.view_log import RowCodec, ViewLog, to_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator

@@ -15,7 +15,7 @@ from headrace.client.errors import (
     UnknownTopic,
 )
 from headrace.errors import HeadraceError
-from headrace.feeds.errors import InvalidToken, TokenExpired, UnknownView
+from headrace.feeds.catalog import InvalidToken, TokenExpired, UnknownView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from headrace.client.bootstrap import SILENT, client_config
 from headrace.client.cluster import Cluster
-from headrace.client.librdkafka import SILENT, client_config
+from headrace.client.fetch import read_records, skip_unreadable
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
-from headrace.client.records import read_records, skip_unreadable
 from headrace.client.topics import NewTopic, create_topics
 from headrace.errors import HeadraceError
 from headrace.gateway.errors import UNAUTHORIZED_CODES, HttpError, http_error, too_many

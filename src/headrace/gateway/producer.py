@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from headrace.client.librdkafka import SILENT, client_config
+from headrace.client.bootstrap import SILENT, client_config
 from headrace.gateway.errors import RETRY_AFTER_S, UNAUTHORIZED_CODES, UNKNOWN_CODES, HttpError
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import UnknownTopic
-from headrace.client.fetch import fetch_batches
+from headrace.client.fetch import UnreadableRecords, committed_records, fetch_batches
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
-from headrace.client.records import UnreadableRecords, committed_records
 from headrace.gateway.errors import HttpError
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ class DecompressedBatch:
         return self._offsets[-1] + 1 if self._offsets else self.header.base_offset
 
     def find(self, records: int) -> int:
-        """Locate up to `records` more; returns their number. `fault` says why there are no more."""
+        """Locate up to `records` more; returns their number. `fault` has the reason if there are no more."""
         if self.fault is not None:
             return 0
         before = len(self._ends)

@@ -3,7 +3,7 @@
 Only the compactor and the conversion to Arrow import this module: numba takes half a second to import, and
 the broker does not import it. Compiled code is cached next to this file.
 
-`columns` has a row for each field of `RecordLayout` and a column for each record. Invalid bytes give an
+`columns` has a row for each field of `RecordLayout` and a column for each record. Invalid bytes cause an
 error, and are never read beyond the section.
 """
 
@@ -114,6 +114,18 @@ def read_varint(data: Octets, position: int, end: int, bits: int) -> tuple[int, 
             return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), position
         shift += np.uint64(7)
     return 0, -1
+
+
+@borrowing
+def write_varint(output: Octets, position: int, value: int) -> int:
+    """Write a number as a zigzag varint. Returns the position after it."""
+    rest = np.uint64(value << 1 ^ value >> 63)
+    while rest > np.uint64(0x7F):
+        output[position] = np.uint8(rest & np.uint64(0x7F) | np.uint64(0x80))
+        rest >>= np.uint64(7)
+        position += 1
+    output[position] = np.uint8(rest)
+    return position + 1
 
 
 @borrowing

@@ -32,7 +32,7 @@ MAX_ITEMS: Final = 12_000
 T = TypeVar("T")
 
 
-def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
+def read_unsigned_varint(frame: bytes | memoryview, position: int) -> tuple[int, int]:
     """The unsigned varint at `position`, and the position after it."""
     value = 0
     for shift in range(0, 35, 7):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import COORDINATOR_RETRIABLE, BrokerUnreachable, RequestRefused
-from headrace.client.retry import retry
+from headrace.client.errors import COORDINATOR_RETRIABLE, BrokerUnreachable, RequestRefused, retry
 from headrace.client.share_groups import send_share_heartbeat
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from headrace.sinks.sink import RowsRejected, TargetUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.folders import Folder
+    from headrace.files import Folder
     from headrace.sinks.sink import Sink, SinkContext, SinkWriter
 
 REJECTED_FILE: Final = "rejected.json"

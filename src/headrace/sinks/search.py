@@ -24,7 +24,7 @@ import pyarrow as pa
 from tantivy import Document, Index, Query, SchemaBuilder
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.folders import write_durably
+from headrace.files import write_durably
 from headrace.sinks.rows import json_documents
 from headrace.sinks.sink import (
     DELETED,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headrace.folders import Folder
+    from headrace.files import Folder
     from headrace.sinks.sink import SinkContext
 
 FILE: Final = "sent.json"

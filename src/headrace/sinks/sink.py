@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.folders import Folder
+    from headrace.files import Folder
 
 
 DELETED: Final = "_deleted"

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.client.fetch import fetch_batches
+from headrace.client.fetch import committed_records, fetch_batches, skip_unreadable
 from headrace.client.partition import TopicPartition
-from headrace.client.records import committed_records, skip_unreadable
 from headrace.errors import HeadraceError
 from headrace.tracing import HEADER, MAX_LINKS, traceparent_of
 

@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 
 from headrace.columns.joining import ID, MATCHED
 from headrace.columns.key_hash import row_hashes
-from headrace.errors import Misuse
+from headrace.errors import Misuse, did_you_mean
 from headrace.state.files import BadState
 from headrace.state.groups import DUE, EXPIRES, HASH, RUNS, GroupStore
 from headrace.state.joins import INNER, ROWS
 from headrace.state.operators import manifests, operator_locations, partition_files, read_operator
 from headrace.state.runs import NEVER, ORDER, Run, numbers
 from headrace.state.versions import Versions
-from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

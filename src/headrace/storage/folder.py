@@ -13,27 +13,39 @@ DATA/archive-epoch                     grows at each start of a broker with an a
 DATA/remote-log-cache/                 archived records that were read; emptied at each start
 DATA/remote-log-deletions/             partitions of deleted topics, whose archived records have to be deleted
 DATA/<topic>-<partition>/              segments
+
+A snapshot is the data folder at one moment, made of hard links. Its files are those that a crash at that
+moment would leave, so that opening them is the usual recovery. Most of the work is done before the moment, in
+a thread:
+
+1. `prepare` links the files of all partitions.
+2. `try_complete` is called by the only writer, the event loop. It links the checkpoints, and the segments
+   that were rolled, closed or compacted since, and notes the size of every segment. A segment only grows, so
+   that its first bytes stay as they were at the moment.
+
+A snapshot takes no space until retention or compaction deletes a file that it links.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import fcntl
+import json
 import logging
 import os
 import shutil
 import threading
 import uuid
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.files import replace_file, sync_directory
 from headrace.storage.checkpoint import OffsetCheckpoint, Offsets
 from headrace.storage.errors import DataFolderLocked, DiskError, StorageError, UnknownFormat
-from headrace.storage.file_pool import FilePool
 from headrace.storage.memory_log import MemoryPartitions
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.recovery import NO_CHECKPOINT, PartitionCheckpoint, open_partition
+from headrace.storage.segment import SUFFIXES, FilePool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +54,8 @@ if TYPE_CHECKING:
     from headrace.storage.config import TopicConfig
     from headrace.storage.log import Log
     from headrace.storage.remote_cache import RemoteLogCache
+    from headrace.storage.segment import LogSegment
+
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +74,12 @@ OPEN_FILES: Final = 256
 MEMORY_BYTES: Final = 2**30
 """The default memory limit of all in-memory partitions."""
 
+SNAPSHOT_FOLDER: Final = "snapshot-{}.deleted"
+"""The suffix lets the next start delete what a crash has left."""
+SNAPSHOT_SIZES: Final = "sizes.json"
+"""The file with the sizes of the files in the snapshot: those that are not named belong as a whole to it."""
+SNAPSHOT_SUFFIXES: Final = tuple(suffix for suffix in SUFFIXES if suffix != ".snapshot")
+
 
 def lock_folder(path: Path) -> int:
     """Take a data folder for this process until the returned descriptor is closed."""
@@ -73,7 +93,7 @@ def lock_folder(path: Path) -> int:
             f"{path} is in use by the broker with process id {holder}: "
             "stop it first, or start this one with another folder (--data DIR)"
         ) from None
-    with contextlib.suppress(OSError):  # informational only: a broker starts also with a full disk
+    with suppress(OSError):  # informational only: a broker starts also with a full disk
         os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
     return descriptor
 
@@ -280,3 +300,90 @@ class DataFolder:
     def abandon(self) -> None:
         """Release the folder without saving anything, like a crash (for tests of recovery)."""
         os.close(self._lock)
+
+
+class _LinkedPartition(NamedTuple):
+    log: PartitionLog
+    recovery_point: int
+    segments: dict[int, LogSegment]
+
+
+class FolderSnapshot:
+    """One snapshot: `prepare` it in a thread, complete it on the event loop, and `delete` it after use."""
+
+    def __init__(self, folder: DataFolder) -> None:
+        self._folder = folder
+        self.path = folder.path / SNAPSHOT_FOLDER.format(uuid.uuid4().hex)
+        self._linked: dict[str, _LinkedPartition] = {}
+
+    def prepare(self) -> None:
+        """Link the files of all partitions; may take long."""
+        self.path.mkdir(mode=0o700)
+        for log in tuple(self._folder.partitions.values()):
+            self._link_partition(log)
+
+    def try_complete(self) -> bool:
+        """Let the snapshot be that of this moment; False if files are just being replaced: try again."""
+        if any(log.is_swapping for log in self._folder.partitions.values()):
+            return False
+        if not self._folder.checkpoint_lock.acquire(blocking=False):
+            return False
+        try:
+            self._complete()
+        finally:
+            self._folder.checkpoint_lock.release()
+        return True
+
+    def _complete(self) -> None:
+        for path in self._folder.metadata_files():
+            _link(path, self.path / path.name)
+        sizes: dict[str, dict[str, int]] = {}
+        for log in self._folder.partitions.values():
+            linked = self._linked.get(log.directory.name)
+            if linked is None or linked.log is not log or linked.recovery_point != log.recovery_point:
+                linked = self._link_partition(log)
+            for segment in log.segments:
+                if linked.segments.pop(segment.base_offset, None) is not segment:
+                    self._link_segment(segment)
+            for segment in linked.segments.values():  # they were deleted since
+                self._unlink_segment(segment)
+            sizes[log.directory.name] = {segment.path.name: segment.size for segment in log.segments}
+        for name in self._linked.keys() - sizes.keys():
+            shutil.rmtree(self.path / name)
+        (self.path / SNAPSHOT_SIZES).write_text(json.dumps(sizes))
+
+    def delete(self) -> None:
+        """Delete the links."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _link_partition(self, log: PartitionLog) -> _LinkedPartition:
+        folder = self.path / log.directory.name
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir()
+        # The recovery point is read first: the files that a recovery from there needs exist already.
+        linked = _LinkedPartition(
+            log, log.recovery_point, {segment.base_offset: segment for segment in tuple(log.segments)}
+        )
+        self._linked[log.directory.name] = linked
+        for segment in linked.segments.values():
+            self._link_segment(segment)
+        for path in log.directory.glob("*.snapshot"):
+            _link(path, folder / path.name)
+        return linked
+
+    def _link_segment(self, segment: LogSegment) -> None:
+        self._unlink_segment(segment)
+        for suffix in SNAPSHOT_SUFFIXES:
+            source = segment.path.with_suffix(suffix)
+            _link(source, self.path / segment.directory.name / source.name)
+
+    def _unlink_segment(self, segment: LogSegment) -> None:
+        path = self.path / segment.directory.name / segment.path.name
+        for suffix in SNAPSHOT_SUFFIXES:
+            path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    with suppress(FileNotFoundError):  # not every segment has all files, and retention deletes some
+        os.link(source, target)

@@ -1,8 +1,12 @@
-"""Sparse indexes of a segment, in Kafka's file formats: offset → position, and timestamp → offset.
+"""The indexes of a segment in Kafka's file formats, and the aborted transactions of a partition.
 
 An entry of the offset index has the last offset of a batch and the position of the batch. An entry of the
 time index has the largest timestamp up to an offset. The indexes of the active segment are in memory; they
 are saved when it is closed, and can be rebuilt by scanning the segment.
+
+`read_committed` consumers skip aborted transactions. There are few, so all of them are in memory, in the
+order of their markers. A closed segment has a `.txnindex` file with the transactions whose abort marker it
+holds; those of the active segment are found by scanning it.
 """
 
 from __future__ import annotations
@@ -11,11 +15,25 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from headrace.files import replace_file
+from headrace.storage.errors import StorageError
+from headrace.storage.producers import AbortedTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 TIME_ENTRY: Final = struct.Struct(">qi")
 NO_TIMESTAMP: Final = -1
+
+ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
+ABORTED_VERSION: Final = 0
+MAX_OFFSET: Final = 2**63 - 1
 
 
 class OffsetIndex:
@@ -122,3 +140,79 @@ def _big_endian(values: array[int]) -> bytes:
     if sys.byteorder == "little":
         values.byteswap()
     return values.tobytes()
+
+
+class AbortedTransactions:
+    """Aborted transactions in the order of their markers."""
+
+    def __init__(self) -> None:
+        self._entries: list[AbortedTransaction] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: AbortedTransaction) -> None:
+        """Add a transaction, whose marker is the newest."""
+        self._entries.append(entry)
+
+    def between(self, first: int, end: int) -> list[AbortedTransaction]:
+        """The transactions with records or a marker from `first` to before `end`."""
+        if not self._entries:
+            return []
+        return [entry for entry in self._entries[self._position(first) :] if entry.first_offset < end]
+
+    def ended_between(self, first: int, end: int) -> list[AbortedTransaction]:
+        """The transactions with a marker from `first` to before `end`, as in the file of a segment."""
+        return self._entries[self._position(first) : self._position(end)]
+
+    def replace_between(self, first: int, end: int, entries: Iterable[AbortedTransaction]) -> None:
+        """Replace the transactions with a marker from `first` to before `end`."""
+        self._entries[self._position(first) : self._position(end)] = entries
+
+    def _position(self, offset: int) -> int:
+        """The index of the first transaction whose marker is at or after `offset`."""
+        return bisect_left(self._entries, offset, key=attrgetter("last_offset"))
+
+    def drop_before(self, offset: int) -> None:
+        """Drop the transactions whose marker is before the start of the log."""
+        del self._entries[: self._position(offset)]
+
+
+def save_entries(path: Path, entries: Sequence[AbortedTransaction]) -> None:
+    """Write the file of a closed segment; deletes it if there are no entries."""
+    if entries:
+        replace_file(path, pack_entries(entries))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def pack_entries(entries: Iterable[AbortedTransaction]) -> bytes:
+    """Encode a `.txnindex` file."""
+    return b"".join(
+        ABORTED_ENTRY.pack(
+            ABORTED_VERSION, e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset
+        )
+        for e in entries
+    )
+
+
+def read_entries(path: Path, first: int = 0, end: int = MAX_OFFSET) -> list[AbortedTransaction]:
+    """Read the file of the segment with the offsets from `first` to before `end`; empty if there is none.
+
+    Raises `StorageError` if the file does not belong to such a segment.
+    """
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = len(data) // ABORTED_ENTRY.size * ABORTED_ENTRY.size
+    entries = [
+        AbortedTransaction(producer_id=id_, first_offset=begin, last_offset=marker, last_stable_offset=stable)
+        for version, id_, begin, marker, stable in ABORTED_ENTRY.iter_unpack(data[:whole])
+        if version == ABORTED_VERSION and begin <= marker
+    ]
+    markers = [first, *(entry.last_offset for entry in entries), end - 1]
+    if len(entries) * ABORTED_ENTRY.size != len(data) or markers != sorted(markers):
+        raise StorageError(
+            f"{path} is damaged: its entries are not transactions that ended in {first} to {end}"
+        )
+    return entries

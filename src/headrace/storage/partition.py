@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.files import replace_file, sync_directory
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
-from headrace.storage.aborted import read_entries, save_entries
 from headrace.storage.errors import DiskError
-from headrace.storage.file_pool import FilePool
+from headrace.storage.index import read_entries, save_entries
 from headrace.storage.log import Log
 from headrace.storage.segment import (
+    FilePool,
     FileRange,
     LogSegment,
     bytes_from,

@@ -20,9 +20,9 @@ from headrace.files import replace_file
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import decode_batch
-from headrace.storage.aborted import read_entries, save_entries
 from headrace.storage.compaction import recover_swaps
 from headrace.storage.errors import StorageError
+from headrace.storage.index import read_entries, save_entries
 from headrace.storage.partition import PartitionLog, run_inline
 from headrace.storage.producers import CorruptSnapshot, ProducerStates
 from headrace.storage.remote_segment import REMOTE, RemoteSegment, read_manifest
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.storage.config import TopicConfig
-    from headrace.storage.file_pool import FilePool
     from headrace.storage.remote_cache import RemoteLogCache
+    from headrace.storage.segment import FilePool
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 from headrace.storage.errors import ArchiveError
-from headrace.storage.file_pool import LogFile
+from headrace.storage.segment import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ CACHE_BYTES: Final = 2**30
 FAULT_SECONDS: Final = 1.0
 """How long a failed download is reported before it is tried again."""
 MAX_READ_AHEAD: Final = 16
-"""No piece is read ahead while so many are being downloaded."""
+"""No piece is read ahead while this many are being downloaded."""
 
 
 class Piece(NamedTuple):

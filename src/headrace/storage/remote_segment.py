@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.storage.archive_store import ArchiveStore
-    from headrace.storage.file_pool import FilePool, LogFile
     from headrace.storage.remote_cache import RemoteLogCache
+    from headrace.storage.segment import FilePool, LogFile
 
 PIECE_BYTES: Final = 8 * 2**20
 """The size of the parts in which a segment is read; a larger batch is one part."""

@@ -1,6 +1,6 @@
-"""A log segment: a `.log` file of batches, and its indexes.
+"""A log segment: a `.log` file of batches, and its indexes. A pool bounds the number of open files.
 
-The last segment of a partition is active: its indexes are in memory. Files are opened on use, and a pool
+The last segment of a partition is active: its indexes are in memory. Files are opened on use, and the pool
 keeps the most recently used ones open. A position is a byte offset in the log file, at a batch boundary.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 from bisect import bisect_right
+from collections import OrderedDict
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.files import replace_file
 from headrace.protocol.batch import (
@@ -23,7 +25,6 @@ from headrace.protocol.batch import (
     read_header,
 )
 from headrace.storage.errors import DiskError
-from headrace.storage.file_pool import FilePool, LogFile
 from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
 
 if TYPE_CHECKING:
@@ -40,6 +41,70 @@ SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".r
 
 # Base offset, length and last offset delta.
 _BATCH_START = struct.Struct(">qi11xi")
+
+
+class LogFile:
+    """An open segment file. It stays readable after its segment was deleted."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path, flags: int = os.O_RDONLY) -> None:
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        # Missing after a failed open.
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class SegmentWriter(Protocol):
+    """A segment that keeps its file open for writing."""
+
+    def close_file(self) -> None:
+        """Close the file; the next write opens it again."""
+        ...
+
+
+class FilePool:
+    """The most recently used files: up to `limit` for reading, and as many for writing."""
+
+    def __init__(self, limit: int = 256) -> None:
+        self._limit = limit
+        self._files: OrderedDict[Path, LogFile] = OrderedDict()
+        self._written: dict[SegmentWriter, None] = {}
+        # The event loop reads, and background threads sync.
+        self._lock = threading.Lock()
+
+    def open(self, path: Path) -> LogFile:
+        """Open the file at `path`, or return it if it is open."""
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = LogFile(path)
+                if len(self._files) > self._limit:
+                    self._files.popitem(last=False)
+            else:
+                self._files.move_to_end(path)
+            return file
+
+    def keep_open(self, writer: SegmentWriter) -> None:
+        """Register a file that is open for writing; closes the oldest one above the limit."""
+        with self._lock:
+            self._written[writer] = None
+            if len(self._written) > self._limit:
+                first = next(iter(self._written))
+                del self._written[first]
+                first.close_file()
+
+    def closed(self, writer: SegmentWriter) -> None:
+        """Unregister a file."""
+        with self._lock:
+            self._written.pop(writer, None)
+
+    def drop(self, path: Path) -> None:
+        """Drop a file that was deleted or replaced; its readers keep it open."""
+        with self._lock:
+            self._files.pop(path, None)
 
 
 class FileRange(NamedTuple):

@@ -73,7 +73,7 @@ class Candidate(NamedTuple):
     header: BatchHeader
 
 
-class BatchHeaders:
+class BatchHeaderReader:
     """The headers of batches, one after the other; waits for those that must be downloaded."""
 
     def __init__(self, batches: SearchableBatches, offset: int) -> None:
@@ -155,7 +155,7 @@ def _candidates(
 ) -> Generator[Wait, object, list[Candidate]]:
     """The next candidates after `tried`, with timestamps above `known`."""
     candidates: list[Candidate] = []
-    headers, number = BatchHeaders(batches, start_offset), 0
+    headers, number = BatchHeaderReader(batches, start_offset), 0
     while (found := (yield from headers.next())) is not None:
         position, header = found
         number += 1
@@ -172,7 +172,7 @@ def _candidates(
 
 def _search_in(batches: SearchableBatches, timestamp: int, start_offset: int) -> Search:
     start = max((yield from _retried(lambda: batches.offset_before(timestamp))), start_offset)
-    headers, number = BatchHeaders(batches, start), 0
+    headers, number = BatchHeaderReader(batches, start), 0
     while (each := (yield from headers.next())) is not None:
         position, header = each
         number += 1

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.engine.callers import PLACE, is_own
-from headrace.errors import HeadraceError
-from headrace.suggestion import did_you_mean
+from headrace.errors import HeadraceError, did_you_mean
 
 TRACEBACK: Final = "Traceback (most recent call last):"
 ENDS: Final = (

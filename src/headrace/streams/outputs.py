@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from headrace.folders import Folder
+    from headrace.files import Folder
     from headrace.sinks.delivery import RejectedRow
     from headrace.sinks.sink import Sink
     from headrace.spark.transactional_batch import Batch

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.client.librdkafka import client_config, produce
+from headrace.client.bootstrap import client_config, produce
 from headrace.errors import HeadraceError, Misuse
 from headrace.feeds.view_log import ViewLog, refuse, warn
 from headrace.streams.job_folder import REBUILD, JobIsRunning

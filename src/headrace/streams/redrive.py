@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from headrace.client.librdkafka import produce
+from headrace.client.bootstrap import produce
 from headrace.errors import HeadraceError, Misuse
 from headrace.sinks.sink import RowsRejected, SinkContext
 from headrace.streams.job_folder import JobFolder

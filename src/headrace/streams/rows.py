@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from headrace.errors import Misuse
+from headrace.errors import Misuse, did_you_mean
 from headrace.streams.table import Table
-from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

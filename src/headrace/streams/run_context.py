@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.client.offsets import EARLIEST, LATEST, list_offsets
 from headrace.client.partition import TopicPartition
 from headrace.client.topics import NewTopic, create_topics
-from headrace.errors import HeadraceError, Misuse
+from headrace.errors import HeadraceError, Misuse, did_you_mean
 from headrace.streams.job_folder import JobFolder
-from headrace.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -217,7 +217,9 @@ class Supervisor:
             self._failed(charge, error)
             return
         charge.state = State.FINISHED
-        self.tell(JobEvent(job=charge.run.name, state=State.FINISHED, text="has processed what was there"))
+        self.tell(
+            JobEvent(job=charge.run.name, state=State.FINISHED, text="has processed all available records")
+        )
 
     def _failed(self, charge: SupervisedJob, error: Exception) -> None:
         cause = Cause(kind="", message=SPARK_GONE) if is_spark_gone(error) else root_cause(error)

@@ -37,7 +37,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """The address of the first listener, to give to clients as `bootstrap.servers`."""
+        """The address of the first listener: `bootstrap.servers` of clients."""
         return self.bootstraps[0]
 
     @property

@@ -133,7 +133,7 @@ class _TestRun:
         """Write the rows to their topics; each has one partition, so that their order is kept."""
         from confluent_kafka import Producer
 
-        from headrace.client.librdkafka import client_config
+        from headrace.client.bootstrap import client_config
 
         topics = {*part, *(topic.name for topic in self._job.into.topics)}
         # The first time, the job's function is called to find the other topics that it reads.
@@ -238,7 +238,7 @@ class _TestRun:
     def _read(self, topic: str, options: dict[str, str]) -> list[dict[str, Any]]:
         reader = self._run_context.spark.read.format("headrace").options(**options)
         reader = reader.option("kafka.bootstrap.servers", self._run_context.bootstrap)
-        # By Arrow, because times then have a zone: what `collect` gives depends on where the test runs.
+        # By Arrow, which keeps the zone of times: those of `collect` depend on the machine's.
         rows: list[dict[str, Any]] = (
             reader.option("subscribe", topic).load().orderBy("partition", "offset").toArrow().to_pylist()
         )

@@ -230,7 +230,7 @@ def _let_pass(folder: Path) -> None:
 
 
 def _children(parent: int) -> list[int]:
-    """The child processes of a process; PostgreSQL gives each its own process group."""
+    """The child processes of a process; each has its own process group."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pyarrow as pa
 import pytest
 
-from headrace.folders import LocalFolder
+from headrace.files import LocalFolder
 from headrace.sinks.sink import SinkContext
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import confluent_kafka as ck
 from confluent_kafka import admin as cka
 from kio.schema.errors import ErrorCode
 
-from headrace.client.librdkafka import client_config
+from headrace.client.bootstrap import client_config
 from tests.behavior.clients.contract import (
     CONSUMER_DEFAULTS,
     PATIENCE_S,

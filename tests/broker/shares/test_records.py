@@ -1,8 +1,11 @@
-"""The records of `__share_group_state`."""
+"""The records of `__share_group_state`, and sets of offsets as ranges."""
 
 from uuid import UUID
 
-from headrace.broker.shares.progress import ArchiveReason, StoredRange, StoredState
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.broker.shares.progress import ArchiveReason, OffsetRanges, StoredRange, StoredState
 from headrace.broker.shares.records import (
     CHUNK,
     START_OFFSET,
@@ -29,3 +32,21 @@ def test_records_round_trip() -> None:
     key = read_key(write_chunk_key(KEY, 12))
     assert (key.kind, key.share_partition, key.chunk) == (CHUNK, KEY, 12)
     assert read_key(write_start_offset_key(KEY))[:3] == (START_OFFSET, "mailer", KEY)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9))), st.integers(0, 70))
+def test_ranges_agree_with_a_set_of_numbers(pairs: list[tuple[int, int]], number: int) -> None:
+    ranges, numbers = OffsetRanges(), set[int]()
+    for first, length in pairs:
+        ranges.add(first, first + length)
+        numbers |= set(range(first, first + length + 1))
+    assert {n for n in range(80) if n in ranges} == numbers
+    assert ranges.total() == len(numbers)
+    found = [n for first, last in ranges.between(number, number + 9) for n in range(first, last + 1)]
+    assert found == sorted(n for n in numbers if number <= n <= number + 9)
+    expected = next(n for n in range(number, 90) if n not in numbers)
+    assert ranges.first_missing(number) == expected
+    if len(ranges) > 1:
+        assert all(last + 1 < first for (_, last), (first, _) in zip(ranges, list(ranges)[1:], strict=False))
+    assert ranges.remove_through(number) == expected
+    assert {n for n in range(80) if n in ranges} == {n for n in numbers if n > expected}

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.client.cluster import Cluster
 from headrace.client.errors import ProducerFenced
 from headrace.client.partition import TopicPartition as Place
-from headrace.events.log_writer import LogWriter
+from headrace.events.partition_processor import LogWriter
 from headrace.protocol.records import NewRecord
 from tests.broker.processes import BrokerProcess
 from tests.broker.transactions.crashing_broker import COMMAND

@@ -78,7 +78,7 @@ def test_a_value_is_that_of_spark_and_an_error_is_corrupt_to_spark(spark: "Spark
         ("{'tiny':1}", "not JSON: expected a name in double quotes at character 2"),
         ('{"tiny":1} {"tiny":2}', "not JSON: expected nothing more at character 12"),
         ('{"tiny":200}', "tiny: 200 is not a byte"),
-        ('{"name":"\\ud800"}', "name: half a surrogate pair is not a character"),
+        ('{"name":"\\ud800"}', "name: an unpaired surrogate is not a character"),
         ('{"day":"12026-01-01"}', 'day: "12026-01-01" is not a date'),
         ('{"day":"1"}', 'day: "1" is not a date'),
         ('{"at":"12:30"}', 'at: "12:30" is not a timestamp'),

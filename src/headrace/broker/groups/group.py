@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, Self, assert_never
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups.deadlines import RebalanceDeadlines
 from headrace.broker.groups.members import CONSUMER_PROTOCOL, GroupMembers, Member, read_subscriptions
 from headrace.broker.groups.messages import (
     UNKNOWN_MEMBER,
@@ -33,6 +32,7 @@ from headrace.broker.groups.messages import (
 from headrace.broker.groups.records import NO_TIME, StoredGroup
 from headrace.broker.groups.rules import (
     AddMember,
+    RebalanceDeadlines,
     RejectJoin,
     ReplaceStaticMember,
     RequireMemberId,
@@ -342,7 +342,7 @@ class Group:
         self._effects.respond_join(member, response)
 
     def _update_member(self, member: Member, request: JoinRequest, request_id: RequestId) -> None:
-        # The client has given up an earlier request, which gets a response nevertheless.
+        # The client has abandoned an earlier request, which gets a response nevertheless.
         superseded = JoinResponse(error=ErrorCode.rebalance_in_progress, member_id=member.id)
         self._effects.respond_join(member, superseded)
         self.members.update(member, request)

@@ -1,1 +1,1 @@
-"""Request handlers: one module per Kafka API, named after it."""
+"""Request handlers, a module for each family of Kafka's APIs. Each handler says which versions it serves."""

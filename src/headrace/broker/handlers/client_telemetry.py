@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from headrace.broker.client_telemetry import ClientTelemetry
     from headrace.broker.request import RequestContext
 
-SUBSCRIPTIONS_VERSIONS: Final = (0, 0)
-PUSH_VERSIONS: Final = (0, 0)
 NOTHING: Final[Mapping[str, Any]] = {
     "client_instance_id": None,
     "subscription_id": 0,

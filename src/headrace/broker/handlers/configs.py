@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from headrace.storage.config import Option
 
 
-DESCRIBE_VERSIONS: Final = (1, 4)
 OVERFLOW_STATUS: Final = "headrace.overflow.status"
 
 TOPIC: Final = 2
@@ -204,8 +203,6 @@ def _with_optional_fields(
     }
 
 
-ALTER_VERSIONS: Final = (0, 2)
-
 Options = Mapping[str, "Option"]
 Changed = Callable[[Options, Mapping[str, str], Any], Mapping[str, str]]
 """Computes the new settings of a resource from its options, its current overrides and the request."""
@@ -295,8 +292,6 @@ def _alter_group(
     return 0, None
 
 
-INCREMENTAL_ALTER_VERSIONS: Final = (0, 1)
-
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
@@ -331,8 +326,6 @@ def _edit_list(current: str, value: str, *, adds: bool) -> str:
     items = [item for item in current.split(",") if item and item not in changed]
     return ",".join(items + values if adds else items)
 
-
-LIST_VERSIONS: Final = (0, 1)
 
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16

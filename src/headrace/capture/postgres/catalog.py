@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.capture.errors import PreflightFailed
 from headrace.capture.postgres.pgoutput import Column, RelationMessage
 from headrace.capture.postgres.relation import key_columns
 from headrace.capture.postgres.values import BUILT_IN, array, text
+from headrace.capture.source import PreflightFailed
 
 if TYPE_CHECKING:
     from collections.abc import Collection

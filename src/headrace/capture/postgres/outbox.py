@@ -16,9 +16,9 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.capture import source
-from headrace.capture.errors import CaptureError
 from headrace.capture.postgres.pgoutput import Unchanged
 from headrace.capture.postgres.replication import write_lsn
+from headrace.capture.source import CaptureError
 
 if TYPE_CHECKING:
     from headrace.capture.postgres.pgoutput import RelationMessage, TupleData

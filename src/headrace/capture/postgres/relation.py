@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from headrace.capture.errors import CaptureError
 from headrace.capture.postgres.pgoutput import UNCHANGED, RelationMessage, Unchanged
-from headrace.capture.postgres.row_templates import RowTemplates, TableColumns
-from headrace.capture.postgres.values import bytea, text
+from headrace.capture.postgres.values import RowTemplates, TableColumns, bytea, text
+from headrace.capture.source import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

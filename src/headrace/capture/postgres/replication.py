@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import pq, sql
 
-from headrace.capture.errors import CaptureError, DatabaseUnavailable, PreflightFailed, SlotInUse
 from headrace.capture.postgres.pgoutput import EPOCH_MS
 from headrace.capture.postgres.values import SETTINGS
+from headrace.capture.source import CaptureError, DatabaseUnavailable, PreflightFailed, SlotInUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

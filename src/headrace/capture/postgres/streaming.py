@@ -6,7 +6,6 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headrace.capture.errors import CaptureError, DatabaseUnavailable
 from headrace.capture.postgres.outbox import Outbox
 from headrace.capture.postgres.pgoutput import (
     MESSAGE_START,
@@ -19,6 +18,7 @@ from headrace.capture.postgres.pgoutput import (
 )
 from headrace.capture.postgres.relation import Relation, SourceTransaction, key_columns, masked_columns
 from headrace.capture.postgres.replication import translated_errors
+from headrace.capture.source import CaptureError, DatabaseUnavailable
 from headrace.tracing import HEADER, traceparent_of
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from headrace.columns.buffers import valid_bits
-from headrace.columns.values.parser import BadValue, Parsed
 from headrace.columns.values.scalars import booleans, decimals, doubles, integers
 from headrace.columns.values.text import binaries, strings
 from headrace.columns.values.times import dates, timestamps
-from headrace.columns.values.tokens import LIST, MAP, STRUCT
+from headrace.columns.values.tokens import LIST, MAP, STRUCT, BadValue, Parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

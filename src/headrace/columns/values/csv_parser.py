@@ -19,7 +19,6 @@ import pyarrow.types as pt
 
 from headrace.columns.values.assembly import finish
 from headrace.columns.values.json_scanner import after_sequence, literal, number_stop
-from headrace.columns.values.parser import BadValue, UnsupportedType, decoded, mismatch
 from headrace.columns.values.scalars import leaf_reader
 from headrace.columns.values.tokens import (
     BROKEN,
@@ -31,7 +30,11 @@ from headrace.columns.values.tokens import (
     OBJECT,
     STRING,
     TRUE,
+    BadValue,
     Scan,
+    UnsupportedType,
+    decoded,
+    mismatch,
     raw_values,
     shape_of,
 )
@@ -42,9 +45,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace.columns.values.parser import Parsed
     from headrace.columns.values.times import TimeRules
-    from headrace.columns.values.tokens import Flags, Places, Shape
+    from headrace.columns.values.tokens import Flags, Parsed, Places, Shape
     from headrace.protocol.kernels import Octets
 
 

@@ -11,13 +11,13 @@ import pyarrow.types as pt
 from headrace.columns.values.assembly import read_by_reference, with_results
 from headrace.columns.values.csv_parser import CsvParser
 from headrace.columns.values.json_parser import JsonParser
-from headrace.columns.values.parser import Parsed, UnsupportedType, decoded
 from headrace.columns.values.times import TimeRules
+from headrace.columns.values.tokens import Parsed, UnsupportedType, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.columns.values.parser import ValueParser
+    from headrace.columns.values.tokens import ValueParser
 
 
 _LEAVES: Final = (
@@ -69,9 +69,7 @@ def _check_names(names: Iterable[str], path: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise UnsupportedType(
-                f"{path or 'the value'}: two fields are named {name!r}; give each its own name"
-            )
+            raise UnsupportedType(f"{path or 'the value'}: two fields are named {name!r}: rename one of them")
         seen.add(name)
 
 
@@ -113,7 +111,7 @@ def value_parser(
 ) -> ValueParser:
     """The parser of values of `format` that returns a column of `type`.
 
-    JSON and CSV return structs; text returns strings and raw returns bytes, whatever `type` says. A time
+    JSON and CSV return structs; text returns strings and raw returns bytes, independent of `type`. A time
     without an offset is one of `time_zone`, and a number counts since 1970 in `time_unit` ("s", "ms", "us",
     "ns", or "auto": by its size, see `times`). CSV has the options `delimiter` (or `sep`) and `quote`, one
     character each. Raises `UnsupportedType` before any value is read when the format cannot return that type.

@@ -15,7 +15,6 @@ import pyarrow.types as pt
 
 from headrace.columns.values.assembly import finish
 from headrace.columns.values.json_scanner import JsonScanner
-from headrace.columns.values.parser import BadValue, decoded, mismatch, shortened
 from headrace.columns.values.scalars import leaf_reader
 from headrace.columns.values.tokens import (
     ARRAY,
@@ -26,8 +25,12 @@ from headrace.columns.values.tokens import (
     OBJECT,
     STRING,
     TRUE,
+    BadValue,
+    decoded,
+    mismatch,
     raw_values,
     shape_of,
+    shortened,
 )
 
 if TYPE_CHECKING:
@@ -35,8 +38,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.columns.values.parser import Parsed
     from headrace.columns.values.times import TimeRules
+    from headrace.columns.values.tokens import Parsed
 
     Reader: TypeAlias = Callable[["Cursor", str], Any]
 
@@ -268,7 +271,7 @@ def _check_encodable(text: str, path: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise BadValue(f"{shortened(path)}: half a surrogate pair is not a character") from None
+            raise BadValue(f"{shortened(path)}: an unpaired surrogate is not a character") from None
 
 
 class JsonParser:

@@ -58,7 +58,7 @@ def _copy_text(
 
 @borrowing
 def _unescape(data: Octets, source: int, stop: int, text: Flags, position: int) -> int:
-    """Write a string without its escapes at `position`; the position after it, −1: half a surrogate pair."""
+    """Write an unescaped string at `position`; the position after it, or −1 if it is invalid."""
     while source < stop:
         byte = data[source]
         if byte != BACKSLASH:

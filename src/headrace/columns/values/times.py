@@ -26,8 +26,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from headrace.columns.values.parser import UnsupportedType
-from headrace.columns.values.tokens import INTEGER, NULL, STRING, column
+from headrace.columns.values.tokens import INTEGER, NULL, STRING, UnsupportedType, column
 from headrace.protocol.kernels import borrowing
 
 if TYPE_CHECKING:

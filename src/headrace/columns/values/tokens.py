@@ -1,4 +1,4 @@
-"""Tokens: scanners (JSON, CSV) write them, and converters (numbers, times, text) read them.
+"""Tokens: scanners (JSON, CSV) write them, and converters read them. Also the interface of value parsers.
 
 A token is three numbers in three arrays, never an object: its kind, and the start and stop of its text in the
 bytes of all values. The tokens of a list are the first and the stop of its items instead.
@@ -7,18 +7,21 @@ The type of the values is a `Shape`, a table that compiled code can follow: each
 map value is a node, a column of numbers in `table`. Nodes that occur once for each value share one space of
 entries; the items of each list or map have their own space, because there can be any number of them. A space
 has a number; 0 is the space of the values themselves.
+
+A value parser reports an error with a reason for each bad value.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from headrace.columns.buffers import valid_bits
+from headrace.errors import HeadraceError
 from headrace.protocol.kernels import octets
 
 if TYPE_CHECKING:
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
     Places: TypeAlias = NDArray[np.int32]
     Numbers: TypeAlias = NDArray[np.int64]
 
-
+_LONGEST = 300
+_LONGEST_PART = 80
 MISSING: Final = 0
 NULL: Final = 1
 STRING: Final = 2
@@ -44,6 +48,56 @@ FALSE: Final = 7
 OBJECT: Final = 8
 ARRAY: Final = 9
 BROKEN: Final = 10  # never stored: not a value
+
+
+class UnsupportedType(HeadraceError):
+    """Values of this format cannot be read as this type; the message says which part, and what to do."""
+
+
+class BadValue(HeadraceError):
+    """A value does not match its format and type; the message is the reason that users see."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason if len(reason) <= _LONGEST else reason[: _LONGEST - 1] + "…")
+
+
+def mismatch(path: str, written: str, type_name: str) -> BadValue:
+    """The error that the text at `path` is not of the expected type."""
+    article = "an" if type_name[0] in "aoi" else "a"
+    place = f"{shortened(path)}: " if path else ""
+    return BadValue(f"{place}{shortened(written)} is not {article} {type_name}")
+
+
+def shortened(text: str) -> str:
+    """`text`, shortened for a message."""
+    return text if len(text) <= _LONGEST_PART else text[: _LONGEST_PART - 1] + "…"
+
+
+class Parsed(NamedTuple):
+    """Values and errors, one of each for each parsed value.
+
+    Where there is an error the value is null. A null without an error was null before: a tombstone.
+    `errors` is None if there are no errors.
+    """
+
+    values: pa.Array
+    errors: pa.StringArray | None
+
+
+class ValueParser(Protocol):
+    """Turns the bytes of values into a column of one type."""
+
+    def parse(self, values: pa.BinaryArray) -> Parsed:
+        """The values, in their order; never raises for their content."""
+        ...
+
+
+def decoded(value: bytes) -> str:
+    """`value` as UTF-8 text; raises `BadValue`."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise BadValue(f"not UTF-8: byte 0x{value[error.start]:02x} at byte {error.start + 1}") from None
 
 
 class Tokens(NamedTuple):

@@ -1,23 +1,23 @@
 """Compaction: a partition retains the latest record of each key, with Kafka's rules.
 
-    request          which segments to compact; the request to the compactor, and its result
+    plan             which segments to compact; cleaned segments replace the old ones
     compactor        the process that compacts
     cleaner          the two passes: build the offset map, then copy what is retained
     rules            which batches and records are retained
     offset_map       the latest offset of each key, in a dict
     hash_offset_map  the same in compiled code
-    swap             cleaned segments replace the old ones
 
-The broker uses `request`, `compactor` and `swap`; the rest runs in the process of the compactor.
+The broker uses `plan` and `compactor`; the rest runs in the process of the compactor.
 """
 
-from headrace.storage.compaction.request import (
+from headrace.storage.compaction.plan import (
     CleanedGroup,
     CompactionRequest,
     CompactionResult,
     plan_compaction,
+    recover_swaps,
+    swap_in,
 )
-from headrace.storage.compaction.swap import recover_swaps, swap_in
 
 __all__ = [
     "CleanedGroup",

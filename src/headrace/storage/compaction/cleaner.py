@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Final
 from headrace.files import sync_directory
 from headrace.protocol.batch import HEADER_BYTES, MIN_LENGTH, BatchHeader, check_batch, read_header
 from headrace.protocol.errors import CorruptBatch
-from headrace.storage.aborted import pack_entries
 from headrace.storage.compaction.offset_map import DictOffsetMap
-from headrace.storage.compaction.request import CleanedGroup, CompactionResult
+from headrace.storage.compaction.plan import CLEANED, CleanedGroup, CompactionResult
 from headrace.storage.compaction.rules import BatchFilter, CompactionRules, CompactionTransactions, walk_batch
-from headrace.storage.compaction.swap import CLEANED
 from headrace.storage.errors import StorageError
-from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex
+from headrace.storage.index import NO_TIMESTAMP, OffsetIndex, TimeIndex, pack_entries
 from headrace.storage.segment import segment_name
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
     from headrace.protocol.compression import Bytes
     from headrace.storage.compaction.offset_map import OffsetMap
-    from headrace.storage.compaction.request import CompactionRequest
+    from headrace.storage.compaction.plan import CompactionRequest
     from headrace.storage.producers import AbortedTransaction
 
 SMALL_BYTES: Final = 1024 * 1024
@@ -107,7 +105,7 @@ class _Compaction:
                 if covered == self._request.first_dirty:
                     raise StorageError(
                         f"{self._request.directory} cannot be compacted: the keys of one batch do not fit "
-                        f"into {self._request.dedupe_buffer_bytes} bytes; give the compactor a larger buffer"
+                        f"into {self._request.dedupe_buffer_bytes} bytes; configure a larger buffer"
                     )
                 return covered
             covered = header.next_offset

@@ -13,7 +13,7 @@ import sys
 import threading
 
 from headrace.errors import HeadraceError
-from headrace.storage.compaction.request import CompactionRequest, CompactionResult
+from headrace.storage.compaction.plan import CompactionRequest, CompactionResult
 from headrace.storage.errors import StorageError
 
 _LOWEST_PRIORITY = 19

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headrace.protocol.kernels import compiled, octets, walk
+from headrace.protocol.kernels import compiled, octets, walk, write_varint
 from headrace.protocol.records import KEY_SIZE, KEY_START, OFFSET_DELTA, SIZE, START, TIMESTAMP_DELTA
 
 if TYPE_CHECKING:
@@ -164,18 +164,6 @@ def hash_key(data: Octets, start: int, size: int, secret: NDArray[np.uint64]) ->
     for _ in range(3):
         v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
     return int(np.int64(low)), int(np.int64(v0 ^ v1 ^ v2 ^ v3))
-
-
-@compiled
-def write_varint(output: Octets, position: int, value: int) -> int:
-    """Write `value` as a zigzag varint; returns the position after it."""
-    rest = (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> np.int64(63))
-    while rest > np.uint64(0x7F):
-        output[position] = np.uint8(rest & np.uint64(0x7F)) | np.uint8(0x80)
-        rest >>= np.uint64(7)
-        position += 1
-    output[position] = np.uint8(rest)
-    return position + 1
 
 
 @compiled
