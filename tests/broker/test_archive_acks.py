@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 
 from headrace.broker import remote_log_manager
 from headrace.broker.archive_acks import choose_tails
-from headrace.broker.archive_restore import main as restore
+from headrace.broker.archive_recovery import main as recover
 from headrace.storage.archive_store import ArchiveStore, open_archive
 from headrace.storage.errors import ArchiveError
 from tests.broker.overflow_topics import Sender, create, read_all
@@ -59,7 +59,7 @@ def test_everything_acknowledged_survives_a_kill_and_the_loss_of_the_disk(
         sender.write(*values)
         process.kill()
     shutil.rmtree(tmp_path / "data")
-    assert restore(["--archive", archive, "--data", str(tmp_path / "new")]) == 0
+    assert recover(["--archive", archive, "--data", str(tmp_path / "new")]) == 0
     with BrokerProcess(tmp_path / "new", *options) as process:
         assert read_all(process.bootstrap, "safe") == values
         Sender(process.bootstrap, "safe").write("next")
@@ -72,7 +72,7 @@ def test_a_topic_of_which_nothing_was_closed_survives_too(tmp_path: Path, archiv
     create(first.bootstrap, "small", **ACKS)
     Sender(first.bootstrap, "small").write("one", "two")
     first.stop()
-    assert restore(["--archive", archive, "--data", str(tmp_path / "new")]) == 0
+    assert recover(["--archive", archive, "--data", str(tmp_path / "new")]) == 0
     second = start_broker(tmp_path / "new", archive)
     try:
         assert read_all(second.bootstrap, "small") == ["one", "two"]

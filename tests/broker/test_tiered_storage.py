@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace import queue
 from headrace.broker import remote_log_manager
-from headrace.broker.archive_restore import main as restore
+from headrace.broker.archive_recovery import main as recover
 from headrace.storage.archive_store import ArchiveStore, open_archive
 from headrace.storage.errors import ArchiveError
 from headrace.testing import EmbeddedBroker, broker
@@ -267,7 +267,7 @@ def test_a_broker_is_restored_from_the_archive_alone(tmp_path: Path, archive: st
     local = list_offset(first.bootstrap, "old", EARLIEST_LOCAL)
     wait_until(lambda: has_internal(archive, "__consumer_offsets"), "the offsets to be in the archive")
     first.stop()
-    assert restore(["--archive", archive, "--data", str(tmp_path / "new")]) == 0
+    assert recover(["--archive", archive, "--data", str(tmp_path / "new")]) == 0
     second = start_broker(tmp_path / "new", archive)
     try:
         admin = AdminClient({"bootstrap.servers": second.bootstrap})
@@ -291,9 +291,9 @@ def test_restore_refuses_a_folder_in_use_and_an_empty_archive(
 ) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
-    assert restore(["--archive", archive, "--data", str(tmp_path / "used")]) == 1
+    assert recover(["--archive", archive, "--data", str(tmp_path / "used")]) == 1
     assert "not empty" in capsys.readouterr().err
-    assert restore(["--archive", archive, "--data", str(tmp_path / "new")]) == 1
+    assert recover(["--archive", archive, "--data", str(tmp_path / "new")]) == 1
     assert "archive is empty" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""What the Java client says after a failed authentication: the same with Headrace as with Apache Kafka."""
+"""What clients say after a failed authentication: the same with Headrace as with Apache Kafka."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer
 
 from tests.broker.security.brokers import create_admin, secure_broker
 from tools.apache_kafka import fetch_jars
@@ -63,3 +64,23 @@ def test_bad_credentials_are_an_authentication_error(
     assert "SaslAuthenticationException" in printed
     assert f"due to invalid credentials with SASL mechanism {mechanism}" in printed
     assert "guessed" not in printed
+
+
+def test_librdkafka_names_the_error_of_bad_credentials(address: str) -> None:
+    messages: list[str] = []
+    config = {
+        "bootstrap.servers": address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "jobs",
+        "sasl.password": "guessed",
+        "error_cb": lambda fault: messages.append(f"{fault.name()} {fault.str()}"),
+        "log_level": 0,
+    }
+    consumer = Consumer(config | {"group.id": "refused"})
+    while not messages:
+        consumer.poll(0.1)
+    consumer.close()
+    assert messages[0].startswith("_AUTHENTICATION ")
+    assert "invalid credentials with SASL mechanism SCRAM-SHA-512" in messages[0]
+    assert "guessed" not in messages[0]

@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Start a broker that speaks the Apache Kafka protocol, and run it until Ctrl-C.",
         epilog="example: headrace broker --listen 127.0.0.1:9092 --data ./data --flush always; "
         "`headrace broker init --data DIR --user NAME` creates the first user; "
-        "`headrace broker restore --archive URL --data DIR` makes a data folder from an archive",
+        "`headrace broker recover --archive URL --data DIR` makes a data folder from an archive",
     )
     parser.add_argument(
         "--listen",
@@ -275,10 +275,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["init"]:
         return init(given[1:])
-    if given[:1] == ["restore"]:
-        from headrace.broker.archive_restore import main as restore
+    if given[:1] == ["recover"]:
+        from headrace.broker.archive_recovery import main as recover
 
-        return restore(given[1:])
+        return recover(given[1:])
     options = _parser().parse_args(given)
     options.listen = options.listen or [DEFAULT_LISTENER]
     configure_logging(options.log_level, options.log_format)

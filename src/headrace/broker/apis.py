@@ -54,8 +54,8 @@ SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
 TELEMETRY: Final = frozenset({71, 72})
 """APIs for the metrics of clients, which only a broker that serves metrics lists."""
-BY_PEER: Final = frozenset({FETCH, SHARE_FETCH, SHARE_ACKNOWLEDGE})
-"""APIs with sessions, which belong to a connection."""
+BY_PEER: Final = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE})
+"""APIs other than Fetch with sessions, which belong to a connection."""
 MAX_ADMIN_BYTES: Final = 8 * 2**20
 """The largest request that carries no records."""
 
@@ -146,9 +146,11 @@ SMALL_FRAME_BYTES: Final = 2048
 
 
 def handle_request(
-    broker: Broker, frame: memoryview, peer: Connection
+    broker: Broker, frame: memoryview, peer: Connection, quota: fetch.FetchQuota | None = None
 ) -> Response | Awaitable[Response | asyncio.Future[list[object]]]:
     """The response to one request; None when the client wants none. `peer` is the connection.
+
+    A client with quotas has a `quota`.
 
     The frame must stay as it is while the response waits for a `TimeSliceFuture`, and no longer.
     """
@@ -159,6 +161,9 @@ def handle_request(
     if header.api_key == PRODUCE:
         produced: Response | Awaitable[Response] = api.handle(broker, frame, header, peer.access)
         return produced
+    if header.api_key == FETCH:
+        fetched: Response | Awaitable[Response] = api.handle(broker, frame, header, peer, quota)
+        return fetched
     if header.api_key in BY_PEER:
         taken: Response | Awaitable[Response] = api.handle(broker, frame, header, peer)
         return taken

@@ -12,7 +12,6 @@ first waits. While a long request runs in time slices (`scheduling.py`), later r
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import mmap
 import os
@@ -21,7 +20,7 @@ import struct
 import types
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.handlers.produce import DelayedResponse
 from headrace.broker.scheduling import TimeSliceFuture
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.security.authentication import ConnectionAuthentication
     from headrace.broker.server import BoundListener, Server
+    from headrace.broker.tls_connection import TlsSocket
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,8 @@ KEPT_BUFFER_BYTES: Final = 4 * 2**20
 COPY_BYTES: Final = 16 * 1024
 """Records up to this size are copied into the response: one system call is cheaper than two."""
 MORE: Final = getattr(socket, "MSG_MORE", 0)
+BLOCKED: Final = (BlockingIOError, InterruptedError)
+"""The errors of a socket that is not ready."""
 
 Chunk = bytes | memoryview | FileRange
 ResponseChunks = list[object]
@@ -108,10 +110,9 @@ class Connection:
         "last_active",
     )
 
-    BLOCKED: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
-    """The errors of a socket that is not ready."""
-
-    def __init__(self, server: Server, client: socket.socket, host: str, listener: BoundListener) -> None:
+    def __init__(
+        self, server: Server, client: socket.socket | TlsSocket, host: str, listener: BoundListener
+    ) -> None:
         self.host = host
         self.endpoint = listener.endpoint
         """The address that this client connects to."""
@@ -235,7 +236,7 @@ class Connection:
             return
         try:
             received = self._socket.recv_into(view)
-        except self.BLOCKED:
+        except BLOCKED:
             return
         except OSError:
             received = 0
@@ -249,6 +250,12 @@ class Connection:
         else:
             self._end += received
             self._consume_own()
+
+    @property
+    def _missing_bytes(self) -> int:
+        """Bytes that the request at the start of the buffer still needs; 0 if its size is not known."""
+        arrived = self._end - self._start
+        return 4 + SIZE.unpack_from(self._view, self._start)[0] - arrived if arrived >= 4 else 0
 
     def _consume_own(self) -> None:
         used = self._consume(self._view, self._start, self._end)
@@ -394,12 +401,15 @@ class Connection:
         except Exception as fault:  # noqa: BLE001  it is logged, and ends the connection
             self._fail(fault)
             return
-        if inspect.isawaitable(response):
+        kind = response.__class__  # compared with what most responses are: `isawaitable` costs more
+        if kind is bytes:
+            self._send_response([response], api_key, started)
+        elif kind is list:
+            self._send_response(response, api_key, started)
+        elif response is not None:
             self._respond_later(response, PendingResponse(api_key, started))
             self._server.requests.handled(api_key, perf_counter() - started, self.host)
             return
-        if response is not None:
-            self._send_response([response] if isinstance(response, bytes) else response, api_key, started)
         self._server.requests.completed(api_key, perf_counter() - started, self.host)
 
     def _send_response(self, chunks: ResponseChunks, api_key: int, started: float) -> None:
@@ -560,7 +570,7 @@ class Connection:
             return
         try:
             self._send_queued()
-        except self.BLOCKED:
+        except BLOCKED:
             if not self._is_writing:
                 self._is_writing = True
                 self._server.loop.add_writer(self._fd, self._write)

@@ -103,6 +103,10 @@ class FetchSessions:
             raise FetchSessionError(ErrorCode.fetch_session_id_not_found)
         return session
 
+    def discard(self, session: FetchSession) -> None:
+        """Remove a session, if it is still there."""
+        self._remove(session.id)
+
     def disconnected(self, peer: object) -> None:
         """Remove the sessions of a closed connection."""
         for session_id in tuple(self._by_peer.get(peer, ())):

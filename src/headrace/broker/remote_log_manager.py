@@ -289,5 +289,5 @@ def verify_owner(store: ArchiveStore, cluster_id: str, url: str) -> None:
     if owner != cluster_id:
         raise ArchiveError(
             f"archive {url} belongs to the cluster {owner}, and this broker to {cluster_id}: use another "
-            "prefix, or `headrace broker restore` to continue that cluster"
+            "prefix, or `headrace broker recover` to continue that cluster"
         )

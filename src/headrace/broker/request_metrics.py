@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
-from headrace.metrics.families import Histogram
+from headrace.metrics.families import LATENCY_BOUNDS_S, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,6 +25,7 @@ log = logging.getLogger("headrace.broker.slow_requests")
 
 WAITING: Final = frozenset({1, 11, 14, 78})
 """Fetch, JoinGroup, SyncGroup and ShareFetch: a response may wait for other clients."""
+SHORT_S: Final = LATENCY_BOUNDS_S[0]
 MAX_ITEMS: Final = 200
 """Items of a response that are searched for errors."""
 
@@ -42,7 +43,12 @@ class RequestMetrics:
 
     def completed(self, api_key: int, seconds: float, host: str) -> None:
         """Count a request whose response is complete."""
-        self.latencies[api_key].observe(seconds)
+        latency = self.latencies[api_key]
+        if seconds <= SHORT_S:  # most requests: no search for their bucket
+            latency.counts[0] += 1
+            latency.sum += seconds
+        else:
+            latency.observe(seconds)
         if seconds >= self._slow_s and api_key not in WAITING:
             self._log_slow(api_key, seconds, host)
 

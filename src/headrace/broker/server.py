@@ -19,7 +19,7 @@ from headrace.broker.connection import Connection
 from headrace.broker.memory_pool import RequestMemoryPool
 from headrace.broker.security.authentication import MAX_REQUEST_BYTES, ConnectionAuthentication
 from headrace.broker.security.certificates import NoMatchingRule
-from headrace.broker.tls_connection import TlsConnection
+from headrace.broker.tls_connection import ENCRYPTED_BYTES, TlsConnection
 from headrace.storage.folder import OPEN_FILES
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Server:
         self.loop = broker.loop
         self.request_limit_bytes = broker.config.request_limit_bytes
         self.replace_shared_buffer()
+        self.encrypted_buffer = memoryview(bytearray(ENCRYPTED_BYTES))
+        """Takes what TLS connections receive, until it is decrypted."""
         self.memory = RequestMemoryPool(broker.config.connection_memory_bytes, self.loop.call_soon)
         self._idle_seconds = broker.config.idle_connection_ms / 1000
         self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds)

@@ -5,8 +5,10 @@ is not read for that time. Bytes in are those of Produce requests, bytes out tho
 ShareFetch, as in Apache Kafka. Request time is that of the event loop: 100 % is one processor, and Kafka's is
 the sum of its threads.
 
-Apache Kafka answers a Fetch above the limit without records. Here the records are sent, because they are read
-already, and the pause follows them; the limit of one Fetch is ten seconds of the quota in both.
+A Fetch that would exceed a quota is answered without records, as in Apache Kafka, and does not count. One
+Fetch brings ten seconds of the quota at most. In contrast to Apache Kafka, a client that has read nothing for
+that time gets a larger batch, which it could otherwise never read. A ShareFetch above the quota brings its
+records, because they are acquired already, and the pause follows them.
 """
 
 from __future__ import annotations
@@ -58,13 +60,23 @@ def respond_within_quotas(broker: Broker, frame: memoryview, peer: Connection) -
     if header.api_key == FETCH and limits.fetch is not None:
         _limit_fetch(frame, header, limits.fetch.value)
     request = _MeasuredRequest(broker, header, limits, peer, len(frame))
-    return request.take(request.run(handle_request, broker, frame, peer))
+    return request.take(request.run(handle_request, broker, frame, peer, request))
 
 
 class _MeasuredRequest:
     """A request whose size and time count."""
 
-    __slots__ = ("_broker", "_elapsed_ns", "_header", "_limits", "_peer", "_request_bytes")
+    __slots__ = (
+        "_admitted_bytes",
+        "_began_ns",
+        "_broker",
+        "_elapsed_ns",
+        "_fetch_throttle_ms",
+        "_header",
+        "_limits",
+        "_peer",
+        "_request_bytes",
+    )
 
     def __init__(
         self, broker: Broker, header: RequestHeader, limits: ClientLimits, peer: Connection, size: int
@@ -75,14 +87,21 @@ class _MeasuredRequest:
         self._peer = peer
         self._request_bytes = size
         self._elapsed_ns = 0
+        self._began_ns = 0
+        """When the function that runs was called; 0 if none runs."""
+        self._admitted_bytes = 0
+        """Bytes of records that are counted before the response is complete."""
+        self._fetch_throttle_ms: float | None = None
+        """For how long a Fetch is throttled, once that is decided."""
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Call a function, and measure how long it takes."""
-        began_ns = time.perf_counter_ns()
+        self._began_ns = time.perf_counter_ns()
         try:
             return function(*arguments)
         finally:
-            self._elapsed_ns += time.perf_counter_ns() - began_ns
+            self._elapsed_ns += time.perf_counter_ns() - self._began_ns
+            self._began_ns = 0
 
     def take(self, result: Any) -> Any:
         """What the connection gets in place of a handler's result."""
@@ -125,19 +144,43 @@ class _MeasuredRequest:
                 chunks[0] = _with_throttle_time(chunks[0], self._header, throttle_ms)
         return chunks or None
 
+    def admit_fetch(self, records_bytes: int) -> bool:
+        """Whether a Fetch may bring these bytes now; if so, they count as used."""
+        now_ms = self._broker.clock.now_ms()
+        if self._began_ns:
+            now_ns = time.perf_counter_ns()
+            self._elapsed_ns += now_ns - self._began_ns
+            self._began_ns = now_ns
+        throttle_ms = self._charge_time(now_ms)
+        fetch = self._limits.fetch
+        if fetch is not None:
+            if throttle_ms <= 0 and fetch.admit(records_bytes, now_ms):
+                self._admitted_bytes = records_bytes
+            else:
+                throttle_ms = max(throttle_ms, fetch.excess_ms(records_bytes, now_ms))
+        self._fetch_throttle_ms = throttle_ms
+        return throttle_ms <= 0
+
     def _charge(self, chunks: list[object]) -> int:
         """Record what the request has used; returns how long the client is throttled, in milliseconds."""
         now_ms, limits = self._broker.clock.now_ms(), self._limits
-        throttle_ms = 0.0
-        if limits.request is not None:
-            used = limits.request.charge(self._elapsed_ns * PERCENT_OF_NS, now_ms)
-            throttle_ms = min(used, MAX_REQUEST_THROTTLE_MS)
+        throttle_ms = self._charge_time(now_ms)
         if limits.produce is not None and self._header.api_key == PRODUCE:
             throttle_ms = max(throttle_ms, limits.produce.charge(self._request_bytes, now_ms))
-        if limits.fetch is not None and self._header.api_key in (FETCH, SHARE_FETCH):
-            size = sum(map(_size, chunks))
-            throttle_ms = max(throttle_ms, limits.fetch.charge(size, now_ms))
+        if self._fetch_throttle_ms:
+            throttle_ms = self._fetch_throttle_ms
+        elif limits.fetch is not None and self._header.api_key in (FETCH, SHARE_FETCH):
+            charged_ms = limits.fetch.charge(sum(map(_size, chunks)) - self._admitted_bytes, now_ms)
+            # Records that were admitted are sent: what surrounds them delays the next fetch.
+            throttle_ms = max(throttle_ms, charged_ms) if self._fetch_throttle_ms is None else 0.0
         return min(round(throttle_ms), MAX_THROTTLE_MS)
+
+    def _charge_time(self, now_ms: float) -> float:
+        """Record the time since it was last recorded; returns for how long that throttles the client."""
+        elapsed_ns, self._elapsed_ns = self._elapsed_ns, 0
+        if self._limits.request is None:
+            return 0.0
+        return min(self._limits.request.charge(elapsed_ns * PERCENT_OF_NS, now_ms), MAX_REQUEST_THROTTLE_MS)
 
 
 def _size(chunk: Any) -> int:

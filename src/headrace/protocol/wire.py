@@ -188,7 +188,8 @@ class Steps(Generic[T]):
 
 def run_steps(steps: Generator[object, None, T]) -> T:
     """Run all steps and return the result."""
-    work = Steps(steps)
-    for _ in work:
-        pass
-    return work.result
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]

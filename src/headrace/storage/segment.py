@@ -15,7 +15,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.protocol.batch import (
     COPY_STEP_BYTES,
     HEADER_BYTES,

@@ -1,7 +1,9 @@
 """DescribeClientQuotas and AlterClientQuotas: the same answers as Apache Kafka, in the cluster suite."""
 
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.security.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from tests.broker.processes import wait_until
-from tests.broker.wire_client import WireClient
+from tests.broker.wire_client import WireClient, batch_of
+from tests.client.batches import fresh_name
 from tools.apache_kafka import fetch_jars
 
 DESCRIBE, ALTER = 48, 49
@@ -146,6 +149,44 @@ def test_a_validation_changes_nothing(client: WireClient) -> None:
     ops = [{"key": PRODUCER_BYTE_RATE, "value": 1.0, "remove": False}]
     assert alter(client, entity, ops, validate_only=True).error_code is ErrorCode.none
     assert describe(client) == []
+
+
+@pytest.fixture
+def read_too_much(client: WireClient) -> Callable[[tuple[int, int]], Any]:
+    """Reads batches of 97 and 5 KB by turns, with a quota of 100 KB in ten seconds, until it is throttled."""
+    topic = fresh_name("throttled")
+    client.create_topic(topic, retention_ms="-1")
+    for size in (97_000, 5_000):
+        client.produce(topic, batch_of(b"x" * size))
+    set_quota(client, CONSUMER_BYTE_RATE, 10_000, user="ANONYMOUS")
+
+    def read(session: tuple[int, int]) -> Any:
+        deadline = time.monotonic() + 30
+        offset = 1
+        while True:
+            offset = 1 - offset
+            answer = client.fetch({(topic, 0): offset}, session=session, partition_bytes=1)
+            if answer.throttle_time > timedelta(0):
+                return answer
+            assert len(answer.responses[0].partitions[0].records) > 5_000
+            assert time.monotonic() < deadline, "no fetch was throttled"
+
+    return read
+
+
+def test_a_fetch_above_the_quota_is_answered_without_records_and_the_client_is_muted(
+    client: WireClient, read_too_much: Callable[[tuple[int, int]], Any]
+) -> None:
+    answer = read_too_much((0, -1))
+    assert (answer.error_code, answer.responses) == (ErrorCode.none, ())
+    began = time.monotonic()
+    describe(client)
+    assert time.monotonic() - began >= answer.throttle_time.total_seconds() * 0.9
+
+
+def test_a_throttled_fetch_opens_no_session(read_too_much: Callable[[tuple[int, int]], Any]) -> None:
+    answer = read_too_much((0, 0))
+    assert (answer.session_id, answer.responses) == (0, ())
 
 
 @pytest.mark.cluster

@@ -33,7 +33,7 @@ from headrace.protocol.requests import API_VERSIONS, RequestHeader
 from headrace.protocol.responses import write_response
 from headrace.testing import EmbeddedBroker, broker
 from tests.broker.security.brokers import PASSWORD, create_admin, sasl_config, secure_broker
-from tests.broker.security.test_quota_requests import alter, describe, set_quota
+from tests.broker.security.test_quota_requests import LARGE, alter, describe, set_quota
 from tests.broker.virtual_clock import VirtualClock
 from tests.broker.wire_client import METADATA, PRODUCE, WireClient, batch_of, read_response
 from tests.protocol.entities import responses
@@ -230,14 +230,32 @@ def test_a_producer_that_wants_no_response_is_muted_too(client: WireClient) -> N
 
 
 def test_a_fetch_brings_at_most_ten_seconds_of_the_quota(client: WireClient) -> None:
-    client.create_topic("read")
+    client.create_topic("read", retention_ms="-1")
     for _ in range(30):
         client.produce("read", batch_of(b"x" * 1_000))
     set_quota(client, CONSUMER_BYTE_RATE, 1_000, client_id=None)
     answer = client.fetch({("read", 0): 0})
     records = answer.responses[0].partitions[0].records
     assert 5_000 < len(records) <= 10_000
-    assert client.fetch({("read", 0): 5}).throttle_time > timedelta(0)
+
+
+def test_a_batch_above_ten_seconds_of_the_quota_is_read_once_nothing_else_was(client: WireClient) -> None:
+    client.create_topic("heavy", retention_ms="-1")
+    client.produce("heavy", batch_of(b"x" * 30_000))
+    set_quota(client, CONSUMER_BYTE_RATE, 1_000, client_id=None)
+    answer = client.fetch({("heavy", 0): 0})
+    assert answer.throttle_time == timedelta(0)
+    assert len(answer.responses[0].partitions[0].records) > 30_000
+    refused = client.fetch({("heavy", 0): 0})
+    assert (refused.throttle_time > timedelta(seconds=10), refused.responses) == (True, ())
+
+
+def test_what_a_fetch_would_exceed_does_not_count_as_used() -> None:
+    clock = VirtualClock()
+    limit = Limit(100.0, RateMeter())
+    assert limit.admit(900, clock.now_ms())
+    assert not limit.admit(200, clock.now_ms())
+    assert limit.admit(100, clock.now_ms())
 
 
 def test_request_time_above_the_percentage_throttles_for_a_second_at_most(client: WireClient) -> None:
@@ -294,10 +312,10 @@ def test_other_clients_are_served_while_one_is_throttled(running: EmbeddedBroker
 def test_a_consumer_of_librdkafka_is_told_that_it_is_throttled(
     running: EmbeddedBroker, client: WireClient
 ) -> None:
-    client.create_topic("consumed")
+    client.create_topic("consumed", retention_ms="-1")
     for _ in range(4):
         client.produce("consumed", batch_of(b"x" * 4_000))
-    set_quota(client, CONSUMER_BYTE_RATE, 1_000, client_id="reader")
+    set_quota(client, CONSUMER_BYTE_RATE, 1_600, client_id="reader")
     throttled: list[float] = []
     consumer = Consumer(
         {
@@ -309,8 +327,10 @@ def test_a_consumer_of_librdkafka_is_told_that_it_is_throttled(
     )
     consumer.assign([TopicPartition("consumed", 0, 0)])
     values = []
-    while len(values) < 4 or not throttled:
-        message = consumer.poll(60)
+    while len(values) < 4:
+        message = consumer.poll(60 if throttled else 0.1)
+        if throttled:
+            set_quota(client, CONSUMER_BYTE_RATE, LARGE, client_id="reader")
         if message is not None and message.value() is not None:
             values.append(message.value())
     assert len(values) == 4

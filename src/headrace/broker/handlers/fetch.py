@@ -7,17 +7,19 @@ Records that are only in the archive are downloaded in the background, and the f
 `max_wait_ms`, like Apache Kafka's DelayedRemoteFetch; other partitions of the fetch are answered as usual.
 
 The right to read is checked for every partition of a session, each time that it is read.
+
+A fetch that would exceed a quota is answered without records, and its session does not change (KIP-219).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.delayed_operation import DelayedOperation, ResponseParts
 from headrace.broker.errors import error_code
-from headrace.broker.fetch_sessions import NO_SESSION, FetchSessionError
+from headrace.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSessionError
 from headrace.broker.security.acls import ResourceType
 from headrace.broker.security.requirements import allowed
 from headrace.protocol.fetch import (
@@ -34,7 +36,7 @@ from headrace.storage.remote_cache import RemoteReadPending
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine, Generator, Iterable, Iterator
+    from collections.abc import Coroutine, Generator, Iterator
 
     from headrace.broker.broker import Broker
     from headrace.broker.connection import Connection
@@ -53,6 +55,14 @@ MANY_PARTITIONS: Final = 256
 """A fetch of more partitions is processed in time slices."""
 
 
+class FetchQuota(Protocol):
+    """The quotas of the client that fetches."""
+
+    def admit_fetch(self, records_bytes: int) -> bool:
+        """Whether the client may get these bytes now; if so, they count as used."""
+        ...
+
+
 class FetchedPartition(NamedTuple):
     """The response for one partition, and its records."""
 
@@ -64,7 +74,11 @@ class FetchedPartition(NamedTuple):
 
 
 def handle(
-    broker: Broker, frame: memoryview, header: RequestHeader, peer: Connection
+    broker: Broker,
+    frame: memoryview,
+    header: RequestHeader,
+    peer: Connection,
+    quota: FetchQuota | None = None,
 ) -> (
     ResponseParts
     | asyncio.Future[ResponseParts]
@@ -75,23 +89,31 @@ def handle(
     try:
         next(steps)
     except StopIteration as end:
-        return _serve(broker, end.value, header, peer)
-    return _serve_many(broker, steps, header, peer)
+        return _serve(broker, end.value, header, peer, quota)
+    return _serve_many(broker, steps, header, peer, quota)
 
 
 async def _serve_many(
-    broker: Broker, steps: Generator[None, None, FetchRequest], header: RequestHeader, peer: Connection
+    broker: Broker,
+    steps: Generator[None, None, FetchRequest],
+    header: RequestHeader,
+    peer: Connection,
+    quota: FetchQuota | None,
 ) -> ResponseParts | asyncio.Future[ResponseParts]:
     time_slice = broker.scheduler.time_slice()
     try:
         request = await time_slice.run(steps)
     finally:
         time_slice.release()
-    return _serve(broker, request, header, peer)
+    return _serve(broker, request, header, peer, quota)
 
 
 def _serve(
-    broker: Broker, request: FetchRequest, header: RequestHeader, peer: Connection
+    broker: Broker,
+    request: FetchRequest,
+    header: RequestHeader,
+    peer: Connection,
+    quota: FetchQuota | None,
 ) -> ResponseParts | asyncio.Future[ResponseParts]:
     try:
         session = broker.sessions.resolve(request, peer) if header.version >= 7 else None
@@ -99,7 +121,7 @@ def _serve(
         response = FetchResponse(header.version, header.correlation_id)
         response.begin(fault.code, NO_SESSION, 0)
         return response.finish()
-    fetch = Fetch(broker, request, header, session, peer.access)
+    fetch = Fetch(broker, request, header, session, peer.access, quota)
     if fetch.is_large:
         # Like a long poll, the task is cancelled when the client disconnects.
         return broker.loop.create_task(fetch.poll_in_slices())
@@ -109,7 +131,7 @@ def _serve(
 class Fetch:
     """One fetch request."""
 
-    __slots__ = ("_access", "_broker", "_header", "_request", "_session")
+    __slots__ = ("_access", "_broker", "_header", "_quota", "_request", "_session")
 
     def __init__(
         self,
@@ -118,8 +140,10 @@ class Fetch:
         header: RequestHeader,
         session: FetchSession | None,
         access: Access | None,
+        quota: FetchQuota | None,
     ) -> None:
         self._access = access
+        self._quota = quota
         self._broker = broker
         self._request = request
         self._header = header
@@ -247,8 +271,12 @@ class Fetch:
             key, PartitionData(key[1], 0, high, stable, log.start_offset, aborted, size), records, log
         )
 
-    def _pack_steps(self, results: Iterable[FetchedPartition]) -> Generator[None, None, ResponseParts]:
+    def _pack_steps(self, results: list[FetchedPartition]) -> Generator[None, None, ResponseParts]:
         session = self._session
+        if self._quota is not None:
+            size = sum(result.data.records_bytes for result in results)
+            if not self._quota.admit_fetch(size):
+                return self._throttled()
         if session is not None:
             results = [result for result in results if session.has_changed(result.key, result.data)]
         by_topic: dict[object, list[FetchedPartition]] = {}
@@ -267,4 +295,14 @@ class Fetch:
                 if not number % STEP_PARTITIONS:
                     yield
             response.end_topic()
+        return response.finish()
+
+    def _throttled(self) -> ResponseParts:
+        """A response without partitions; a session that the fetch opened is not kept, as in Apache Kafka."""
+        session = self._session
+        if session is not None and self._request.session_epoch == INITIAL_EPOCH:
+            self._broker.sessions.discard(session)
+            session = None
+        response = FetchResponse(self._header.version, self._header.correlation_id)
+        response.begin(0, NO_SESSION if session is None else session.id, 0)
         return response.finish()

@@ -482,7 +482,8 @@ class Produce:
         except HeadraceError as fault:
             return _refuse(partition, fault)
         self._broker.flusher.appended(partition)
-        self._waits_for_archive |= log.waits_for_archive
+        if self._broker.flusher.tails is not None and log.waits_for_archive:
+            self._waits_for_archive = True
         return PartitionResult(partition.index, 0, base_offset, append_time_ms, log.start_offset)
 
     def _check(self, topic: Topic, partition: Partition, records: memoryview) -> int:

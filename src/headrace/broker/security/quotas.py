@@ -76,13 +76,21 @@ class RateMeter:
         while samples[0][0] <= now_ms - SAMPLES * SAMPLE_MS or samples[0][0] > now_ms:
             samples.popleft()
 
-    def throttle_ms(self, limit: float, now_ms: float) -> float:
-        """How long nothing may be used for the rate to sink to the limit; 0 if it is not above it."""
+    def throttle_ms(self, limit: float, now_ms: float, more: float = 0.0) -> float:
+        """How long nothing may be used for the rate to sink to the limit; 0 if it is not above it.
+
+        `more` is what would be used in addition.
+        """
         while self._samples and self._samples[0][0] <= now_ms - SAMPLES * SAMPLE_MS:
             self._samples.popleft()
         window_ms = self._window_ms(now_ms)
-        rate = sum(amount for _, amount in self._samples) * 1000 / window_ms
+        rate = (sum(amount for _, amount in self._samples) + more) * 1000 / window_ms
         return max((rate - limit) / limit * window_ms, 0.0)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was used in the last samples, as of the last call of `throttle_ms`."""
+        return not any(amount for _, amount in self._samples)
 
     def _window_ms(self, now_ms: float) -> float:
         """The time that is measured; time before the first sample counts as time without any use."""
@@ -101,6 +109,17 @@ class Limit(NamedTuple):
         """Record what was used; returns how long the client is throttled, in milliseconds."""
         self.meter.record(amount, now_ms)
         return self.meter.throttle_ms(self.value, now_ms)
+
+    def excess_ms(self, amount: float, now_ms: float) -> float:
+        """How long the client would be throttled if it used this amount, which is not recorded."""
+        return self.meter.throttle_ms(self.value, now_ms, amount)
+
+    def admit(self, amount: float, now_ms: float) -> bool:
+        """Record an amount if it does not exceed the limit, or if nothing else was used for ten seconds."""
+        if self.excess_ms(amount, now_ms) > 0 and not self.meter.is_unused:
+            return False
+        self.meter.record(amount, now_ms)
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The command `headrace broker restore`: make a data folder from an archive, after the loss of the disk.
+"""The command `headrace broker recover`: make a data folder from an archive, after the loss of the disk.
 
 The broker that is started with it continues the same cluster: topics with their ids and settings, committed
 offsets, transactions, share groups and users as they were when they were archived last. Records stay in the
@@ -28,7 +28,7 @@ from headrace.broker.remote_log_manager import START_OFFSET
 from headrace.broker.state_log import StateRecord, replay
 from headrace.broker.topics import STATE_CONFIG, TOPICS
 from headrace.errors import HeadraceError, Misuse
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.protocol.records import NewRecord, encode_records
 from headrace.storage.archive_store import open_archive
 from headrace.storage.checkpoint import Offsets, write_checkpoint
@@ -48,8 +48,8 @@ DOWNLOADS: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
-class RestoredFolder:
-    """What a restore found in the archive."""
+class RecoveredFolder:
+    """What a recovery found in the archive."""
 
     topics: int = 0
     partitions: int = 0
@@ -61,9 +61,9 @@ class RestoredFolder:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="headrace broker restore",
+        prog="headrace broker recover",
         description="Make a data folder from an archive, after the loss of the disk; then start the broker.",
-        epilog="example: headrace broker restore --archive s3://bucket/prefix --data ./data",
+        epilog="example: headrace broker recover --archive s3://bucket/prefix --data ./data",
     )
     parser.add_argument("--archive", required=True, metavar="URL", help="the archive of the lost broker")
     parser.add_argument(
@@ -73,23 +73,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Restore a data folder; returns the exit code."""
+    """Recover a data folder; returns the exit code."""
     options = _parser().parse_args(arguments)
     began = time.monotonic()
     try:
-        done = restore(open_archive(options.archive), options.data)
+        done = recover(open_archive(options.archive), options.data)
     except (HeadraceError, OSError) as fault:
-        sys.stderr.write(f"headrace broker restore: {fault}\n")
+        sys.stderr.write(f"headrace broker recover: {fault}\n")
         return 1
     sys.stdout.write(
-        f"restored {done.topics} tiered topics with {done.partitions} partitions and {done.size} archived "
+        f"recovered {done.topics} tiered topics with {done.partitions} partitions and {done.size} archived "
         f"bytes to {options.data} in {time.monotonic() - began:.1f} s; start the broker with --archive "
         f"{options.archive} --data {options.data}\n"
     )
     return 0
 
 
-def restore(store: ArchiveStore, data: Path) -> RestoredFolder:
+def recover(store: ArchiveStore, data: Path) -> RecoveredFolder:
     """Make the data folder `data`, which must not exist or be empty.
 
     The archived broker must not run: two brokers would write to the same archive.
@@ -98,47 +98,47 @@ def restore(store: ArchiveStore, data: Path) -> RestoredFolder:
         raise Misuse(f"{data} is not empty: choose a new folder")
     if store.size(CLUSTER_ID) is None:
         raise ArchiveError("the archive is empty: no broker has written to it")
-    building = data.with_name(data.name + ".restoring")
+    building = data.with_name(data.name + ".recovering")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True, mode=0o700)
     replace_file(building / CLUSTER_ID, store.get(CLUSTER_ID))
     with ThreadPoolExecutor(max_workers=DOWNLOADS) as pool:
-        restored = _Restore(store, building, pool).run()
+        recovered = _Recovery(store, building, pool).run()
     if data.exists():
         data.rmdir()
     building.rename(data)
-    return restored
+    return recovered
 
 
-class _Restore:
-    """One restore into a folder."""
+class _Recovery:
+    """One recovery into a folder."""
 
     def __init__(self, store: ArchiveStore, folder: Path, pool: ThreadPoolExecutor) -> None:
         self._store = store
         self._folder = folder
         self._pool = pool
-        self._found = RestoredFolder()
+        self._found = RecoveredFolder()
         self._epoch = 0
         """The latest epoch in the archive: see `headrace.broker.archive_acks`."""
 
-    def run(self) -> RestoredFolder:
+    def run(self) -> RecoveredFolder:
         for name in self._store.list("internal/"):
             if name.count("/") == 1 and name.endswith(MANIFEST):
-                self._restore_internal(name)
+                self._recover_internal(name)
         names = [name for name in self._store.list("topics/") if name.endswith(MANIFEST)]
         known = self._read_topics()
         archived = [json.loads(data) for data in self._pool.map(self._store.get, names)]
         # Others were deleted, and perhaps created again, before their objects were.
         topics = [each for each in archived if known.get(each["name"], each["id"]) == each["id"]]
         for topic in topics:
-            self._restore_topic(topic)
+            self._recover_topic(topic)
         write_checkpoint(self._folder / "recovery-point-offset-checkpoint", self._found.ends)
         write_checkpoint(self._folder / "log-start-offset-checkpoint", self._found.starts)
         replace_file(self._folder / EPOCH_FILE, str(self._epoch).encode())
         self._add_topics([topic for topic in topics if topic["name"] not in known])
         return self._found
 
-    def _restore_internal(self, manifest: str) -> None:
+    def _recover_internal(self, manifest: str) -> None:
         topic = manifest.removeprefix("internal/").removesuffix(MANIFEST)
         directory = self._folder / f"{topic}-0"
         directory.mkdir()
@@ -151,13 +151,13 @@ class _Restore:
         if stored["start_offset"]:
             self._found.starts[topic, 0] = stored["start_offset"]
 
-    def _restore_topic(self, topic: dict[str, Any]) -> None:
+    def _recover_topic(self, topic: dict[str, Any]) -> None:
         self._found.topics += 1
         for partition in range(topic["partitions"]):
             self._found.partitions += 1
-            self._restore_partition(topic, partition)
+            self._recover_partition(topic, partition)
 
-    def _restore_partition(self, topic: dict[str, Any], partition: int) -> None:
+    def _recover_partition(self, topic: dict[str, Any], partition: int) -> None:
         folder = object_prefix(topic["id"], partition)
         names = set(self._store.list(folder))
         start = int(self._store.get(folder + START_OFFSET)) if folder + START_OFFSET in names else 0
@@ -169,26 +169,26 @@ class _Restore:
         parts = [name for name in names if name.startswith(folder + TAILS)]
         self._epoch = max([self._epoch, *map(epoch_of, parts)])
         tails = choose_tails(parts)
-        self._restore_tails(directory, {base: parts for base, parts in tails.items() if base >= end})
+        self._recover_tails(directory, {base: parts for base, parts in tails.items() if base >= end})
         self._found.starts[topic["name"], partition] = start
         if not manifests:
             return
         jobs = [(directory, each, each is manifests[-1]) for each in manifests]
-        list(self._pool.map(lambda job: self._restore_segment(*job), jobs))
+        list(self._pool.map(lambda job: self._recover_segment(*job), jobs))
         key = topic["name"], partition
         self._found.ends[key] = end
         self._found.starts[key] = max(start, manifests[0].base_offset)
         self._found.segments += len(manifests)
         self._found.size += sum(each.size for each in manifests)
 
-    def _restore_tails(self, directory: Path, tails: Mapping[int, Sequence[str]]) -> None:
+    def _recover_tails(self, directory: Path, tails: Mapping[int, Sequence[str]]) -> None:
         """Write the segments of which only parts are in the archive; the broker scans them when it starts."""
         for base_offset, parts in tails.items():
             data = b"".join(self._pool.map(self._store.get, parts))
             replace_file(directory / segment_name(base_offset), data)
             self._found.size += len(data)
 
-    def _restore_segment(self, directory: Path, manifest: SegmentManifest, is_last: bool) -> None:
+    def _recover_segment(self, directory: Path, manifest: SegmentManifest, is_last: bool) -> None:
         """Download the indexes of a segment, and of the last one the state of producers after it."""
         for suffix, (size, checksum) in manifest.files.items():
             if suffix not in INDEXES and not is_last:
