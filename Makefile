@@ -4,8 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SECONDS ?= 30
 BENCH  ?= broker
-# More than cores: most tests wait for clients, servers and timeouts.
-WORKERS ?= 4
+# More than cores: most tests wait for clients, servers and timeouts. Two workers have a Spark session.
+WORKERS ?= 6
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
