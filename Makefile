@@ -74,7 +74,7 @@ tools/s3/.venv/.ready: tools/s3/requirements.lock
 	tools/s3/.venv/bin/python -m pip install --disable-pip-version-check --progress-bar on --require-hashes -r tools/s3/requirements.lock
 	@touch $@
 
-test-s3: $(VENV)/.dev tools/s3/.venv/.ready  ## tiered storage on a server with S3's protocol
+test-s3: $(VENV)/.dev tools/s3/.venv/.ready  ## tiered storage and files as an output on a server with S3's protocol
 	$(BIN)/python -m pytest -m s3 $(ARGS)
 
 test-deploy: $(VENV)/.dev  ## what deploy/ has: dashboard and alerts in a Prometheus, units of systemd (apt-get install prometheus systemd)

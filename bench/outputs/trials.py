@@ -155,7 +155,7 @@ def _is_marked(connection: psycopg.Connection[Any], batch: int) -> bool:
 def _check(stage: Stage, database: str) -> None:
     with psycopg.connect(database) as connection:
         found = connection.execute("SELECT count(*), sum(orders)::bigint FROM sales").fetchone()
-    newest = stage.plan.last_batch()
+    newest = stage.plan.newest()
     assert found == (len(newest), sum(newest.values())), found
 
 
@@ -165,7 +165,7 @@ def _empty(stage: Stage) -> None:
 
 
 def _check_redis(stage: Stage) -> None:
-    newest = stage.plan.last_batch()
+    newest = stage.plan.newest()
     some = dict(itertools.islice(newest.items(), CHECKED))
     with redis_driver.Redis.from_url(stage.redis.url) as client:
         count = sum(1 for _ in client.scan_iter("sales:*", count=10_000))

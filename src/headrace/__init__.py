@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.feeds.feed import Change, ChangeFeed
     from headrace.queues.queue import queue
     from headrace.sinks.email import email
+    from headrace.sinks.files import files
     from headrace.sinks.postgres import postgres
     from headrace.sinks.redis import redis
     from headrace.sinks.search import search, search_index
@@ -68,6 +69,7 @@ __all__ = [
     "clock_skew",
     "correct_clock",
     "email",
+    "files",
     "hopping",
     "postgres",
     "queue",
@@ -103,7 +105,7 @@ _PLACES: Final = {
     "Table": "streams.table",
     "TableView": "streams.table_view",
     "TimeUnit": "streams.declarations",
-    "TokenExpired": "feeds.errors",
+    "TokenExpired": "feeds.catalog",
     "Topic": "streams.topic",
     "View": "streams.view",
     "WatermarkPolicy": "streams.job",
@@ -112,6 +114,7 @@ _PLACES: Final = {
     "clock_skew": "streams.clocks",
     "correct_clock": "streams.clocks",
     "email": "sinks.email",
+    "files": "sinks.files",
     "hopping": "streams.windows",
     "postgres": "sinks.postgres",
     "queue": "queues.queue",

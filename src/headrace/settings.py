@@ -53,7 +53,7 @@ class Setting:
 
 BROKER_ADDRESS: Final = Setting(
     doc="Addresses of the broker or of the Kafka cluster, separated by commas.",
-    default="`headrace run` starts a broker of its own; other commands use 127.0.0.1:9092",
+    default="`headrace run` starts a private broker; other commands use 127.0.0.1:9092",
     option="--broker",
     variable="HEADRACE_BROKER",
     section="broker",
@@ -144,7 +144,7 @@ METRICS: Final = {
     "capture": _metrics("capture", "HEADRACE_METRICS_CAPTURE", doc="`headrace capture`"),
     "events": _metrics("events", "HEADRACE_METRICS_EVENTS", doc="`EventStore(…)`"),
 }
-"""The addresses of metrics, by the part of Headrace: each is a process of its own."""
+"""The addresses of metrics, by the part of Headrace: each is a separate process."""
 METRICS_ALLOW_REMOTE: Final = Setting(
     doc="`true` to serve metrics on addresses that other machines reach. The page has no authentication.",
     default="false",
@@ -428,7 +428,7 @@ class Settings:
 
     def _not_text(self, setting: Setting) -> Misuse:
         return Misuse(
-            f"{self.file}: the {setting.key} is to be text: write [{setting.section}] and below it "
+            f"{self.file}: the {setting.key} must be text: write [{setting.section}] and below it "
             f'{setting.key} = "{setting.example}".'
         )
 

@@ -81,7 +81,7 @@ class Tracer:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as fault:
             raise Misuse(
-                f"traces are to be sent to {endpoint}, and OpenTelemetry is not installed: "
+                f"traces cannot be sent to {endpoint}, because OpenTelemetry is not installed: "
                 "pip install 'headrace[tracing]'."
             ) from fault
         exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + "/v1/traces")

@@ -7,6 +7,7 @@ of a fixed piece of work, done right after it. An API without a worst case here 
 
 import asyncio
 import gc
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +23,23 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.metrics import LOG_SIZE, take_samples
 from headrace.metrics import MetricsAddress, Scrape
 from headrace.testing import EmbeddedBroker, broker
-from tests.broker.wire_client import ConnectionEnded, WireClient
-from tests.broker.worst_requests import WIDE, WORST, Case, prepare
+from tests.broker.wire_client import ConnectionEnded, WireClient, batch_of
+from tests.broker.worst_requests import (
+    HUGE_BATCH_BYTES,
+    MEMBER,
+    METADATA_FLAGS,
+    WIDE,
+    WORST,
+    Case,
+    broken_batch,
+    large_batch,
+    prepare,
+    queue_with,
+    resource,
+    share_fetch,
+    share_partitions,
+    topic_id,
+)
 
 LIMIT_SECONDS = 0.020
 TRIES = 3
@@ -152,6 +168,85 @@ def test_wrong_counts_and_lengths_pause_the_loop_for_less_than_20_ms(
         for number in (-1, 2**31 - 1):
             wrong = overwritten(packed, position, number)
             assert longest_pause(kafka, meter, lambda _: wrong) < LIMIT_SECONDS, position  # noqa: B023
+
+
+def pauses(kafka: EmbeddedBroker, meter: BusyMeter, act: Callable[[WireClient], None]) -> float:
+    """The longest callback of the loop while something is done; the best try."""
+    found = []
+    for _ in range(TRIES):
+        with WireClient(kafka.bootstrap) as client:
+            meter.longest_seconds = 0.0
+            act(client)
+        found.append(meter.longest_seconds / slowdown())
+        if found[-1] < LIMIT_SECONDS:
+            break
+    return min(found)
+
+
+def end_offset(client: WireClient, topic: str) -> int:
+    asked = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    answer = client.ask(2, 5, replica_id=-1, isolation_level=0, topics=asked)
+    return int(answer.topics[0].partitions[0].offset)
+
+
+def waiting_batches(client: WireClient, topic: str) -> int:
+    asked = [{"resource_type": 2, "resource_name": topic, "configuration_keys": ["headrace.overflow.status"]}]
+    answer = client.ask(32, 4, resources=asked, include_synonyms=False, include_documentation=False)
+    return int(json.loads(answer.results[0].configs[0].value)[0]["waiting_batches"])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [lambda: large_batch(size=HUGE_BATCH_BYTES), lambda: broken_batch(HUGE_BATCH_BYTES // 2)],
+    ids=["record", "batch that cannot be read"],
+)
+def test_a_large_dead_letter_pauses_the_loop_for_less_than_20_ms(
+    kafka: EmbeddedBroker, meter: BusyMeter, batch: Callable[[], bytes]
+) -> None:
+    def reject(client: WireClient) -> None:
+        topic, group = queue_with(client, batch())
+        partition = share_partitions(topic_id(client, topic), [0])
+        client.ask(78, 1, **{**share_fetch(group, 0, partition), "max_wait": 10_000})
+        ranges = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": (3,)}]
+        rejected = share_partitions(topic_id(client, topic), [0], ranges)
+        session = {"group_id": group, "member_id": MEMBER, "share_session_epoch": 1}
+        assert client.ask(79, 1, **session, **rejected).error_code == 0
+        letters = f"{topic}.{group}.dead"
+        while not (client.ask(3, 9, topics=[{"name": letters}], **METADATA_FLAGS).topics[0].partitions):
+            pass
+        while not end_offset(client, letters):
+            pass
+
+    assert pauses(kafka, meter, reject) < LIMIT_SECONDS
+
+
+def test_a_large_batch_that_waits_for_room_pauses_the_loop_for_less_than_20_ms(
+    kafka: EmbeddedBroker, meter: BusyMeter
+) -> None:
+    bounds = {"headrace_overflow": "block", "headrace_overflow_records": "1"}
+
+    def delay(client: WireClient) -> None:
+        topic, group = queue_with(client, batch_of(b"first"))
+        size = ("max.message.bytes", str(2 * HUGE_BATCH_BYTES))
+        settings = [(name.replace("_", "."), value) for name, value in bounds.items()]
+        groups = ("headrace.overflow.groups", group)
+        changed = [resource(topic, size, *settings, groups)]
+        assert client.ask(33, 2, resources=changed, validate_only=False).responses[0].error_code == 0
+        with WireClient(kafka.bootstrap) as reader:
+            partition = share_partitions(topic_id(reader, topic), [0])
+            reader.ask(78, 1, **{**share_fetch(group, 0, partition), "max_wait": 10_000})
+            client.send_produce(topic, large_batch(size=HUGE_BATCH_BYTES))
+            while not (waiting_batches(reader, topic) or client.has_answer()):
+                pass
+            ranges = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": (1,)}]
+            done = share_partitions(topic_id(reader, topic), [0], ranges)
+            session = {"group_id": group, "member_id": MEMBER, "share_session_epoch": 1}
+            assert not client.has_answer()
+            assert reader.ask(79, 1, **session, **done).error_code == 0
+        stored = client.receive().responses[0].partition_responses[0]
+        assert (stored.error_code, stored.base_offset) == (0, 1)
+
+    assert pauses(kafka, meter, delay) < LIMIT_SECONDS
 
 
 async def test_a_scrape_of_many_partitions_pauses_the_loop_for_less_than_20_ms(

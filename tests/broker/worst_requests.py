@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from headrace.broker.client_telemetry import SUBSCRIPTION_ID
-from headrace.protocol.batch import TRANSACTIONAL, build_batch
-from headrace.protocol.compression import compress
-from headrace.protocol.records import encode_varint
+from headrace.protocol.batch import HEADER_BYTES, TRANSACTIONAL, build_batch
+from headrace.protocol.compression import ZSTD, compress
+from headrace.protocol.records import NewRecord, encode_batch, encode_varint
 from tests.broker.pushed_metrics import otlp_metrics
 from tests.broker.wire_client import METADATA, WireClient, batch_of
 
@@ -29,6 +29,7 @@ TIMESTAMP = 1_700_000_000_000
 MEMBER = "m" * 22
 LARGE_BATCH_BYTES = 9 * 2**20
 HUGE_BATCH_BYTES = 64 * 2**20
+LARGE = bytes(HUGE_BATCH_BYTES // 2)
 COMMITTED_GROUPS = 5
 """Groups that have committed offsets for every partition of `wide`."""
 HELD_RECORDS = 2_000
@@ -295,6 +296,28 @@ def share_fetch(group: str, epoch: int, topics: dict[str, Any]) -> dict[str, Any
     }
 
 
+def queue_with(client: WireClient, batch: bytes) -> tuple[str, str]:
+    """A new topic with one batch, and a new share group that may read it."""
+    topic, group = f"queue-{next(_numbers)}", f"readers-{next(_numbers)}"
+    client.create_topic(topic, max_message_bytes=str(2 * HUGE_BATCH_BYTES), retention_ms="-1")
+    assert client.produce(topic, batch).error_code == 0
+    earliest = ("share.auto.offset.reset", "earliest")
+    client.ask(33, 2, resources=[resource(group, earliest, kind=32)], validate_only=False)
+    client.ask(76, 1, **heartbeat(group, topic))
+    return topic, group
+
+
+def share_fetch_of(batch: Callable[[], bytes]) -> Callable[[WireClient], dict[str, Any]]:
+    """The first fetch of a share group from a topic with this batch."""
+
+    def fields(client: WireClient) -> dict[str, Any]:
+        topic, group = queue_with(client, batch())
+        fetch = share_fetch(group, 0, share_partitions(topic_id(client, topic), [0]))
+        return {**fetch, "max_wait": 1_500, "max_bytes": 2**30}
+
+    return fields
+
+
 def wide_session(epoch: int) -> Callable[[WireClient], dict[str, Any]]:
     """A request of a session over all partitions of `wide`; the session is opened if the epoch is not 0."""
 
@@ -405,6 +428,23 @@ def large_batch(checksum: int = 0, size: int = LARGE_BATCH_BYTES) -> bytes:
 def keyed_batch(count: int) -> bytes:
     """A batch of records with keys, all together as large as topics may allow."""
     return batch_of(*[bytes(HUGE_BATCH_BYTES // count)] * count, key=b"k")
+
+
+def batch_with_headers(records: int, headers: int, value: bytes = b"v") -> bytes:
+    """A batch of records with as many empty headers each."""
+    body = b"\0\0%b\1" + encode_varint(len(value)) + value + encode_varint(headers) + b"\0\1" * headers
+    section = bytearray()
+    for delta in range(records):
+        record = body.replace(b"%b", encode_varint(delta), 1)
+        section += encode_varint(len(record)) + record
+    return bytes(build_batch(section, records, base_timestamp=TIMESTAMP, max_timestamp=TIMESTAMP))
+
+
+def broken_batch(size: int) -> bytes:
+    """A batch whose first record is large, and whose second one cannot be read."""
+    batch = bytes(encode_batch([NewRecord(None, bytes(size), TIMESTAMP)]))
+    section = batch[HEADER_BYTES:] + bytes(20)
+    return bytes(build_batch(section, 2, base_timestamp=TIMESTAMP, max_timestamp=TIMESTAMP))
 
 
 def lying_count() -> bytes:
@@ -965,6 +1005,13 @@ WORST: dict[int, list[Case]] = {
         (1, wide_session(0)),
         (1, wide_session(1)),
         (1, wide_session(-1)),
+        (1, share_fetch_of(lambda: large_batch(size=HUGE_BATCH_BYTES))),
+        (1, share_fetch_of(lambda: keyed_batch(1_000))),
+        (1, share_fetch_of(lambda: bytes(encode_batch([NewRecord(None, LARGE, TIMESTAMP)], codec=ZSTD)))),
+        (1, share_fetch_of(lambda: broken_batch(HUGE_BATCH_BYTES // 2))),
+        (1, share_fetch_of(lambda: batch_with_headers(1, 450_000))),
+        (1, share_fetch_of(lambda: batch_with_headers(100, 4_500))),
+        (1, share_fetch_of(lambda: batch_with_headers(2_000, 200, b"headrace-"))),
         (
             1,
             {

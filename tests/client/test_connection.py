@@ -158,7 +158,7 @@ def test_a_second_thread_is_refused_and_the_first_one_gets_its_answer() -> None:
         first = threading.Thread(target=ask)
         first.start()
         assert is_asked.wait(100)
-        with pytest.raises(ConnectionShared, match="give each thread its own Cluster"):
+        with pytest.raises(ConnectionShared, match="use a Cluster for each thread"):
             connection.request(ApiVersionsRequest(), ApiVersionsResponse)
         may_answer.set()
         first.join()

@@ -207,7 +207,7 @@ def test_every_client_of_librdkafka_is_created_with_its_one_configuration() -> N
         if made.search(file.read_text()) and "starter" not in file.parts
     }
     # The reader adds a callback to the configuration of the session; the redrive gets it from the session.
-    assert found == {"client/librdkafka.py", "cli/reader.py", "streams/redrive.py"}
+    assert found == {"client/bootstrap.py", "cli/reader.py", "streams/redrive.py"}
 
 
 def test_a_profile_of_mutual_tls_needs_no_user(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.sink import SinkContext
 
 

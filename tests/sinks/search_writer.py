@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.search import search
 from headrace.sinks.sink import SinkContext
+from headrace.sinks.staging import StagedBatch
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "batch": pa.int64()})
 ROWS = 200
@@ -29,7 +30,7 @@ def main(folder: Path) -> None:
     newest = target.last_batch()
     for batch in count(0 if newest is None else newest + 1):
         rows = [{"id": number, "name": f"row {number}", "batch": batch} for number in range(ROWS)]
-        target.write(batch, pa.Table.from_pylist(rows, schema=SCHEMA))
+        target.commit(batch, StagedBatch.of(pa.Table.from_pylist(rows, schema=SCHEMA)))
         print(batch, flush=True)
 
 

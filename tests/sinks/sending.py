@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.delivery import SinkDelivery
 from headrace.sinks.email import email
 from headrace.sinks.sink import SinkContext
+from headrace.sinks.staging import StagedBatch
 from headrace.sinks.webhook import webhook
 
 ROWS = pa.table({"id": [1, 2, 3, 4, 5, 6]})
@@ -29,7 +30,7 @@ def main(url: str, folder: str) -> None:
         state=Path(folder),
     )
     delivery = SinkDelivery(sink, context, on_status=print, wait=lambda seconds: bool(time.sleep(seconds)))
-    assert delivery.deliver(0, ROWS) == []
+    assert delivery.deliver(0, StagedBatch.of(ROWS)) == []
     delivery.close()
 
 

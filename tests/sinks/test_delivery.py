@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from headrace import sqlite
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.delivery import DeliveryStopped, SinkDelivery, backoff_s, read_generation
 from headrace.sinks.sink import RowsRejected, SinkContext, SinkWriter, TargetUnavailable
+from headrace.sinks.staging import StagedBatch
 
 Contexts = Callable[..., SinkContext]
 ROWS = pa.table({"id": [1, 2, 3, 4], "name": ["tea", "cup", "pot", "mug"]})
+BATCH = StagedBatch.of(ROWS)
 
 
 class Shelf:
@@ -35,14 +37,15 @@ class Shelf:
     def last_batch(self) -> int | None:
         return max(self.batches, default=None)
 
-    def write(self, batch: int, rows: pa.Table) -> None:
+    def commit(self, batch: int, staged: StagedBatch) -> None:
+        ids = [number for chunk in staged for number in chunk.read()["id"].to_pylist()]
         fault = self.faults.pop(0) if self.faults else None
         if isinstance(fault, Lost):
-            self.batches[batch] = rows["id"].to_pylist()
+            self.batches[batch] = ids
         if fault is not None:
             raise fault
         assert batch not in self.batches
-        self.batches[batch] = rows["id"].to_pylist()
+        self.batches[batch] = ids
 
     def close(self) -> None:
         pass
@@ -69,7 +72,7 @@ def delivery(
 def test_an_unavailable_target_is_retried_and_the_reason_is_reported(context: Contexts) -> None:
     statuses: list[str] = []
     shelf = Shelf(TargetUnavailable("connection refused."), TargetUnavailable("shelf: still away"))
-    assert delivery(shelf, context(ROWS), statuses).deliver(0, ROWS) == []
+    assert delivery(shelf, context(ROWS), statuses).deliver(0, BATCH) == []
     assert shelf.batches == {0: [1, 2, 3, 4]}
     assert shelf.opened == 3
     assert statuses[0].startswith("shelf: connection refused; retrying in ")
@@ -79,14 +82,14 @@ def test_an_unavailable_target_is_retried_and_the_reason_is_reported(context: Co
 
 def test_a_write_whose_response_was_lost_is_not_repeated(context: Contexts) -> None:
     shelf = Shelf(Lost("the connection broke"))
-    delivery(shelf, context(ROWS)).deliver(5, ROWS)
+    delivery(shelf, context(ROWS)).deliver(5, BATCH)
     assert shelf.batches == {5: [1, 2, 3, 4]}
 
 
 def test_a_stop_request_ends_the_wait_for_a_target(context: Contexts) -> None:
     shelf = Shelf(*[TargetUnavailable("away")] * 5)
     with pytest.raises(DeliveryStopped, match="while it waited for shelf"):
-        delivery(shelf, context(ROWS), stop_after=2).deliver(0, ROWS)
+        delivery(shelf, context(ROWS), stop_after=2).deliver(0, BATCH)
     assert len(shelf.faults) == 2
 
 
@@ -94,7 +97,7 @@ def test_rejected_rows_become_dead_letters_and_the_others_are_written(context: C
     shelf = Shelf(
         RowsRejected({1: "too big", 3: "too small"}), TargetUnavailable("away"), RowsRejected({0: "too late"})
     )
-    letters = delivery(shelf, context(ROWS)).deliver(0, ROWS)
+    letters = delivery(shelf, context(ROWS)).deliver(0, BATCH)
     assert shelf.batches == {0: [3]}
     assert [(letter.reason, letter.value) for letter in letters] == [
         ("too late", '{"id": 1, "name": "tea"}'),
@@ -107,9 +110,9 @@ def test_rejected_rows_become_dead_letters_and_the_others_are_written(context: C
 def test_retryable_rows_are_retried_up_to_max_attempts(context: Contexts) -> None:
     later = RowsRejected({1: "no such product"}, retryable=True)
     shelf = Shelf(later)
-    assert delivery(shelf, context(ROWS)).deliver(0, ROWS) == []
+    assert delivery(shelf, context(ROWS)).deliver(0, BATCH) == []
     shelf = Shelf(later, later)
-    assert [letter.reason for letter in delivery(shelf, context(ROWS)).deliver(0, ROWS)] == [
+    assert [letter.reason for letter in delivery(shelf, context(ROWS)).deliver(0, BATCH)] == [
         "no such product"
     ]
     assert shelf.batches == {0: [1, 3, 4]}
@@ -117,9 +120,9 @@ def test_retryable_rows_are_retried_up_to_max_attempts(context: Contexts) -> Non
 
 def test_rejected_rows_survive_a_crash_between_target_and_log(context: Contexts) -> None:
     shelf = Shelf(RowsRejected({2: "too big"}))
-    letters = delivery(shelf, context(ROWS)).deliver(8, ROWS)
-    assert delivery(shelf, context(ROWS)).deliver(8, ROWS) == letters
-    assert delivery(shelf, context(ROWS)).deliver(9, ROWS) == []
+    letters = delivery(shelf, context(ROWS)).deliver(8, BATCH)
+    assert delivery(shelf, context(ROWS)).deliver(8, BATCH) == letters
+    assert delivery(shelf, context(ROWS)).deliver(9, BATCH) == []
 
 
 def test_rejected_rows_of_a_crashed_attempt_are_discarded_when_the_rows_are_accepted(
@@ -127,21 +130,21 @@ def test_rejected_rows_of_a_crashed_attempt_are_discarded_when_the_rows_are_acce
 ) -> None:
     shelf = Shelf(RowsRejected({2: "too big"}), OSError("a crash"))
     with pytest.raises(OSError, match="a crash"):
-        delivery(shelf, context(ROWS)).deliver(8, ROWS)
-    assert delivery(shelf, context(ROWS)).deliver(8, ROWS) == []
-    assert delivery(shelf, context(ROWS)).deliver(8, ROWS) == []
+        delivery(shelf, context(ROWS)).deliver(8, BATCH)
+    assert delivery(shelf, context(ROWS)).deliver(8, BATCH) == []
+    assert delivery(shelf, context(ROWS)).deliver(8, BATCH) == []
     assert shelf.batches == {8: [1, 2, 3, 4]}
 
 
 def test_rejected_rows_survive_a_lost_connection(context: Contexts) -> None:
     shelf = Shelf(RowsRejected({2: "too big"}), TargetUnavailable("away"), Lost("the connection broke"))
-    assert [letter.reason for letter in delivery(shelf, context(ROWS)).deliver(8, ROWS)] == ["too big"]
-    assert [letter.reason for letter in delivery(shelf, context(ROWS)).deliver(8, ROWS)] == ["too big"]
+    assert [letter.reason for letter in delivery(shelf, context(ROWS)).deliver(8, BATCH)] == ["too big"]
+    assert [letter.reason for letter in delivery(shelf, context(ROWS)).deliver(8, BATCH)] == ["too big"]
 
 
 def test_an_empty_batch_does_not_connect_to_the_target(context: Contexts) -> None:
     shelf = Shelf()
-    assert delivery(shelf, context(ROWS)).deliver(0, ROWS.slice(0, 0)) == []
+    assert delivery(shelf, context(ROWS)).deliver(0, StagedBatch.of(ROWS.slice(0, 0))) == []
     assert (shelf.opened, shelf.batches) == (0, {})
 
 
@@ -175,7 +178,7 @@ def test_a_file_that_another_process_locks_is_unavailable(
 
     SinkDelivery(
         sqlite("shelf", key="id", file=file), context(ROWS), on_status=statuses.append, wait=pause
-    ).deliver(0, ROWS)
+    ).deliver(0, BATCH)
     assert statuses[0].startswith("sqlite shelf: database is locked; retrying in ")
     assert other.execute("SELECT id, name FROM shelf").fetchall()[3] == (4, "mug")
     other.close()

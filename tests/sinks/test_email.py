@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import Misuse
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.email import EmailSink, RateLimit, email, parse_rate_limit
 from headrace.sinks.sink import IncompatibleTarget, RowsRejected, Sink, SinkContext, TargetUnavailable
 from headrace.testing.sinks import SinkContract

@@ -13,6 +13,7 @@ import pytest
 
 from headrace.errors import Misuse
 from headrace.sinks.postgres import postgres
+from headrace.sinks.postgres_writer import StagedTable
 from headrace.sinks.sink import (
     IncompatibleTarget,
     RowsRejected,
@@ -22,6 +23,7 @@ from headrace.sinks.sink import (
     TargetUnavailable,
     WriterFenced,
 )
+from headrace.sinks.staging import StagedBatch
 from headrace.testing.postgres import PostgresServer
 
 Contexts = Callable[..., SinkContext]
@@ -45,8 +47,10 @@ def test_a_table_is_created_and_each_row_replaces_the_row_with_its_key(
 ) -> None:
     with opened(postgres("revenue", key="product", url=database), context(SALES)) as target:
         assert target.last_batch() is None
-        target.write(0, SALES)
-        target.write(1, pa.table({"product": ["tea", "pot", "tea"], "revenue": [4.0, 1.0, 5.0]}))
+        target.commit(0, StagedBatch.of(SALES))
+        target.commit(
+            1, StagedBatch.of(pa.table({"product": ["tea", "pot", "tea"], "revenue": [4.0, 1.0, 5.0]}))
+        )
         assert target.last_batch() == 1
     assert asked(database, "SELECT product, revenue FROM revenue ORDER BY 1") == [
         ("cup", 9.0),
@@ -57,8 +61,8 @@ def test_a_table_is_created_and_each_row_replaces_the_row_with_its_key(
 
 def test_a_repeated_batch_is_skipped(database: str, context: Contexts) -> None:
     with opened(postgres("sales", url=database), context(SALES)) as target:
-        target.write(0, SALES)
-        target.write(0, SALES)
+        target.commit(0, StagedBatch.of(SALES))
+        target.commit(0, StagedBatch.of(SALES))
     with opened(postgres("sales", url=database), context(SALES)) as target:
         assert target.last_batch() == 0
     assert asked(database, "SELECT count(*) FROM sales") == [(2,)]
@@ -67,20 +71,20 @@ def test_a_repeated_batch_is_skipped(database: str, context: Contexts) -> None:
 def test_a_new_generation_starts_over_and_fences_the_old_one(database: str, context: Contexts) -> None:
     sink = postgres("sales", url=database)
     with opened(sink, context(SALES)) as old, opened(sink, context(SALES, generation=2)) as new:
-        old.write(7, SALES)
+        old.commit(7, StagedBatch.of(SALES))
         assert new.last_batch() is None
-        new.write(0, SALES)
+        new.commit(0, StagedBatch.of(SALES))
         with pytest.raises(WriterFenced, match=r"a later generation of the job 'shop\.revenue'"):
-            old.write(8, SALES)
+            old.commit(8, StagedBatch.of(SALES))
     assert asked(database, "SELECT count(*) FROM sales") == [(4,)]
 
 
 def test_two_jobs_that_write_one_table_have_separate_markers(database: str, context: Contexts) -> None:
     sink = postgres("sales", url=database)
     with opened(sink, context(SALES)) as one, opened(sink, context(SALES, job="shop.other")) as other:
-        one.write(3, SALES)
+        one.commit(3, StagedBatch.of(SALES))
         assert other.last_batch() is None
-        other.write(0, SALES)
+        other.commit(0, StagedBatch.of(SALES))
         assert (one.last_batch(), other.last_batch()) == (3, 0)
 
 
@@ -92,10 +96,12 @@ def test_mirror_deletes_upsert_ignores_and_append_inserts_deleted_rows(
     )
     for mode in ("mirror", "upsert"):
         with opened(postgres(mode, key="product", mode=mode, url=database), context(changes)) as target:
-            target.write(0, SALES.append_column("_deleted", pa.array([False, None], pa.bool_())))
-            target.write(1, changes)
+            target.commit(
+                0, StagedBatch.of(SALES.append_column("_deleted", pa.array([False, None], pa.bool_())))
+            )
+            target.commit(1, StagedBatch.of(changes))
     with opened(postgres("log", url=database), context(changes)) as target:
-        target.write(0, changes)
+        target.commit(0, StagedBatch.of(changes))
     assert asked(database, "SELECT * FROM mirror ORDER BY 1") == [("cup", 2.0), ("pot", 1.0)]
     assert asked(database, "SELECT * FROM upsert ORDER BY 1") == [("cup", 2.0), ("pot", 1.0), ("tea", 3.5)]
     assert asked(database, "SELECT product, _deleted FROM log ORDER BY 1")[2] == ("tea", True)
@@ -120,8 +126,8 @@ def test_values_of_every_type_are_written_unchanged(database: str, context: Cont
         }
     )
     with opened(postgres("types", url=database), context(rows)) as target:
-        target.write(0, rows)
-        target.write(1, rows.slice(1, 1))
+        target.commit(0, StagedBatch.of(rows))
+        target.commit(1, StagedBatch.of(rows.slice(1, 1)))
     found = asked(database, "SELECT * FROM types")
     assert [dict(zip(rows.column_names, row, strict=True)) for row in found] == [
         *rows.to_pylist(),
@@ -136,13 +142,13 @@ def test_rejected_rows_are_named_and_nothing_is_written(database: str, context: 
     bad = bad.set_column(0, "item", pa.array(["a\0b" if n == 12 else f"i{n}" for n in range(40)]))
     with opened(postgres("stock", key="item", url=database), context(rows)) as target:
         with pytest.raises(RowsRejected, match="3 rows were rejected") as refusal:
-            target.write(0, bad)
+            target.commit(0, StagedBatch.of(bad))
         assert sorted(refusal.value.rows) == [7, 12, 30]
         assert 'violates check constraint "stock_n_check"' in refusal.value.rows[7]
         assert not refusal.value.retryable
         assert asked(database, "SELECT count(*) FROM stock") == [(0,)]
         assert target.last_batch() is None
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
     assert asked(database, "SELECT count(*) FROM stock") == [(40,)]
 
 
@@ -172,7 +178,7 @@ def test_the_last_row_counts_among_keys_that_the_database_treats_as_equal(
     rows = pa.table({"k": pa.array(keys, kind), "v": pa.array([1, 2], pa.int32())})
     for table, order in (("t", [0, 1]), ("other", [1, 0])):
         with opened(postgres(table, key="k", mode=mode, url=database), context(rows)) as target:
-            target.write(0, rows.take(order))
+            target.commit(0, StagedBatch.of(rows.take(order)))
     assert asked(database, "SELECT v FROM t UNION ALL SELECT v FROM other") == [(2,), (1,)]
 
 
@@ -180,9 +186,9 @@ def test_a_delete_uses_the_key_equality_of_the_database(database: str, context: 
     asked(database, "CREATE TABLE t (k uuid PRIMARY KEY, v int)")
     rows = pa.table({"k": [UUID, UUID.upper()], "v": pa.array([1, 2], pa.int32()), "_deleted": [False, True]})
     with opened(postgres("t", key="k", mode="mirror", url=database), context(rows)) as target:
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
         assert asked(database, "SELECT * FROM t") == []
-        target.write(1, rows.take([1, 0]))
+        target.commit(1, StagedBatch.of(rows.take([1, 0])))
     assert asked(database, "SELECT v FROM t") == [(1,)]
 
 
@@ -196,7 +202,7 @@ def test_keys_that_a_trigger_makes_equal_are_written_in_order(database: str, con
     )
     rows = pa.table({"k": ["tea", "cup", "TEA"], "v": pa.array([1, 2, 3], pa.int32())})
     with opened(postgres("t", key="k", url=database), context(rows)) as target:
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
         assert target.last_batch() == 0
     assert asked(database, "SELECT v FROM t ORDER BY v") == [(2,), (3,)]
 
@@ -216,7 +222,7 @@ def test_included_columns_of_an_index_are_not_part_of_its_key(database: str, con
     asked(database, "CREATE TABLE t (product text, revenue float8)")
     asked(database, "CREATE UNIQUE INDEX ON t (product) INCLUDE (revenue)")
     with opened(postgres("t", key="product", url=database), context(SALES)) as target:
-        target.write(0, SALES)
+        target.commit(0, StagedBatch.of(SALES))
     assert asked(database, "SELECT count(*) FROM t") == [(2,)]
 
 
@@ -231,28 +237,29 @@ def test_rows_that_violate_a_deferred_constraint_are_found(database: str, contex
         opened(postgres("sold", key="product", url=database), context(SALES)) as target,
         pytest.raises(RowsRejected, match="foreign key") as refusal,
     ):
-        target.write(0, SALES)
+        target.commit(0, StagedBatch.of(SALES))
     assert list(refusal.value.rows) == [1]
 
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_a_batch_of_only_bad_rows_is_copied_at_most_three_times(
-    database: str, context: Contexts, mode: Any
+    database: str, context: Contexts, copies: list[Any], mode: Any
 ) -> None:
     asked(database, "CREATE TABLE stock (item text PRIMARY KEY, n int CHECK (n < 0))")
     rows = pa.table({"item": [f"i{n}" for n in range(500)], "n": pa.array(range(500), pa.int32())})
     key = "item" if mode == "upsert" else ()
-    with opened(postgres("stock", key=key, mode=mode, url=database), context(rows)) as target:
-        copies = _counted_copies(target)
-        with pytest.raises(RowsRejected) as refusal:
-            target.write(0, rows)
+    with (
+        opened(postgres("stock", key=key, mode=mode, url=database), context(rows)) as target,
+        pytest.raises(RowsRejected) as refusal,
+    ):
+        target.commit(0, StagedBatch.of(rows))
     assert list(refusal.value.rows) == list(range(500))
     assert len(copies) <= 3
 
 
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 def test_rows_that_the_columns_cannot_hold_are_found_in_one_pass(
-    database: str, context: Contexts, mode: Any
+    database: str, context: Contexts, copies: list[Any], mode: Any
 ) -> None:
     asked(database, "CREATE TYPE size AS ENUM ('small', 'large')")
     asked(
@@ -277,27 +284,27 @@ def test_rows_that_the_columns_cannot_hold_are_found_in_one_pass(
     )
     key = "k" if mode == "upsert" else ()
     with opened(postgres("t", key=key, mode=mode, url=database), context(rows)) as target:
-        copies = _counted_copies(target)
         with pytest.raises(RowsRejected) as refusal:
-            target.write(0, rows)
+            target.commit(0, StagedBatch.of(rows))
         assert list(refusal.value.rows) == [3, 5, 8, 9]
         assert "value too long for type character varying(3)" in refusal.value.rows[5]
         assert "invalid byte sequence" in refusal.value.rows[8]
         assert len(copies) <= 3
-        target.write(0, rows.filter(pa.array([n not in bad for n in range(12)])))
+        target.commit(0, StagedBatch.of(rows.filter(pa.array([n not in bad for n in range(12)]))))
     assert asked(database, "SELECT DISTINCT name, tags FROM t") == [('a"\\', ["x y", "z"])]
 
 
-def _counted_copies(target: Any) -> list[Any]:
-    """A list that grows with each COPY that a target begins."""
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list that grows with each COPY of staged rows."""
     copies: list[Any] = []
-    copy = target._copy
+    copy = StagedTable.copy
 
     def counted(*arguments: Any) -> None:
         copies.append(arguments)
         copy(*arguments)
 
-    target._copy = counted
+    monkeypatch.setattr(StagedTable, "copy", counted)
     return copies
 
 
@@ -305,7 +312,7 @@ def test_each_row_without_a_key_is_rejected(database: str, context: Contexts) ->
     rows = pa.table({"product": ["tea", None, None], "revenue": [1.0, 2.0, 3.0]})
     sink = postgres("revenue", key="product", url=database)
     with opened(sink, context(rows)) as target, pytest.raises(RowsRejected) as refusal:
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
     assert list(refusal.value.rows) == [1, 2]
 
 
@@ -314,7 +321,7 @@ def test_a_missing_foreign_key_is_retryable(database: str, context: Contexts) ->
     asked(database, "CREATE TABLE sold (product text PRIMARY KEY REFERENCES product, revenue float8)")
     with opened(postgres("sold", key="product", url=database), context(SALES)) as target:
         with pytest.raises(RowsRejected, match="foreign key") as refusal:
-            target.write(0, SALES)
+            target.commit(0, StagedBatch.of(SALES))
         assert refusal.value.retryable
 
 
@@ -325,7 +332,7 @@ def test_a_key_that_another_program_inserts_concurrently_is_updated(database: st
         ThreadPoolExecutor() as threads,
     ):
         other.execute("INSERT INTO revenue VALUES ('tea', 1.0), ('pot', 2.0)")
-        writing = threads.submit(target.write, 0, SALES)
+        writing = threads.submit(target.commit, 0, StagedBatch.of(SALES))
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '^INSERT'"
         while asked(database, waiting) != [(1,)]:
             assert not writing.done()
@@ -341,18 +348,18 @@ def test_a_key_that_another_program_inserts_concurrently_is_updated(database: st
 def test_rows_that_consist_of_their_key_are_inserted_once(database: str, context: Contexts) -> None:
     rows = pa.table({"day": [date(2026, 1, 1), date(2026, 1, 2)], "product": ["tea", "cup"]})
     with opened(postgres("sold", key=["day", "product"], url=database), context(rows)) as target:
-        target.write(0, rows)
-        target.write(1, rows)
-        target.write(2, rows.slice(0, 1))
+        target.commit(0, StagedBatch.of(rows))
+        target.commit(1, StagedBatch.of(rows))
+        target.commit(2, StagedBatch.of(rows.slice(0, 1)))
     assert asked(database, "SELECT count(*) FROM sold") == [(2,)]
 
 
 def test_missing_columns_are_added_to_the_table(database: str, context: Contexts) -> None:
     with opened(postgres("revenue", key="product", url=database), context(SALES)) as target:
-        target.write(0, SALES)
+        target.commit(0, StagedBatch.of(SALES))
     more = SALES.append_column("city", pa.array(["Oslo", None]))
     with opened(postgres("revenue", key="product", url=database), context(more)) as target:
-        target.write(1, more)
+        target.commit(1, StagedBatch.of(more))
     assert asked(database, "SELECT city FROM revenue ORDER BY product") == [(None,), ("Oslo",)]
 
 
@@ -384,7 +391,7 @@ def test_a_table_with_other_compatible_types_is_used_unchanged(database: str, co
     )
     rows = SALES.append_column("at", pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * 2))
     with opened(postgres("shop.revenue", key="product", url=database), context(rows)) as target:
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
     assert asked(database, "SELECT product, revenue FROM shop.revenue ORDER BY product") == [
         ("cup", Decimal("9.0")),
         ("tea", Decimal("3.5")),
@@ -405,7 +412,7 @@ def test_an_unreachable_or_stopped_server_is_unavailable(
             "WHERE application_name = 'headrace shop.revenue' AND datname = current_database()",
         )
         with pytest.raises(TargetUnavailable, match=r"terminat|closed|lost"):
-            target.write(0, SALES)
+            target.commit(0, StagedBatch.of(SALES))
 
 
 def test_the_password_is_not_printed(context: Contexts) -> None:
@@ -428,7 +435,7 @@ def test_the_url_comes_from_the_environment(
         postgres("sales").open(context(SALES))
     monkeypatch.setenv("HEADRACE_POSTGRES", database)
     with opened(postgres("sales"), context(SALES)) as target:
-        target.write(0, SALES)
+        target.commit(0, StagedBatch.of(SALES))
     assert asked(database, "SELECT count(*) FROM sales") == [(2,)]
 
 

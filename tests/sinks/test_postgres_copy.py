@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 from headrace.sinks.postgres import postgres
 from headrace.sinks.postgres_copy import encode_binary, is_binary_compatible
 from headrace.sinks.sink import RowsRejected, SinkContext
+from headrace.sinks.staging import StagedBatch
 
 Contexts = Callable[..., SinkContext]
 TABLE = (
@@ -91,10 +92,10 @@ def test_values_outside_of_postgresqls_range_are_rejected_one_by_one(
     rows = pa.table({"name": ["a", "b", "c\0", "d"], "at": times, "day": days})
     with closing(postgres("given", key="name", url=database).open(context(rows))) as target:
         with pytest.raises(RowsRejected) as refusal:
-            target.write(0, rows)
+            target.commit(0, StagedBatch.of(rows))
         assert sorted(refusal.value.rows) == [1, 2, 3]
         assert "out of range" in refusal.value.rows[1]
-        target.write(0, rows.slice(0, 1))
+        target.commit(0, StagedBatch.of(rows.slice(0, 1)))
     with psycopg.connect(database) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         found = connection.execute("SELECT * FROM given").fetchall()
@@ -104,6 +105,6 @@ def test_values_outside_of_postgresqls_range_are_rejected_one_by_one(
 def test_rows_of_narrower_types_are_widened(database: str, context: Contexts) -> None:
     declared = pa.table({"id": pa.array([1], pa.int64())})
     with closing(postgres("given", key="id", url=database).open(context(declared))) as target:
-        target.write(0, pa.table({"id": pa.array([7, 8], pa.int32())}))
+        target.commit(0, StagedBatch.of(pa.table({"id": pa.array([7, 8], pa.int32())})))
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT id FROM given ORDER BY id").fetchall() == [(7,), (8,)]

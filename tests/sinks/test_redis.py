@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from headrace.errors import Misuse
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.delivery import SinkDelivery
 from headrace.sinks.redis import ROWS, redis
 from headrace.sinks.sink import (
@@ -27,6 +27,7 @@ from headrace.sinks.sink import (
     TargetUnavailable,
     WriterFenced,
 )
+from headrace.sinks.staging import StagedBatch
 from headrace.testing.redis import RedisServer
 from headrace.testing.sinks import SinkContract
 from tests.sinks.writing import write
@@ -157,7 +158,7 @@ def test_a_new_generation_starts_over_and_fences_the_old_one(
     later = replace(context, generation=2)
     target = sink.open(later)
     assert target.last_batch() is None
-    target.write(0, rows(("tea", 2.0, False)))
+    target.commit(0, StagedBatch.of(rows(("tea", 2.0, False))))
     target.close()
     with pytest.raises(WriterFenced, match=r"later run of shop\.revenue"):
         write(sink, context, 8, rows(("tea", 3.0, False)))
@@ -179,7 +180,7 @@ def test_only_one_of_two_concurrent_runs_writes(
 
     target._ask = overtaken  # type: ignore[method-assign]  # the only moment that matters
     with pytest.raises(TargetUnavailable, match="wrote concurrently"):
-        target.write(0, rows(("tea", 9.0, False)))
+        target.commit(0, StagedBatch.of(rows(("tea", 9.0, False))))
     assert client.hget("revenue:tea", "revenue") == "1.0"
     target.close()
 
@@ -214,10 +215,10 @@ def test_a_stopped_redis_is_unavailable(tmp_path: Path, context: SinkContext) ->
     server = RedisServer(tmp_path / "own").start()
     sink = redis("revenue:{product}", url=server.url)
     target = sink.open(context)
-    target.write(0, rows(("tea", 1.0, False)))
+    target.commit(0, StagedBatch.of(rows(("tea", 1.0, False))))
     server.kill()
     with pytest.raises(TargetUnavailable, match=r"redis revenue:\{product\}: "):
-        target.write(1, rows(("tea", 2.0, False)))
+        target.commit(1, StagedBatch.of(rows(("tea", 2.0, False))))
     with pytest.raises(TargetUnavailable, match="refused"):
         sink.open(context)
     with server:  # each command was synced before it was answered
@@ -226,9 +227,9 @@ def test_a_stopped_redis_is_unavailable(tmp_path: Path, context: SinkContext) ->
 
 def test_a_closed_idle_connection_is_reopened(server: RedisServer, client: Any, context: SinkContext) -> None:
     target = redis("revenue:{product}", url=server.url).open(context)
-    target.write(0, rows(("tea", 1.0, False)))
+    target.commit(0, StagedBatch.of(rows(("tea", 1.0, False))))
     client.client_kill_filter(_type="normal", skipme=True)
-    target.write(1, rows(("tea", 2.0, False)))
+    target.commit(1, StagedBatch.of(rows(("tea", 2.0, False))))
     assert client.hget("revenue:tea", "revenue") == "2.0"
     target.close()
 
@@ -244,7 +245,8 @@ def test_a_redis_that_is_killed_repeatedly_has_every_batch_once(tmp_path: Path, 
 
         def deliver() -> None:
             for batch in range(batches):
-                delivery.deliver(batch, rows(*((f"{batch}-{row}", 1.0, False) for row in range(50))))
+                table = rows(*((f"{batch}-{row}", 1.0, False) for row in range(50)))
+                delivery.deliver(batch, StagedBatch.of(table))
                 written.release()
 
         thread = threading.Thread(target=deliver)
@@ -317,7 +319,7 @@ def test_redis_has_the_latest_rows_after_random_batches(
         client.flushall()
         target = redis("m:{product}", fields=["revenue"], url=server.url).open(context)
         for number, batch in enumerate(batches):
-            target.write(number, rows(*batch))
+            target.commit(number, StagedBatch.of(rows(*batch)))
             for product, revenue, deleted in batch:
                 expected.pop(product, None)
                 expected |= {} if deleted else {product: json.dumps(revenue)}

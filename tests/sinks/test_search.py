@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.errors import Misuse
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.search import NoSuchIndex, SearchIndex, SearchSink, search, search_index
 from headrace.sinks.sink import (
     IncompatibleTarget,
@@ -27,6 +27,7 @@ from headrace.sinks.sink import (
     TargetUnavailable,
     WriterFenced,
 )
+from headrace.sinks.staging import StagedBatch
 from headrace.testing.sinks import SinkContract
 from headrace.testing.sinks import rows as sold
 from tests.sinks import search_writer, writing
@@ -75,10 +76,10 @@ class TestTheContract(SinkContract):
     def test_jobs_have_separate_markers(self) -> None:
         """One after the other: an index has one writer at a time."""
         with self._opened() as one:
-            one.write(7, sold(("tea", 1.0)))
+            one.commit(7, StagedBatch.of(sold(("tea", 1.0))))
         with self._opened(job="shop.other") as other:
             assert other.last_batch() is None
-            other.write(0, sold(("cup", 2.0)))
+            other.commit(0, StagedBatch.of(sold(("cup", 2.0))))
         with self._opened() as one:
             assert one.last_batch() == 7
         assert self._held() == [("cup", 2.0), ("tea", 1.0)]

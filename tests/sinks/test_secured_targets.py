@@ -13,7 +13,7 @@ import trustme
 from aiosmtpd.smtp import AuthResult, LoginPassword
 from redis import Redis
 
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.email import email
 from headrace.sinks.postgres import postgres
 from headrace.sinks.redis import redis

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.files import LocalFolder
-from headrace.sinks.sent import FILE, SentMessages, message_ids
+from headrace.folders import LocalFolder
+from headrace.sinks.sent import FILE, MessageIds, SentMessages
 from headrace.sinks.sink import SinkContext
 
 CONTEXT = SinkContext(
@@ -62,14 +62,14 @@ def test_retry_after_holds_across_a_restart(tmp_path: Path) -> None:
 
 @given(contents=st.lists(st.sampled_from("abc"), max_size=8), data=st.data())
 def test_ids_do_not_depend_on_the_order(contents: list[str], data: st.DataObject) -> None:
-    ids = message_ids(CONTEXT, 7, contents, ())
+    ids = MessageIds(CONTEXT, 7, ()).of(contents)
     shuffled = data.draw(st.permutations(contents))
     assert len(set(ids)) == len(ids)
-    assert sorted(message_ids(CONTEXT, 7, shuffled, ())) == sorted(ids)
-    assert not set(message_ids(CONTEXT, 8, contents, ())) & set(ids)
+    assert sorted(MessageIds(CONTEXT, 7, ()).of(shuffled)) == sorted(ids)
+    assert not set(MessageIds(CONTEXT, 8, ()).of(contents)) & set(ids)
 
 
 def test_ids_of_sent_messages_are_assigned_first_among_equal_messages() -> None:
-    first, second = message_ids(CONTEXT, 0, ["a", "a"], ())
-    assert message_ids(CONTEXT, 0, ["a"], {second}) == [second]  # the first one was given up meanwhile
-    assert set(message_ids(CONTEXT, 0, ["a", "a"], {second})) == {first, second}
+    first, second = MessageIds(CONTEXT, 0, ()).of(["a", "a"])
+    assert MessageIds(CONTEXT, 0, {second}).of(["a"]) == [second]  # the first one was given up meanwhile
+    assert set(MessageIds(CONTEXT, 0, {second}).of(["a", "a"])) == {first, second}

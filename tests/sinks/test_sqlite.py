@@ -16,6 +16,7 @@ from headrace.errors import Misuse
 from headrace.sinks.delivery import SinkDelivery
 from headrace.sinks.sink import IncompatibleTarget, RowsRejected, SinkContext, TargetUnavailable, WriterFenced
 from headrace.sinks.sqlite import sqlite
+from headrace.sinks.staging import StagedBatch
 
 Contexts = Callable[..., SinkContext]
 SALES = pa.table({"product": ["tea", "cup"], "revenue": [3.5, 9.0]})
@@ -50,7 +51,7 @@ def test_values_are_stored_in_sqlites_types(
         }
     )
     with closing(sqlite("types", file=file).open(context(rows))) as target:
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
     assert database.execute("SELECT * FROM types").fetchall() == [
         (
             *("tea", 2**62, 1, 1.5, "1.10", "2026-01-01T12:00:00.000005+00:00", "2026-02-28", 1.5),
@@ -66,7 +67,7 @@ def test_missing_columns_are_added_to_the_table(
     more = SALES.append_column("city", pa.array(["Oslo", None]))
     for number, rows in enumerate((SALES, more)):
         with closing(sqlite("revenue", key="product", file=file).open(context(rows))) as target:
-            target.write(number, rows)
+            target.commit(number, StagedBatch.of(rows))
     assert database.execute("SELECT city FROM revenue ORDER BY product").fetchall() == [(None,), ("Oslo",)]
 
 
@@ -91,7 +92,7 @@ def test_an_incompatible_table_is_rejected_before_anything_is_written(
 def test_a_unique_index_can_be_the_key(file: Path, database: sqlite3.Connection, context: Contexts) -> None:
     database.execute("CREATE TABLE revenue (id INTEGER PRIMARY KEY, product VARCHAR UNIQUE, revenue NUMERIC)")
     with closing(sqlite("revenue", key="product", file=file).open(context(SALES))) as target:
-        target.write(0, SALES)
+        target.commit(0, StagedBatch.of(SALES))
     assert database.execute("SELECT product, revenue FROM revenue").fetchall() == [("tea", 3.5), ("cup", 9)]
 
 
@@ -106,7 +107,7 @@ def test_rejected_rows_are_named_and_nothing_is_written(
         with pytest.raises(
             RowsRejected, match="2 rows were rejected; row 3: CHECK constraint failed"
         ) as refusal:
-            target.write(0, rows)
+            target.commit(0, StagedBatch.of(rows))
         assert sorted(refusal.value.rows) == [3, 17]
         assert not refusal.value.retryable
         assert target.last_batch() is None
@@ -124,11 +125,11 @@ def test_the_last_row_counts_among_keys_that_sqlite_treats_as_equal(
     rows = pa.table({"k": keys, "v": [1, 2], "_deleted": [False, False]})
     gone = rows.set_column(2, "_deleted", pa.array([False, True]))
     with closing(sqlite("t", key="k", mode="mirror", file=file).open(context(rows))) as target:
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
         assert database.execute("SELECT v FROM t").fetchall() == [(2,)]
-        target.write(1, gone)
+        target.commit(1, StagedBatch.of(gone))
         assert database.execute("SELECT v FROM t").fetchall() == []
-        target.write(2, gone.take([1, 0]))
+        target.commit(2, StagedBatch.of(gone.take([1, 0])))
     assert database.execute("SELECT v FROM t").fetchall() == [(1,)]
 
 
@@ -139,7 +140,7 @@ def test_each_row_without_a_key_is_rejected(file: Path, context: Contexts) -> No
         closing(sink.open(context(rows))) as target,
         pytest.raises(RowsRejected, match="NOT NULL") as refusal,
     ):
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
     assert list(refusal.value.rows) == [1, 2, 3]
 
 
@@ -153,7 +154,7 @@ def test_a_delete_that_violates_a_foreign_key_is_rejected(
     rows = pa.table({"k": ["cup", "tea"], "v": [1, 2], "_deleted": [False, True]})
     sink = sqlite("t", key="k", mode="mirror", file=file)
     with closing(sink.open(context(rows))) as target, pytest.raises(RowsRejected, match="FOREIGN") as refusal:
-        target.write(0, rows)
+        target.commit(0, StagedBatch.of(rows))
     assert (list(refusal.value.rows), refusal.value.retryable) == ([1], True)
 
 
@@ -171,7 +172,7 @@ def test_rows_that_violate_a_deferred_foreign_key_are_dead_letters_and_the_other
     key = "product" if mode == "upsert" else ()
     sink = sqlite("sold", key=key, mode=mode, file=file, max_attempts=1)
     delivery = SinkDelivery(sink, context(SALES), on_status=lambda _: None, wait=lambda _: False)
-    letters = delivery.deliver(0, SALES)
+    letters = delivery.deliver(0, StagedBatch.of(SALES))
     delivery.close()
     assert [(json.loads(letter.value)["product"], letter.reason) for letter in letters] == [
         ("cup", "FOREIGN KEY constraint failed: sold references product")
@@ -189,7 +190,7 @@ def test_a_row_whose_deferred_foreign_key_refers_to_a_later_row_of_the_batch_is_
     rows = pa.table({"name": ["Ann", "Bob", "Cat", "Dan"], "boss": ["Bob", None, "Eve", "Cat"]})
     sink = sqlite("person", key="name", file=file, max_attempts=1)
     delivery = SinkDelivery(sink, context(rows), on_status=lambda _: None, wait=lambda _: False)
-    letters = delivery.deliver(0, rows)
+    letters = delivery.deliver(0, StagedBatch.of(rows))
     delivery.close()
     assert sorted(json.loads(letter.value)["name"] for letter in letters) == ["Cat", "Dan"]
     assert database.execute("SELECT name FROM person ORDER BY 1").fetchall() == [("Ann",), ("Bob",)]
@@ -209,7 +210,7 @@ def test_a_deferred_foreign_key_that_no_single_row_violates_stops_the_job_with_t
         with pytest.raises(
             IncompatibleTarget, match="deferred foreign key of sold, which references product"
         ):
-            target.write(0, rows)
+            target.commit(0, StagedBatch.of(rows))
         assert target.last_batch() is None
     assert database.execute("SELECT count(*) FROM product").fetchone() == (1,)
 
@@ -217,10 +218,10 @@ def test_a_deferred_foreign_key_that_no_single_row_violates_stops_the_job_with_t
 def test_an_older_generation_is_fenced(file: Path, context: Contexts) -> None:
     sink = sqlite("sales", file=file)
     with closing(sink.open(context(SALES))) as old, closing(sink.open(context(SALES, generation=2))) as new:
-        old.write(7, SALES)
-        new.write(0, SALES)
+        old.commit(7, StagedBatch.of(SALES))
+        new.commit(0, StagedBatch.of(SALES))
         with pytest.raises(WriterFenced, match="a later generation"):
-            old.write(8, SALES)
+            old.commit(8, StagedBatch.of(SALES))
 
 
 def test_a_missing_folder_is_unavailable(tmp_path: Path, context: Contexts) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 import pytest
 from psycopg.rows import dict_row
 
 from headrace import postgres, sqlite
 from headrace.sinks.sink import Sink, SinkContext, SinkWriter
+from headrace.sinks.staging import StagedBatch
 from headrace.testing.sinks import SinkContract
 
 
@@ -99,9 +99,10 @@ class Folder:
     def last_batch(self) -> int | None:
         return max((int(file.stem) for file in self.path.glob("*.jsonl")), default=None)
 
-    def write(self, batch: int, rows: pa.Table) -> None:
+    def commit(self, batch: int, staged: StagedBatch) -> None:
         with (self.path / "next").open("w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
+            for chunk in staged:
+                file.writelines(json.dumps(row) + "\n" for row in chunk.read().to_pylist())
             file.flush()
             os.fsync(file.fileno())
         (self.path / "next").replace(self.path / f"{batch}.jsonl")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import Misuse
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.sinks.sink import IncompatibleTarget, RowsRejected, Sink, SinkContext, TargetUnavailable
 from headrace.sinks.webhook import BadSignature, sign, verify, webhook
 from headrace.testing.sinks import SinkContract

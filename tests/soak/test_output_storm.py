@@ -25,7 +25,9 @@ KILLS = 6
 PIPELINE = """
 from pyspark.sql import functions as F
 from headrace import App, postgres
+from headrace.streams import outputs
 
+outputs.INLINE_BYTES = 1_000  # most tasks copy their rows, as in large batches
 app = App("storm")
 numbers = app.stream("numbers", "n int, k int", max_records=500, partitions=4)
 

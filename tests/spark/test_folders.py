@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.errors import Misuse
-from headrace.files import Folder, LocalFolder
+from headrace.folders import Folder, LocalFolder
 from headrace.spark import folders
 from headrace.spark.folders import HadoopFolder, check_shared, folder_at, machines_without
 from headrace.spark.session import is_on_this_machine

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.protocol.batch import place_batch, read_header
 from headrace.storage.segment import FilePool, LogFile, LogSegment, walk
 from tests.storage.batches import NOW, batch, filler

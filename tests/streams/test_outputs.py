@@ -5,14 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from headrace import App, postgres
+from headrace import App, files, postgres
 from headrace.errors import Misuse
 from headrace.streams.pipeline import load_app
 from headrace.streams.rebuild import Rebuild
@@ -51,9 +53,107 @@ def test_a_running_sum_is_kept_in_a_table(app: App, database: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("step", ["delivered", pytest.param("committed", marks=pytest.mark.soak)])
+def test_a_repeated_batch_that_its_only_sink_has_still_computes_its_state(
+    app: App, database: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr("headrace.streams.outputs.INLINE_BYTES", 0)  # tasks copy all rows
+    stream = app.stream("orders", ORDERS)
+
+    @app.job(into=postgres("revenue", key="product", url=database))
+    def revenue():
+        return stream.df.groupBy("product").agg(F.sum("amount").alias("revenue"))
+
+    run(revenue, [orders(1, 2, 3), orders(10, 20)], crash=(step, 0))
+    assert asked(database, "SELECT product, revenue FROM revenue ORDER BY 1") == [
+        ("p0", 11.0),
+        ("p1", 22.0),
+        ("p2", 3.0),
+    ]
+    assert asked(database, "SELECT relname FROM pg_class WHERE relname ~ 'headrace_staging'") == []
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+def test_files_have_each_row_once_and_spark_reads_them(
+    app: App, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr("headrace.streams.outputs.INLINE_BYTES", inline_bytes)
+    stream = app.stream("orders", "product string, amount double, at timestamp")
+    lake = tmp_path / "lake"
+
+    @app.job(into=files(lake, partition_by="product"))
+    def archived():
+        return stream.df
+
+    at = "2026-01-01T12:00:00.000005Z"
+    parts = [
+        {"orders": [{"product": f"p{n % 2}", "amount": n, "at": at} for n in part]}
+        for part in [(1, 2, 3), (4, 5)]
+    ]
+    run(archived, parts, crash=("delivered", 1))
+    rows = spark.read.parquet(str(lake)).withColumn("at", F.col("at").cast("string"))
+    rows = rows.orderBy("amount").collect()
+    assert [(row.product, row.amount) for row in rows] == [(f"p{n % 2}", n) for n in range(1, 6)]
+    assert {row["at"] for row in rows} == {"2026-01-01 12:00:00.000005"}
+
+
+@dataclass(frozen=True)
+class KillsItsTask:
+    """A sink whose task is killed once, when its rows are copied and its token is not returned."""
+
+    sink: Any
+    killed: Path
+    name: str = "postgres log"
+    reads_staged_rows: bool = True
+
+    def open(self, context: Any) -> Any:
+        return self.sink.open(context)
+
+    def discard(self, context: Any, keep: Any) -> None:
+        self.sink.discard(context, keep)
+
+    def open_stager(self, context: Any) -> Any:
+        stager, killed = self.sink.open_stager(context), self.killed
+        stage = stager.stage
+
+        def stage_and_die(rows: Any) -> Any:
+            token = stage(rows)
+            if not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return token
+
+        stager.stage = stage_and_die
+        return stager
+
+
+@pytest.mark.timeout(240)
+def test_a_task_that_is_killed_between_copy_and_token_leaves_each_row_once(
+    workshop: Workshop, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.streams.outputs.INLINE_BYTES", 0)
+    app = App("shop")
+    numbers = app.stream("numbers", "n int")
+    killed = workshop.state / "killed"
+    sinks = [KillsItsTask(postgres("log", url=database), killed), postgres("second", url=database)]
+    app.job(into=sinks, name="copied")(lambda: numbers.df)
+    workshop.write("numbers", *({"n": n} for n in range(50)))
+
+    def held(table: str) -> list[int]:
+        if asked(database, f"SELECT to_regclass('{table}')") == [(None,)]:
+            return []
+        return sorted(n for (n,) in asked(database, f"SELECT n FROM {table}"))
+
+    with workshop.running(app):
+        wait_until(lambda: held("second") == list(range(50)), "the rows", deadline_s=200)
+    assert killed.exists()
+    assert held("log") == list(range(50))
+    assert asked(database, "SELECT relname FROM pg_class WHERE relname ~ 'headrace_staging'") == []
+
+
 SELDOM = [
     pytest.param(step, marks=pytest.mark.soak)
-    for step in ("begun", "collected", "written", "marked", "committed")
+    for step in ("begun", "staged", "written", "marked", "committed")
 ]
 
 

@@ -114,7 +114,7 @@ def test_an_error_of_the_job_is_raised(app: App) -> None:
 
 
 def test_a_crash_that_is_no_step_is_refused(large: Job) -> None:
-    with pytest.raises(Misuse, match="begun, collected, delivered, computed, written, marked, committed"):
+    with pytest.raises(Misuse, match="begun, staged, delivered, computed, written, marked, committed"):
         run(large, {}, crash=("slept", 0))
 
 

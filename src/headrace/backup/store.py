@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.files import replace_file, sync_directory
+from headrace.folders import replace_file, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.storage.errors import ArchiveError
 from headrace.storage.partition import PartitionLog
 from headrace.storage.remote_segment import object_prefix

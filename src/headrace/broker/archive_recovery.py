@@ -28,7 +28,7 @@ from headrace.broker.remote_log_manager import START_OFFSET
 from headrace.broker.state_log import StateRecord, replay
 from headrace.broker.topics import STATE_CONFIG, TOPICS
 from headrace.errors import HeadraceError, Misuse
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.protocol.records import NewRecord, encode_records
 from headrace.storage.archive_store import open_archive
 from headrace.storage.checkpoint import Offsets, write_checkpoint

@@ -70,7 +70,7 @@ class Broker:
         self.node_id = config.node_id
         first = config.all_listeners[0]
         self.endpoints: list[tuple[Listener, Endpoint]] = []
-        """The listeners with the ports that they got, and the addresses that they advertise."""
+        """The listeners with their actual ports, and the addresses that they advertise."""
         self.host, self.port = first.endpoint(first.port)
         self.failed: asyncio.Future[None] = loop.create_future()
         """Completes with an exception when a disk error makes the broker unable to acknowledge records."""
@@ -141,6 +141,7 @@ class Broker:
             self.clock,
             self.config.shares,
             self._record_executor,
+            self.scheduler,
             run_search=self.run_search,
         )
         self.groups.load()

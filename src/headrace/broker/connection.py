@@ -533,7 +533,7 @@ class Connection:
     def _set(self, pending: PendingResponse, chunks: ResponseChunks) -> None:
         """Set the response of a pending request; it is sent after those of earlier requests."""
         pending.chunks = chunks
-        size = sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes))
+        size = sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes | memoryview))
         size += sum(chunk.size for chunk in chunks if isinstance(chunk, MemoryRange))
         self._hold(size - pending.held_bytes)
         pending.held_bytes = size
@@ -558,8 +558,9 @@ class Connection:
             if isinstance(piece, FileRange) and piece.size <= COPY_BYTES:
                 piece = piece.read()
             last = out[-1] if out else None
-            if isinstance(piece, bytes) and isinstance(last, bytes) and len(last) < COPY_BYTES:
-                out[-1] = last + piece
+            is_small = isinstance(piece, bytes) and len(piece) < COPY_BYTES
+            if is_small and isinstance(last, bytes) and len(last) < COPY_BYTES:
+                out[-1] = last + piece  # type: ignore[operator]  # both are bytes
             else:
                 out.append(piece)  # type: ignore[arg-type]  # handlers give bytes and file ranges
 

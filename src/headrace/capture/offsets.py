@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.capture.settings import slot_name
 from headrace.capture.source import CaptureError
-from headrace.client.bootstrap import SILENT, client_config
-from headrace.client.errors import BrokerUnreachable
+from headrace.client.cluster import Cluster
+from headrace.client.fetch import UnreadableRecords, read_records
+from headrace.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.client.partition import TopicPartition
 from headrace.client.topics import NewTopic, create_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from headrace.client.cluster import Cluster
 
 TOPIC: Final = "headrace.captures"
 STOP: Final = "/stop"
@@ -108,26 +108,16 @@ def read_offsets(bootstrap: str) -> KnownCaptures:
     )
 
 
-READ_TIMEOUT_S: Final = 30.0
-PARTITION_EOF: Final = -191
-"""librdkafka's code for the end of a partition."""
-UNKNOWN_TOPIC: Final = (3, -190, -188)
-"""Kafka's and librdkafka's errors for a topic that does not exist."""
-
-
-def read_records(bootstrap: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield key and value of all committed records that have a key; none if the topic does not exist."""
-    return _read_partitions(bootstrap, topic, "read_committed", None, {})
-
-
 def read_latest_records(bootstrap: str, topic: str) -> dict[bytes, bytes]:
     """The latest committed value of each key, without deleted keys; empty if the topic does not exist."""
     newest: dict[bytes, bytes] = {}
-    for key, value in read_records(bootstrap, topic):
-        if value is None:
-            newest.pop(key, None)
-        else:
-            newest[key] = value
+    with Cluster.of(bootstrap) as cluster:
+        for partition, end in _ends(cluster, topic).items():
+            for key, value in _keyed_records(cluster, partition, 0, end):
+                if value is None:
+                    newest.pop(key, None)
+                else:
+                    newest[key] = value
     return newest
 
 
@@ -137,77 +127,33 @@ def live_keys(bootstrap: str, topic: str) -> set[bytes]:
     Only for a topic with a single writer: everything after the last stable offset counts as the caller's.
     """
     live: set[bytes] = set()
-    stable: dict[int, int] = {}
-    committed = _read_partitions(bootstrap, topic, "read_committed", None, stable)
-    # A generator: it starts after the first one has ended, at the last stable offset.
-    opened = _read_partitions(bootstrap, topic, "read_uncommitted", stable, {})
-    for key, value in itertools.chain(committed, opened):
-        if value is None:
-            live.discard(key)
-        else:
-            live.add(key)
+    with Cluster.of(bootstrap) as cluster:
+        ends = _ends(cluster, topic, read_committed=False)
+        for partition, stable in _ends(cluster, topic).items():
+            committed = _keyed_records(cluster, partition, 0, stable)
+            opened = _keyed_records(cluster, partition, stable, ends[partition], read_committed=False)
+            for key, value in itertools.chain(committed, opened):
+                if value is None:
+                    live.discard(key)
+                else:
+                    live.add(key)
     return live
 
 
-def _read_partitions(
-    bootstrap: str, topic: str, isolation: str, starts: dict[int, int] | None, ends: dict[int, int]
+def _ends(cluster: Cluster, topic: str, *, read_committed: bool = True) -> dict[TopicPartition, int]:
+    """The end offset of each partition; none if the topic does not exist."""
+    found = cluster.topics([topic])
+    partitions = [TopicPartition(topic, number) for number in found[topic].partitions] if found else []
+    return list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=read_committed)
+
+
+def _keyed_records(
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, *, read_committed: bool = True
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield keys and values of all records from `starts` on; stores the end of each partition in `ends`."""
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-    consumer = Consumer(_config(bootstrap, isolation))
-    try:
-        numbers = sorted(_partitions(consumer, topic))
-        for number in numbers:
-            partition = TopicPartition(topic, number)
-            first, end = consumer.get_watermark_offsets(partition, timeout=READ_TIMEOUT_S)
-            start = first if starts is None else max(first, starts[number])
-            ends[number] = end
-            if start < end:
-                partition.offset = start
-                consumer.assign([partition])
-                yield from _read_until(consumer, topic, end)
-    except KafkaException as fault:
-        raise BrokerUnreachable(f"the topic {topic!r} could not be read: {fault}") from fault
-    finally:
-        consumer.close()
-
-
-def _read_until(consumer: Any, topic: str, end: int) -> Iterator[tuple[bytes, bytes | None]]:
-    while True:
-        message = consumer.poll(READ_TIMEOUT_S)
-        if message is None:
-            raise BrokerUnreachable(f"the topic {topic!r} returned no records for {READ_TIMEOUT_S:g} s.")
-        error = message.error()
-        if error is None:
-            if message.key() is not None:
-                yield message.key(), message.value()
-            if (
-                message.offset() >= end - 1
-            ):  # with other writers, the end of the partition might never be reached
-                return
-        elif error.code() == PARTITION_EOF:
-            return
-        elif error.code() >= 0 and not error.retriable():
-            raise BrokerUnreachable(f"the topic {topic!r} could not be read: {error.str()}")
-
-
-def _partitions(consumer: Any, topic: str) -> list[int]:
-    found = consumer.list_topics(topic, timeout=READ_TIMEOUT_S).topics[topic]
-    if found.error is not None and found.error.code() in UNKNOWN_TOPIC:
-        return []
-    return list(found.partitions)
-
-
-def _config(bootstrap: str, isolation: str) -> dict[str, Any]:
-    settings = {
-        "group.id": "headrace.capture",  # required by librdkafka; the group is never joined
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "earliest",
-        "allow.auto.create.topics": False,
-        "isolation.level": isolation,
-        "fetch.wait.max.ms": 10,
-        "logger": SILENT,
-    }
-    return client_config(bootstrap, settings)
+    """Yield key and value of the records that have a key."""
+    (first,) = list_offsets(cluster, {partition: EARLIEST}).values()
+    for record in read_records(cluster, partition, max(first, start), end, read_committed=read_committed):
+        if isinstance(record, UnreadableRecords):
+            raise CaptureError(f"{record}. Delete the records, or drop the capture.")
+        if record.key is not None:
+            yield record.key, record.value

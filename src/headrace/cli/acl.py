@@ -27,7 +27,7 @@ RESOURCE_NUMBERS: Final = {"any": 1, "topic": 2, "group": 3, "cluster": 4, "tran
 
 Resource = tuple[str, str]
 ANY: Final[Resource] = ("any", "")
-"""What stands for all resources in a search."""
+"""The name of all resources in a search."""
 
 
 class Operation(enum.Enum):
@@ -48,7 +48,7 @@ class Operation(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AclListing:
-    """One entry: who may, or may not, do what with which resource."""
+    """An ACL: a principal, an operation, a resource, and whether it is allowed or denied."""
 
     user: str
     permission: str
@@ -108,7 +108,7 @@ def add(
     if not resources:
         raise Misuse("no resource is named: use --topic, --group, --transactional-id or --cluster.")
     if prefix and any(name == "*" for _, name in resources):
-        raise Misuse("--prefix and * exclude each other: * alone stands for all resources.")
+        raise Misuse("--prefix and * exclude each other: * means all resources.")
     entries = [
         AclListing(
             user=_principal(user),

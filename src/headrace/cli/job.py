@@ -12,7 +12,7 @@ import typer
 from headrace.cli import options  # noqa: TC001  typer reads annotations when it runs
 from headrace.cli.output import confirm, note, print_json, print_line, print_table, size_text
 from headrace.errors import Misuse
-from headrace.files import local_path
+from headrace.folders import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

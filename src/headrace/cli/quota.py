@@ -40,12 +40,10 @@ class QuotaListing:
 
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Name of the user.")]
-DefaultUser = Annotated[
-    bool, typer.Option("--default-user", help="All users that have no quota of their own.")
-]
+DefaultUser = Annotated[bool, typer.Option("--default-user", help="All users without their own quota.")]
 ClientId = Annotated[str | None, typer.Option("--client-id", metavar="NAME", help="Client id.")]
 DefaultClientId = Annotated[
-    bool, typer.Option("--default-client-id", help="All client ids that have no quota of their own.")
+    bool, typer.Option("--default-client-id", help="All client ids without their own quota.")
 ]
 
 

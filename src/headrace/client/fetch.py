@@ -404,12 +404,12 @@ class UnreadableRecords(NamedTuple):
 
 
 def read_records(
-    cluster: Cluster, partition: TopicPartition, start: int, end: int
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, *, read_committed: bool = True
 ) -> Iterator[Record | UnreadableRecords]:
-    """Yield the committed records with offsets from `start` to before `end`."""
+    """Yield the records with offsets from `start` to before `end`; `read_committed`: only committed ones."""
     if start >= end:
         return
-    for fetched in PartitionReader(cluster, partition, start, end):
+    for fetched in PartitionReader(cluster, partition, start, end, read_committed=read_committed):
         for record in committed_records(partition, fetched.batches, fetched.aborted):
             if isinstance(record, UnreadableRecords):
                 if record.last >= start and record.first < end:

@@ -242,7 +242,7 @@ class LogDemo:
         numbers = [number for _, number in stored]
         results = {
             "every acknowledged order is in the log": producer.acknowledged <= set(numbers),
-            "no order is there twice": len(numbers) == len(set(numbers)),
+            "no order is duplicated": len(numbers) == len(set(numbers)),
             "each partition is in order": all(a < b for (p, a), (q, b) in pairwise(stored) if p == q),
             "every order reached billing, by A or by B": not _missing(producer, consumers[:2]),
             "every order reached audit": not _missing(producer, consumers[2:]),

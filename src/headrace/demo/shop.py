@@ -206,7 +206,7 @@ class ShopDisplay(DemoDisplay):
                 self._enter(Phase.WARMING)
             case Phase.WARMING if watch.results and watch.results[0].found:
                 self.say(
-                    f"The first results are there {time.monotonic() - self._begin_s:.0f} s after the start."
+                    f"The first results arrived {time.monotonic() - self._begin_s:.0f} s after the start."
                 )
                 self._enter(Phase.RUNNING)
             case Phase.WARMING if passed_s > TIMEOUT_S:

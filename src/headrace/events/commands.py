@@ -127,20 +127,20 @@ class CommandReply:
         return reply, complete
 
     def result(self) -> int:
-        """The version; raises the error that the reply stands for."""
+        """The version; raises the error of the reply."""
         if self.kind == "done":
             return self.version
         raise _ERRORS[self.kind](self.reason)
 
 
 def set_reply(future: Future[CommandReply], reply: CommandReply) -> None:
-    """Give a reply to its caller, who may have canceled the future."""
+    """Set the reply of a command, whose caller may have canceled the future."""
     with suppress(InvalidStateError):
         future.set_result(reply)
 
 
 def set_error(future: Future[CommandReply], error: HeadraceError) -> None:
-    """Give an error to the caller of a command, who may have canceled the future."""
+    """Set the error of a command, whose caller may have canceled the future."""
     with suppress(InvalidStateError):
         future.set_exception(error)
 

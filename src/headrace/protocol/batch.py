@@ -20,7 +20,7 @@ from crc32c import crc32c
 from headrace.protocol.errors import CorruptBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from headrace.protocol.compression import Bytes
 
@@ -49,6 +49,7 @@ SEQUENCE_LIMIT: Final = 1 << 31
 
 _OFFSET = struct.Struct(">q")
 _LENGTH_AT_8 = struct.Struct(">8xi")
+_LENGTH = struct.Struct(">i")
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
@@ -123,6 +124,13 @@ class BatchFields(TypedDict, total=False):
     base_sequence: int
 
 
+class SealedFields(BatchFields):
+    """The fields of a new batch."""
+
+    base_timestamp: int
+    max_timestamp: int
+
+
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """Decode the header at `position`; the caller has checked that it is complete."""
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
@@ -187,16 +195,39 @@ def stamp_producer(
 def build_batch(
     records: Bytes,
     count: int,
-    *,
-    base_timestamp: int,
-    max_timestamp: int,
-    **fields: Unpack[BatchFields],
+    **fields: Unpack[SealedFields],
 ) -> bytearray:
     """Build a batch from an encoded and, if `attributes` say so, compressed records section."""
     batch = bytearray(HEADER_BYTES + len(records))
     batch[HEADER_BYTES:] = records
-    seal_batch(batch, count, base_timestamp=base_timestamp, max_timestamp=max_timestamp, **fields)
+    seal_batch(batch, count, **fields)
     return batch
+
+
+def build_batch_steps(
+    records: Iterable[Bytes],
+    count: int,
+    **fields: Unpack[SealedFields],
+) -> Generator[None, None, bytearray]:
+    """Build a large batch from the parts of its records section, in steps."""
+    batch = bytearray(HEADER_BYTES)
+    for part in records:
+        view = memoryview(part)
+        for start in range(0, len(view), COPY_STEP_BYTES):
+            batch += view[start : start + COPY_STEP_BYTES]
+            if len(view) > COPY_STEP_BYTES:
+                yield
+    seal_batch(batch, count, **fields)
+    return batch
+
+
+def seal_header(records: Bytes, count: int, **fields: Unpack[SealedFields]) -> bytes:
+    """The header of a batch whose records section stays where it is."""
+    header = bytearray(HEADER_BYTES)
+    seal_batch(header, count, **fields)
+    _LENGTH.pack_into(header, 8, MIN_LENGTH + len(records))
+    _CRC.pack_into(header, 17, crc32c(records, crc32c(memoryview(header)[CRC_START:])))
+    return bytes(header)
 
 
 def seal_batch(

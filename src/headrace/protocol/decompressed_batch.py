@@ -1,24 +1,37 @@
 """A decompressed batch from which records are selected, for share groups.
 
 Records are located one after another, as far as they are needed: ten records of a million take ten steps, and
-the records before a corruption can be read. All lengths and counts are checked.
+the records before a corruption can be read. All lengths and counts are checked. A record with too many
+headers counts as corrupt: to read them would keep the broker busy for long.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from headrace.protocol.batch import CODEC_MASK, HEADER_BYTES, build_batch, read_header
+from headrace.protocol.batch import CODEC_MASK, HEADER_BYTES, build_batch, read_header, seal_header
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.records import MIN_RECORD_BYTES, decode_record, decompress_section, skip_record
+from headrace.protocol.records import (
+    MIN_RECORD_BYTES,
+    decode_record,
+    decompress_section,
+    skip_record,
+    view_record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.protocol.batch import BatchHeader
-    from headrace.protocol.records import Record
+    from headrace.protocol.batch import BatchHeader, SealedFields
+    from headrace.protocol.compression import Bytes
+    from headrace.protocol.records import Record, RecordView
+
+MAX_HEADERS: Final = 5_000
+"""The most headers of a record: to read them takes some milliseconds."""
+HEADERS_PER_RECORD: Final = 4
+"""Headers that take as long to locate as a record."""
 
 
 class DecompressedBatch:
@@ -84,22 +97,27 @@ class DecompressedBatch:
         return self._offsets[-1] + 1 if self._offsets else self.header.base_offset
 
     def find(self, records: int) -> int:
-        """Locate up to `records` more; returns their number. `fault` has the reason if there are no more."""
+        """Locate up to `records` more, fewer if they have many headers; returns what that cost, in records.
+
+        `fault` has the reason if there are no more.
+        """
         if self.fault is not None:
             return 0
         before = len(self._ends)
+        headers = 0
         try:
-            self._find(min(before + records, self.header.count))
+            headers = self._find(before, records)
         except CorruptBatch as fault:
             self.fault = str(fault)
-        return len(self._ends) - before
+        return len(self._ends) - before + headers // HEADERS_PER_RECORD
 
-    def _find(self, target: int) -> None:
+    def _find(self, first: int, records: int) -> int:
         section, ends, last = self.section, self._ends, self.header.last_offset_delta
         position = ends[-1] if ends else self._origin
         previous = self.next_offset - self.header.base_offset - 1
-        for index in range(len(ends), target):
-            end, delta = skip_record(section, position)
+        headers, max_headers = 0, records * HEADERS_PER_RECORD
+        for index in range(first, min(first + records, self.header.count)):
+            end, delta, count = skip_record(section, position, MAX_HEADERS)
             if not previous < delta <= last:
                 raise CorruptBatch(f"record {index} has the offset delta {delta} after {previous}, of {last}")
             if index + 1 == self.header.count and end != len(section):
@@ -108,6 +126,11 @@ class DecompressedBatch:
             if self._offsets is not None:
                 self._offsets.append(self.header.base_offset + delta)
             position, previous = end, delta
+            if count:
+                headers += count
+                if headers > max_headers:
+                    break
+        return headers
 
     def index_of(self, offset: int) -> int | None:
         """The index of the located record at an offset, or None."""
@@ -127,6 +150,10 @@ class DecompressedBatch:
             return max(offset - self.header.base_offset, 0)
         return bisect_left(self._offsets, offset)
 
+    def size_of(self, first: int, end: int) -> int:
+        """The size in bytes of the located records from index `first` to before `end`."""
+        return self._ends[end - 1] - self._start(first) if first < end else 0
+
     def contains(self, text: bytes, first: int, end: int) -> bool:
         """Whether `text` occurs in the located records from index `first` to before `end`."""
         return first < end and self.section.find(text, self._start(first), self._ends[end - 1]) >= 0
@@ -135,26 +162,38 @@ class DecompressedBatch:
         """Decode a located record."""
         return decode_record(self.section, self._start(index), self.header)
 
+    def view(self, index: int) -> RecordView:
+        """Decode a located record without copying its fields."""
+        return view_record(self.section, self._start(index), self.header)
+
     def select(self, offsets: Iterable[int]) -> bytes:
         """An uncompressed batch of the located records at these offsets."""
         chosen = [index for offset in offsets if (index := self.index_of(offset)) is not None]
+        section = b"".join(self.section[self._start(index) : self._ends[index]] for index in chosen)
+        last = self.offset_at(chosen[-1]) if chosen else self.header.base_offset
+        return bytes(build_batch(section, len(chosen), **self._fields(last)))
+
+    def select_large(self, offset: int) -> list[Bytes]:
+        """An uncompressed batch of one located record: its header, and a view of the record."""
+        index = self.index_of(offset)
+        assert index is not None
+        record = memoryview(self.section)[self._start(index) : self._ends[index]]
+        return [seal_header(record, 1, **self._fields(offset)), record]
+
+    def _fields(self, last_offset: int) -> SealedFields:
+        """The header of an uncompressed batch of some of the records."""
         header = self.header
-        last = self.offset_at(chosen[-1]) - header.base_offset if chosen else 0
-        return bytes(
-            build_batch(
-                b"".join(self.section[self._start(index) : self._ends[index]] for index in chosen),
-                len(chosen),
-                base_timestamp=header.base_timestamp,
-                max_timestamp=header.max_timestamp,
-                base_offset=header.base_offset,
-                leader_epoch=header.leader_epoch,
-                attributes=header.attributes & ~CODEC_MASK,
-                last_offset_delta=last,
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-            )
-        )
+        return {
+            "base_timestamp": header.base_timestamp,
+            "max_timestamp": header.max_timestamp,
+            "base_offset": header.base_offset,
+            "leader_epoch": header.leader_epoch,
+            "attributes": header.attributes & ~CODEC_MASK,
+            "last_offset_delta": last_offset - header.base_offset,
+            "producer_id": header.producer_id,
+            "producer_epoch": header.producer_epoch,
+            "base_sequence": header.base_sequence,
+        }
 
     def _start(self, index: int) -> int:
         return self._ends[index - 1] if index else self._origin

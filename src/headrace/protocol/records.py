@@ -70,6 +70,16 @@ class Record(NamedTuple):
     headers: Headers
 
 
+class RecordView(NamedTuple):
+    """A record in the log whose fields are views: nothing is copied, however large it is."""
+
+    offset: int
+    timestamp: int
+    key: memoryview | None
+    value: memoryview | None
+    headers: tuple[tuple[str, memoryview | None], ...]
+
+
 class RecordLayout(NamedTuple):
     """The positions of a record and its fields in the records section; a size of −1 means null."""
 
@@ -109,10 +119,9 @@ def decode_batch(batch: Bytes, limit: int = RECORDS_LIMIT) -> list[Record]:
 
 
 def _record(data: Bytes, layout: RecordLayout, header: BatchHeader) -> Record:
-    has_append_time = header.attributes & LOG_APPEND_TIME
     return Record(
         header.base_offset + layout.offset_delta,
-        header.max_timestamp if has_append_time else header.base_timestamp + layout.timestamp_delta,
+        _timestamp(layout, header),
         _slice(data, layout.key_start, layout.key_size),
         _slice(data, layout.value_start, layout.value_size),
         _decode_headers(data, layout.headers_start, layout.header_count) if layout.header_count else (),
@@ -173,12 +182,14 @@ def max_records(codec: int, size: int) -> int:
     return room // MIN_RECORD_BYTES
 
 
-def skip_record(data: Bytes, start: int) -> tuple[int, int]:
-    """The end of the record at `start`, and its offset delta; raises `CorruptBatch`.
+def skip_record(data: Bytes, start: int, max_headers: int = RECORDS_LIMIT) -> tuple[int, int, int]:
+    """The end of the record at `start`, its offset delta and its number of headers; raises `CorruptBatch`.
 
     Accepts and refuses the same bytes as `walk_records`, in half the time: it builds no layout, and decodes
-    varints of one byte, which are the most, without a function call.
+    varints of one byte, which are the most, without a function call. A record with more than `max_headers`
+    is refused before they are read.
     """
+    count = 0
     try:
         byte = data[start]
         if byte < 0x80:
@@ -198,12 +209,14 @@ def skip_record(data: Bytes, start: int) -> tuple[int, int]:
         position = _skip_bytes(data, _skip_bytes(data, position, end), end)
         if data[position]:
             count, position = decode_varint(data, position)
+            if count > max_headers:
+                raise CorruptBatch(f"a record has {count} headers, and more than {max_headers} are not read")
             _walk_headers(data, position, end, count)
         elif position + 1 != end:
             raise CorruptBatch(f"{end - position - 1} bytes follow the last header of a record")
     except IndexError:
         raise CorruptBatch("a batch ends within a record") from None
-    return end, delta
+    return end, delta, count
 
 
 def _skip_bytes(data: Bytes, position: int, end: int) -> int:
@@ -221,6 +234,35 @@ def _skip_bytes(data: Bytes, position: int, end: int) -> int:
 def decode_record(data: Bytes, start: int, header: BatchHeader) -> Record:
     """Decode the record at `start` of a section; raises `CorruptBatch`."""
     return _record(data, _walk_record(data, start), header)
+
+
+def view_record(data: Bytes, start: int, header: BatchHeader) -> RecordView:
+    """Decode the record at `start` of a section without copying its fields; raises `CorruptBatch`."""
+    layout = _walk_record(data, start)
+    view = memoryview(data)
+    headers = []
+    position = layout.headers_start
+    for _ in range(layout.header_count):
+        name_start, name_size, position = _walk_bytes(data, position, len(data))
+        value_start, value_size, position = _walk_bytes(data, position, len(data))
+        name = bytes(view[name_start : name_start + name_size]).decode(errors="replace")
+        headers.append((name, _view(view, value_start, value_size)))
+    return RecordView(
+        header.base_offset + layout.offset_delta,
+        _timestamp(layout, header),
+        _view(view, layout.key_start, layout.key_size),
+        _view(view, layout.value_start, layout.value_size),
+        tuple(headers),
+    )
+
+
+def _timestamp(layout: RecordLayout, header: BatchHeader) -> int:
+    has_append_time = header.attributes & LOG_APPEND_TIME
+    return header.max_timestamp if has_append_time else header.base_timestamp + layout.timestamp_delta
+
+
+def _view(data: memoryview, start: int, size: int) -> memoryview | None:
+    return None if size < 0 else data[start : start + size]
 
 
 def record_times(section: Bytes, header: BatchHeader) -> Iterator[tuple[int, int]]:
@@ -384,9 +426,21 @@ def _slice(data: Bytes, start: int, size: int) -> bytes | None:
     return None if size < 0 else bytes(data[start : start + size])
 
 
+def encode_record_parts(
+    key: Bytes | None, value: Bytes | None, headers: Sequence[tuple[str, Bytes | None]], offset_delta: int
+) -> list[Bytes]:
+    """Encode a record with the timestamp of its batch as parts: a large key or value is not copied."""
+    parts: list[Bytes] = [b"\x00\x00", encode_varint(offset_delta)]
+    parts += (*_encode_bytes(key), *_encode_bytes(value), encode_varint(len(headers)))
+    for name, content in headers:
+        parts += _encode_bytes(name.encode())
+        parts += _encode_bytes(content)
+    return [encode_varint(sum(map(len, parts))), *parts]
+
+
 def _encode_body(record: NewRecord, timestamp_delta: int, delta: int) -> bytes:
     # One list and no generators, for speed.
-    parts = [b"\x00", encode_varint(timestamp_delta), encode_varint(delta)]
+    parts: list[Bytes] = [b"\x00", encode_varint(timestamp_delta), encode_varint(delta)]
     parts += _encode_bytes(record.key)
     parts += _encode_bytes(record.value)
     parts.append(encode_varint(len(record.headers)))
@@ -396,5 +450,5 @@ def _encode_body(record: NewRecord, timestamp_delta: int, delta: int) -> bytes:
     return b"".join(parts)
 
 
-def _encode_bytes(value: bytes | None) -> tuple[bytes, ...]:
+def _encode_bytes(value: Bytes | None) -> tuple[Bytes, ...]:
     return (b"\x01",) if value is None else (encode_varint(len(value)), value)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from uuid import UUID
 
+    from headrace.protocol.compression import Bytes
+
 VERSIONS: Final = (1, 2)
 
 _LIMITS = struct.Struct(">iiiiii")
@@ -39,6 +41,8 @@ _ACQUIRED = struct.Struct(">qqhb")
 _SHORT = struct.Struct(">h")
 _HEAD = struct.Struct(">ibih")
 NO_TAGS: Final = b"\0"
+LARGE_PART_BYTES: Final = 256 * 1024
+"""Records of this size are not copied into the response."""
 
 _DELAY_TAG: Final = pack_unsigned_varint(1) + pack_unsigned_varint(20_000) + pack_unsigned_varint(INT64.size)
 """A tagged field that Apache Kafka does not have: the delay of a release in milliseconds (int64). Brokers
@@ -108,7 +112,7 @@ class ShareResult(NamedTuple):
     partition: int
     error: int = 0
     acknowledge_error: int = 0
-    batches: Sequence[bytes] = ()
+    batches: Sequence[Bytes] = ()
     acquired: Sequence[tuple[int, int, int]] = ()
     """First offset, last offset and delivery count."""
 
@@ -230,7 +234,7 @@ def pack_share_fetch(
     correlation_id: int, error: int, message: str | None, lock_ms: int, results: Iterable[ShareResult]
 ) -> list[object]:
     """Encode a ShareFetch response."""
-    parts = [
+    parts: list[Bytes] = [
         _HEAD.pack(correlation_id, 0, 0, error),
         pack_string(message, flexible=True),
         INT32.pack(lock_ms),
@@ -245,7 +249,7 @@ def pack_share_fetch(
     return _finish(parts)
 
 
-def _pack_fetched(parts: list[bytes], result: ShareResult) -> None:
+def _pack_fetched(parts: list[Bytes], result: ShareResult) -> None:
     size = sum(map(len, result.batches))
     parts += [
         _FETCHED.pack(result.partition, result.error),
@@ -270,7 +274,7 @@ def pack_share_acknowledge(
     results: Iterable[ShareResult],
 ) -> list[object]:
     """Encode a ShareAcknowledge response."""
-    parts = [_HEAD.pack(correlation_id, 0, 0, error), pack_string(message, flexible=True)]
+    parts: list[Bytes] = [_HEAD.pack(correlation_id, 0, 0, error), pack_string(message, flexible=True)]
     if version >= 2:
         parts.append(INT32.pack(lock_ms))
     topics = _by_topic(results)
@@ -291,8 +295,16 @@ def _by_topic(results: Iterable[ShareResult]) -> dict[UUID, list[ShareResult]]:
     return topics
 
 
-def _finish(parts: list[bytes]) -> list[object]:
-    """The frame, without node endpoints and tagged fields."""
+def _finish(parts: list[Bytes]) -> list[object]:
+    """The frame, without node endpoints and tagged fields; large parts are not copied."""
     parts.append(b"\x01\0")
-    body = b"".join(parts)
-    return [INT32.pack(len(body)) + body]
+    chunks: list[object] = []
+    joined: list[Bytes] = [INT32.pack(sum(map(len, parts)))]
+    for part in parts:
+        if len(part) < LARGE_PART_BYTES:
+            joined.append(part)
+        else:
+            chunks += [b"".join(joined), part]
+            joined = []
+    chunks.append(b"".join(joined))
+    return chunks

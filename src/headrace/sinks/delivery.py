@@ -1,4 +1,4 @@
-"""Delivers the batches of a job to one sink, with retries.
+"""Delivers the staged batches of a job to one sink, with retries.
 
 While a target is unavailable, the batch is retried with exponential backoff and jitter, and the job waits:
 this is the backpressure. Rows that the target rejects become dead letters; the other rows of the batch are
@@ -15,20 +15,22 @@ import json
 import random
 import time
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.sinks.rows import drop_rows, json_documents
-from headrace.sinks.sink import RowsRejected, TargetUnavailable
+from headrace.sinks.rows import json_documents
+from headrace.sinks.sink import RowsRejected, TargetUnavailable, TaskStaging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headrace.files import Folder
+    from headrace.folders import Folder
     from headrace.sinks.sink import Sink, SinkContext, SinkWriter
+    from headrace.sinks.staging import StagedBatch
 
 REJECTED_FILE: Final = "rejected.json"
 GENERATION_FILE: Final = "generation.json"
@@ -144,19 +146,40 @@ class SinkDelivery:
         self._is_new = True
         self._newest = -1
 
-    def deliver(self, batch: int, rows: pa.Table) -> list[RejectedRow]:
-        """Write a batch; returns its rejected rows, including those from before a crash.
+    def deliver(self, batch: int, rows: StagedBatch) -> list[RejectedRow]:
+        """Commit a batch; returns its rejected rows, including those from before a crash.
 
         A batch without rows does not connect to the target.
         """
         if not len(rows):
             return []
-        rest, kept = rows, cast("Sequence[int]", range(len(rows)))
+        rows = replace(rows, sink=self._sink.name)
+        if self._is_new or rows.is_large:
+            with self._discarding(rows):
+                return self._deliver(batch, rows)
+        return self._deliver(batch, rows)
+
+    @contextmanager
+    def _discarding(self, rows: StagedBatch) -> Iterator[None]:
+        """Remove what tasks of earlier runs have prepared, and at the end what those of the batch have."""
+        sink = self._sink
+        if not isinstance(sink, TaskStaging):
+            yield
+            return
+        with suppress(TargetUnavailable):
+            if self._is_new:
+                sink.discard(self._context, keep=rows.tokens)
+        yield
+        with suppress(TargetUnavailable):
+            if rows.is_large:
+                sink.discard(self._context, keep=())
+
+    def _deliver(self, batch: int, rows: StagedBatch) -> list[RejectedRow]:
         rejected: dict[int, str] = {}
         retries, tries = 0, 0
         while True:
             try:
-                is_there = self._write(batch, rest)
+                is_there = self._commit(batch, rows.without(rejected))
                 self._on_status("")
                 return self._journal.read(batch) if is_there else self._rejected_rows(batch, rows, rejected)
             except TargetUnavailable as fault:
@@ -168,9 +191,8 @@ class SinkDelivery:
                 if fault.retryable and tries < getattr(self._sink, "max_attempts", DEFAULT_MAX_ATTEMPTS):
                     self._back_off(fault, tries)
                     continue
-                rejected |= {kept[index]: reason for index, reason in fault.rows.items()}
+                rejected |= fault.rows
                 self._journal.write(batch, self._rejected_rows(batch, rows, rejected))
-                rest, kept = drop_rows(rows, rejected)
                 tries = 0
 
     def close(self) -> None:
@@ -179,13 +201,13 @@ class SinkDelivery:
         if writer is not None:
             writer.close()
 
-    def _write(self, batch: int, rows: pa.Table) -> bool:
-        """Write the rows unless the target has the batch already; returns whether it has."""
+    def _commit(self, batch: int, rows: StagedBatch) -> bool:
+        """Commit the rows unless the target has the batch already; returns whether it has."""
         writer = self._open_writer()
         if self._newest >= batch:
             return True
         if len(rows):
-            writer.write(batch, rows)
+            writer.commit(batch, rows)
             self._newest = batch
         return False
 
@@ -207,11 +229,11 @@ class SinkDelivery:
                 f"the job was requested to stop while it waited for {self._sink.name}"
             ) from fault
 
-    def _rejected_rows(self, batch: int, rows: pa.Table, rejected: Mapping[int, str]) -> list[RejectedRow]:
+    def _rejected_rows(self, batch: int, rows: StagedBatch, rejected: Mapping[int, str]) -> list[RejectedRow]:
         if not rejected:
             return []
         indexes = sorted(rejected)
-        chosen = rows.take(pa.array(indexes, pa.int64()))
+        chosen = rows.take(indexes)
         return [
             RejectedRow(
                 target=self._sink.name,

@@ -21,7 +21,7 @@ from headrace.durations import seconds_of
 from headrace.errors import Misuse
 from headrace.settings import Settings
 from headrace.sinks.rows import json_documents, to_json
-from headrace.sinks.sent import SentMessages, message_ids
+from headrace.sinks.sent import MessageIds, SentMessages
 from headrace.sinks.sink import IncompatibleTarget, RowsRejected, TargetUnavailable, require_columns
 from headrace.sinks.smtp import MailRejected, SmtpConnection, SmtpServer
 from headrace.sinks.template import Template, TemplateError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.sinks.sink import SinkContext
+    from headrace.sinks.staging import StagedBatch
 
 _RATE: Final = re.compile(r"(\d+)\s*(?:per|/)\s*(.+)")
 
@@ -295,17 +296,25 @@ class EmailWriter:
         """The last batch that was sent completely."""
         return self._sent.newest
 
-    def write(self, batch: int, rows: pa.Table) -> None:
-        """Send the mails that were not sent before."""
+    def commit(self, batch: int, staged: StagedBatch) -> None:
+        """Send the mails that were not sent before; rows that are grouped are in memory together."""
         if self._sent.newest is not None and self._sent.newest >= batch:
             return
+        ids = MessageIds(self._context, batch, self._sent.ids(batch))
+        for chunk in staged if self._sink.mail_template.group_by is None else [staged.whole]:
+            try:
+                self._send_rows(batch, chunk.read(), ids)
+            except RowsRejected as fault:
+                raise RowsRejected(chunk.by_ordinal(fault.rows), retryable=fault.retryable) from None
+        self._sent.finish(batch)
+
+    def _send_rows(self, batch: int, rows: pa.Table, message_ids: MessageIds) -> None:
         mails = self._sink.mail_template.mails(rows)
         sent = self._sent.ids(batch)
-        ids = message_ids(self._context, batch, [mail.content for mail in mails], sent)
+        ids = message_ids.of(mail.content for mail in mails)
         waiting = {identity: mail for identity, mail in zip(ids, mails, strict=True) if identity not in sent}
         if waiting:
             self._send(batch, waiting)
-        self._sent.finish(batch)
 
     def close(self) -> None:
         """Nothing to close: each batch has its own connection."""

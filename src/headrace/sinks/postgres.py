@@ -12,7 +12,7 @@ from headrace.sinks.sink import DEFAULT_MAX_ATTEMPTS, validate_key, validate_mod
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.sinks.sink import Mode, SinkContext, SinkWriter
+    from headrace.sinks.sink import Mode, SinkContext, SinkWriter, StagingContext, TaskStager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,28 @@ class PostgresSink:
         """The name for display."""
         return f"postgres {self.table}"
 
+    @property
+    def reads_staged_rows(self) -> bool:
+        """The rows are needed to name those that the table rejects, and after a crash of the server."""
+        return True
+
     def open(self, context: SinkContext) -> SinkWriter:
         """Connect; create the table, or check that it can hold the rows."""
         from headrace.sinks.postgres_writer import open_writer
 
         return open_writer(self, self._address(), context)
+
+    def open_stager(self, context: StagingContext) -> TaskStager:
+        """Connect from a task, which copies its rows into staging tables."""
+        from headrace.sinks.postgres_writer import open_stager
+
+        return open_stager(self, self._address(), context)
+
+    def discard(self, context: SinkContext, keep: Sequence[str]) -> None:
+        """Drop staging tables that no batch needs."""
+        from headrace.sinks.postgres_writer import discard_staged
+
+        discard_staged(self, self._address(), context.job, keep)
 
     def _address(self) -> str:
         address = Settings.read().url("postgres", self.url)

@@ -93,7 +93,7 @@ class PostgresTable:
         return all(found[name].is_exact(self.columns[name]) for name in self.key)
 
     def _create_markers(self, connection: psycopg.Connection[Any]) -> None:
-        if _exists(self.markers, connection):
+        if is_existing(self.markers, connection):
             return  # needs no privilege to create tables if it exists
         connection.execute(
             sql.SQL(
@@ -172,6 +172,7 @@ def _column_definition(name: str, kind: pa.DataType) -> sql.Composed:
     return sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(sql_type(kind)))
 
 
-def _exists(table: sql.Identifier, connection: psycopg.Connection[Any]) -> bool:
+def is_existing(table: sql.Identifier, connection: psycopg.Connection[Any]) -> bool:
+    """Whether there is a table of that name."""
     row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [table.as_string(connection)]).fetchone()
     return row is not None and bool(row[0])

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headrace.durations import Duration
     from headrace.sinks.redis_commands import Member
     from headrace.sinks.sink import SinkContext
+    from headrace.sinks.staging import StagedBatch
 
 Kind = Literal["hash", "string", "zset"]
 KEY: Final = "key"
@@ -269,19 +270,18 @@ class RedisWriter:
             marker = self._parse_marker(self._ask(b"GET", self._marker_key))
         return None if marker is None else marker.batch
 
-    def write(self, batch: int, rows: pa.Table) -> None:
+    def commit(self, batch: int, staged: StagedBatch) -> None:
         """Write the rows and the batch marker in one MULTI."""
-        commands = self._commands.commands(rows)
         with self._translated_errors():
             self._watch()
-            self._check_sets(self._commands.sets(rows))
             before: bytes | None = self._ask(b"GET", self._marker_key)
             marker = self._parse_marker(before)
             if marker is not None and marker.batch >= batch:
                 self._ask(b"UNWATCH")
                 return
+            parts = self._encoded(staged)
             new = b"%d:%d" % (self._context.generation, batch)
-            self._execute(chain(commands, [command(b"SET", self._marker_key, new)]), before)
+            self._execute(chain(chain.from_iterable(parts), [command(b"SET", self._marker_key, new)]), before)
 
     def close(self) -> None:
         """Close the connection."""
@@ -318,6 +318,24 @@ class RedisWriter:
                 f"delete the key {self._marker_key.decode()!r} in Redis."
             )
         return marker if marker.generation == self._context.generation else None
+
+    def _encoded(self, staged: StagedBatch) -> Iterable[Iterable[bytes]]:
+        """The commands of each chunk; raises `RowsRejected` before Redis gets any of them.
+
+        A batch of several chunks is read twice, so that only one of them is in memory.
+        """
+        chunks = list(staged)
+        rejected: dict[int, str] = {}
+        for chunk in chunks:
+            rows = chunk.read()
+            try:
+                commands = self._commands.commands(rows)
+                self._check_sets(self._commands.sets(rows))
+            except RowsRejected as fault:
+                rejected |= chunk.by_ordinal(fault.rows)
+        if rejected:
+            raise RowsRejected(rejected)
+        return [commands] if len(chunks) == 1 else (self._commands.commands(each.read()) for each in chunks)
 
     def _check_sets(self, sets: dict[int, str]) -> None:
         """Reject rows whose key has another type: Redis would apply only a part of the transaction."""

@@ -1,4 +1,4 @@
-"""Operations on batches of rows: the last row of each key, removal of rows, JSON and text."""
+"""Operations on batches of rows: the last row of each key, JSON and text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 _INDEX: Final = "_headrace_index"
 _NULL: Final = "_headrace_null"
@@ -54,16 +54,6 @@ def sort_by_key(rows: pa.Table, key: Sequence[str], indexes: pa.Array) -> pa.Arr
         return indexes
     keys = rows.select(list(key)).take(indexes)
     return indexes.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key]))
-
-
-def drop_rows(rows: pa.Table, rejected: Collection[int]) -> tuple[pa.Table, list[int]]:
-    """The remaining rows, and their original indexes.
-
-    >>> drop_rows(pa.table({"k": ["a", "b", "c"]}), {1})[1]
-    [0, 2]
-    """
-    kept = [index for index in range(len(rows)) if index not in rejected]
-    return rows.take(pa.array(kept, pa.int64())), kept
 
 
 def json_documents(rows: pa.Table) -> Iterator[str]:

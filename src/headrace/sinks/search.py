@@ -24,7 +24,7 @@ import pyarrow as pa
 from tantivy import Document, Index, Query, SchemaBuilder
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.files import write_durably
+from headrace.folders import write_durably
 from headrace.sinks.rows import json_documents
 from headrace.sinks.sink import (
     DELETED,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tantivy import IndexWriter, Schema, SearchResult
 
     from headrace.sinks.sink import SinkContext
+    from headrace.sinks.staging import StagedBatch
 
 Analyzer = Literal["standard", "english"]
 TOKENIZERS: Final[dict[Analyzer, str]] = {"standard": "default", "english": "en_stem"}
@@ -299,15 +300,14 @@ class SearchWriter:
             )
         return int(marker["batch"]) if marker["generation"] == self._context.generation else None
 
-    def write(self, batch: int, rows: pa.Table) -> None:
+    def commit(self, batch: int, staged: StagedBatch) -> None:
         """Write the rows and the batch marker in one commit."""
         assert self._writer is not None
         newest = self.last_batch()
         if newest is not None and newest >= batch:
             return
-        keys = self._keys(rows)
         try:
-            self._apply(self._writer, rows, keys)
+            self._apply_all(self._writer, staged)
             self._write_marker(self._writer, batch)
             self._writer.commit()
         except ValueError as fault:  # tantivy's only error: the disk is full or has failed
@@ -346,6 +346,21 @@ class SearchWriter:
             raise TargetUnavailable(
                 f"{self._name}: another process, or another job, writes the index in {folder}"
             ) from None
+
+    def _apply_all(self, writer: IndexWriter, staged: StagedBatch) -> None:
+        """Add the rows to the next commit; raises `RowsRejected` if some have no valid key."""
+        rejected: dict[int, str] = {}
+        for chunk in staged:
+            rows = chunk.read()
+            try:
+                keys = self._keys(rows)
+            except RowsRejected as fault:
+                rejected |= chunk.by_ordinal(fault.rows)
+            else:
+                self._apply(writer, rows, keys)
+        if rejected:
+            writer.rollback()
+            raise RowsRejected(rejected)
 
     def _keys(self, rows: pa.Table) -> list[str]:
         """The key of each row as text; rows without a key are rejected."""

@@ -14,16 +14,17 @@ the same ids. This is the only case in which a receiver gets a message twice.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from headrace.files import Folder
+    from headrace.folders import Folder
     from headrace.sinks.sink import SinkContext
 
 FILE: Final = "sent.json"
@@ -81,25 +82,31 @@ class SentMessages:
             self.times.extend(entry["times"])
 
 
-def message_ids(context: SinkContext, batch: int, contents: Sequence[str], sent: Iterable[str]) -> list[str]:
-    """A deterministic id for each message, independent of the order in the batch.
+class MessageIds:
+    """Deterministic ids of the messages of a batch, independent of their order.
 
-    It is a hash of job, generation, batch and content, and a number that distinguishes equal messages.
+    An id is a hash of job, generation, batch and content, and a number that distinguishes equal messages.
     Numbers of messages that were sent already are assigned first.
     """
-    numbers: dict[str, set[int]] = {}
-    for identity in sent:
-        digest, _, number = identity.rpartition("-")
-        numbers.setdefault(digest, set()).add(int(number))
-    digests = [_digest([context.job, context.generation, batch, content]) for content in contents]
-    chosen = {digest: _first(count, numbers.get(digest, set())) for digest, count in Counter(digests).items()}
-    return [f"{digest}-{next(chosen[digest])}" for digest in digests]
 
+    def __init__(self, context: SinkContext, batch: int, sent: Iterable[str]) -> None:
+        self._base = [context.job, context.generation, batch]
+        self._sent: dict[str, set[int]] = {}
+        for identity in sent:
+            digest, _, number = identity.rpartition("-")
+            self._sent.setdefault(digest, set()).add(int(number))
+        self._numbers: dict[str, Iterator[int]] = {}
 
-def _first(count: int, sent: set[int]) -> Iterator[int]:
-    """The numbers of sent messages, then the lowest other numbers."""
-    others = (number for number in range(count + len(sent)) if number not in sent)
-    return iter([*sorted(sent), *others][:count])
+    def of(self, contents: Iterable[str]) -> list[str]:
+        """The ids of the next messages."""
+        return [self._next(_digest([*self._base, content])) for content in contents]
+
+    def _next(self, digest: str) -> str:
+        if digest not in self._numbers:
+            sent = self._sent.get(digest, set())
+            others = (number for number in itertools.count() if number not in sent)
+            self._numbers[digest] = itertools.chain(sorted(sent), others)
+        return f"{digest}-{next(self._numbers[digest])}"
 
 
 def _digest(parts: list[Any]) -> str:

@@ -1,4 +1,8 @@
-"""The interface of sinks: a `Sink` is declared by a user, and its `SinkWriter` writes batches to the target.
+"""The interface of sinks: tasks stage the rows of a batch, and the driver commits them.
+
+A `Sink` is declared by a user. Tasks stage its rows as files (`headrace.sinks.staging`), and if the sink has
+the methods of `TaskStaging`, they prepare them in the target too. The driver opens its `SinkWriter`, which
+commits what all tasks have staged.
 
 A job's micro-batches are numbered from 0. After a crash the last batch may be repeated, with the same rows,
 perhaps in another order. A writer that stores the number of a batch atomically with its rows, and returns
@@ -7,7 +11,7 @@ it on request, writes every row exactly once:
 ```text
  delivery                      writer
    │── last_batch() ────────────▶│  41
-   │── write(42, rows) ─────────▶│  rows and batch marker 42, atomically
+   │── commit(42, staged) ──────▶│  all rows and batch marker 42, atomically
    │        (crash, restart)     │
    │── last_batch() ────────────▶│  42: the batch is skipped
 ```
@@ -26,7 +30,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.files import Folder
+    from headrace.folders import Folder
+    from headrace.sinks.staging import StagedBatch
 
 
 DELETED: Final = "_deleted"
@@ -51,11 +56,21 @@ class SinkContext:
     """The state folder on the driver's machine."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingContext:
+    """The job for which a task stages rows."""
+
+    job: str
+    generation: int
+    schema: pa.Schema
+
+
 @runtime_checkable
 class Sink(Protocol):
     """An output of a job other than a topic, as a user declares it.
 
-    It is frozen, holds no connection, and does not print its secrets. An attribute `max_attempts` (default 3)
+    It is frozen, holds no connection, and does not print its secrets. Tasks get a copy of it, and look up
+    passwords themselves. An attribute `max_attempts` (default 3)
     limits the attempts for rows that are rejected with `retryable=True`.
     """
 
@@ -77,11 +92,48 @@ class SinkWriter(Protocol):
     def last_batch(self) -> int | None:
         """The last batch of this job and generation in the target, or None."""
 
-    def write(self, batch: int, rows: pa.Table) -> None:
+    def commit(self, batch: int, staged: StagedBatch) -> None:
         """Write all rows and the batch marker atomically; of rows with one key the last one counts.
 
-        Raises `TargetUnavailable` if the batch should be retried later, and `RowsRejected` if the target
-        rejects rows; then nothing was written.
+        Iterating over `staged` gives chunks of bounded size, each with its rows (`chunk.read()`). Raises
+        `TargetUnavailable` if the batch should be retried later, and `RowsRejected` if the target rejects
+        rows; then nothing was written. A batch that the target has already is skipped.
+        """
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+@runtime_checkable
+class TaskStaging(Protocol):
+    """A sink whose tasks prepare large parts of a batch in the target, invisible until the commit."""
+
+    @property
+    def name(self) -> str:
+        """The name of the sink."""
+
+    @property
+    def reads_staged_rows(self) -> bool:
+        """Whether `commit` may read rows that were prepared, for example to name those that are rejected."""
+
+    def open_stager(self, context: StagingContext) -> TaskStager:
+        """Connect from a task, while other tasks do the same; an error leaves the rows to the driver."""
+
+    def discard(self, context: SinkContext, keep: Sequence[str]) -> None:
+        """Remove what tasks of this job prepared, except for these tokens.
+
+        The driver calls it at its start and after a batch: tasks that were killed leave something behind.
+        """
+
+
+class TaskStager(Protocol):
+    """A task's connection to a target."""
+
+    def stage(self, rows: pa.Table) -> str | None:
+        """Prepare rows, and return what the commit needs to find them (`chunk.token`).
+
+        Returns None, or raises a `HeadraceError`, if the rows cannot be prepared: the driver writes them. An
+        attempt of a task may be repeated, also concurrently, and prepares the rows again.
         """
 
     def close(self) -> None:
@@ -95,8 +147,8 @@ class TargetUnavailable(HeadraceError):
 class RowsRejected(HeadraceError):
     """The target rejects rows; nothing of the batch was written.
 
-    `rows` has the reason of each row by its index in the batch. `retryable` is True if a later attempt may
-    succeed, for example when the row that a foreign key refers to is not written yet.
+    `rows` has the reason of each row by its ordinal in the batch (`chunk.ordinals`). `retryable` is True if a
+    later attempt may succeed, for example when the row that a foreign key refers to is not written yet.
     """
 
     def __init__(self, rows: Mapping[int, str], *, retryable: bool = False) -> None:

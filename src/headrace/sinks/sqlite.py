@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.sinks.sink import Mode, SinkContext, SinkWriter
+    from headrace.sinks.staging import Chunk, StagedBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,18 +287,17 @@ class SqliteWriter:
             marker = self._read_marker()
         return marker[1] if marker is not None and marker[0] == self._context.generation else None
 
-    def write(self, batch: int, rows: pa.Table) -> None:
+    def commit(self, batch: int, staged: StagedBatch) -> None:
         """Write the rows and the batch marker in one transaction."""
-        indexes = last_of_each_key(rows, self._plan.key)
         with _translated_errors(self._sink.name):
             try:
                 with _transaction(self._connection):
                     if self._set_marker(batch):
-                        self._apply(indexes, rows)
+                        self._apply_all(staged)
             except (
                 sqlite3.IntegrityError
             ):  # raised by the commit only: those of statements are `RowsRejected`
-                raise self._find_violations(indexes, rows) from None
+                raise self._find_violations(staged) from None
 
     def close(self) -> None:
         """Close the file."""
@@ -323,29 +323,48 @@ class SqliteWriter:
         ).fetchone()
         return found
 
-    def _apply(self, indexes: pa.Array, rows: pa.Table) -> None:
+    def _apply_all(self, staged: StagedBatch) -> None:
         """Write the rows in the order of the batch, so that SQLite decides which keys are equal."""
-        statements = list(self._statements(rows.take(indexes)))
+        rejected: dict[int, str] = {}
+        for chunk in staged:
+            ordinals, rows = self._last_rows(chunk)
+            rejected |= self._apply(ordinals, list(self._statements(rows)))
+        if rejected:
+            is_retryable = any(reason.startswith(RETRYABLE_VIOLATIONS) for reason in rejected.values())
+            raise RowsRejected(rejected, retryable=is_retryable)
+
+    def _last_rows(self, chunk: Chunk) -> tuple[list[int], pa.Table]:
+        """The last row of each key, and the ordinals of those rows."""
+        rows = chunk.read()
+        indexes = last_of_each_key(rows, self._plan.key)
+        ordinals: list[int] = chunk.ordinals.take(indexes).to_pylist()
+        return ordinals, rows.take(indexes)
+
+    def _apply(
+        self, ordinals: Sequence[int], statements: Sequence[tuple[str, Sequence[Any]]]
+    ) -> dict[int, str]:
+        """Run the statements; returns the reasons of rows that are rejected."""
         try:
             with self._savepoint():
                 for statement, values in statements:
                     self._connection.execute(statement, values)
         except ROW_ERRORS:
-            self._apply_row_by_row(indexes, statements)
+            return self._apply_row_by_row(ordinals, statements)
+        return {}
 
-    def _apply_row_by_row(self, indexes: pa.Array, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    def _apply_row_by_row(
+        self, ordinals: Sequence[int], statements: Sequence[tuple[str, Sequence[Any]]]
+    ) -> dict[int, str]:
         rejected = {}
-        for index, (statement, values) in zip(indexes.to_pylist(), statements, strict=True):
+        for ordinal, (statement, values) in zip(ordinals, statements, strict=True):
             try:
                 with self._savepoint():
                     self._connection.execute(statement, values)
             except ROW_ERRORS as error:
-                rejected[index] = str(error)
-        if rejected:
-            is_retryable = any(reason.startswith(RETRYABLE_VIOLATIONS) for reason in rejected.values())
-            raise RowsRejected(rejected, retryable=is_retryable)
+                rejected[ordinal] = str(error)
+        return rejected
 
-    def _find_violations(self, indexes: pa.Array, rows: pa.Table) -> RowsRejected | IncompatibleTarget:
+    def _find_violations(self, staged: StagedBatch) -> RowsRejected | IncompatibleTarget:
         """The rows that violate a deferred foreign key: SQLite checks it at the commit and names no row.
 
         `IncompatibleTarget` if no row of the batch refers to a missing row: the batch deletes a row to which
@@ -354,12 +373,13 @@ class SqliteWriter:
         written: dict[int, int] = {}
         returning = " RETURNING rowid" if self._plan.has_rowids(self._connection) else ""
         with _transaction(self._connection, is_kept=False):
-            for index, (statement, values) in zip(
-                indexes.to_pylist(), self._statements(rows.take(indexes)), strict=True
-            ):
-                is_insertion = statement is self._insertion
-                found = self._connection.execute(statement + (returning if is_insertion else ""), values)
-                written |= dict.fromkeys((rowid for (rowid,) in found.fetchall() if is_insertion), index)
+            for chunk in staged:
+                ordinals, rows = self._last_rows(chunk)
+                for ordinal, (statement, values) in zip(ordinals, self._statements(rows), strict=True):
+                    is_insertion = statement is self._insertion
+                    found = self._connection.execute(statement + (returning if is_insertion else ""), values)
+                    rowids = [rowid for (rowid,) in found.fetchall() if is_insertion]
+                    written |= dict.fromkeys(rowids, ordinal)
             violations = self._connection.execute("PRAGMA foreign_key_check").fetchall()
         rejected = {
             written[rowid]: f"FOREIGN KEY constraint failed: {child} references {parent}"

@@ -41,7 +41,7 @@ from urllib3.exceptions import (
 from headrace.durations import duration_text, seconds_of
 from headrace.errors import HeadraceError, Misuse
 from headrace.sinks.rows import format_value, json_documents, to_json
-from headrace.sinks.sent import SentMessages, message_ids
+from headrace.sinks.sent import MessageIds, SentMessages
 from headrace.sinks.sink import IncompatibleTarget, RowsRejected, TargetUnavailable, require_columns
 from headrace.sinks.template import Template, TemplateError
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from headrace.durations import Duration
     from headrace.sinks.sink import SinkContext
+    from headrace.sinks.staging import StagedBatch
 
 DEFAULT_MAX_ATTEMPTS: Final = 8
 DEFAULT_MAX_IN_FLIGHT: Final = 8
@@ -267,18 +268,17 @@ class WebhookWriter:
         """The last batch that was sent completely."""
         return self._sent.newest
 
-    def write(self, batch: int, rows: pa.Table) -> None:
-        """Send the rows that were not sent before."""
+    def commit(self, batch: int, staged: StagedBatch) -> None:
+        """Send the rows that were not sent before, one chunk after the other."""
         if self._sent.newest is not None and self._sent.newest >= batch:
             return
         self._check_hold()
-        is_unavailable = Event()  # set by the first request that finds the receiver unavailable
-        lanes = self._lanes(batch, rows)
-        results: dict[int, DeliveryResult] = {}
-        with ThreadPoolExecutor(max_workers=self._sink.max_in_flight) as pool:
-            for done in pool.map(lambda lane: self._send_lane(batch, lane, is_unavailable), lanes):
-                results.update(done)
-        self._raise_failures(results)
+        ids = MessageIds(self._context, batch, self._sent.ids(batch))
+        for chunk in staged:
+            try:
+                self._send(batch, chunk.read(), ids)
+            except RowsRejected as fault:
+                raise RowsRejected(chunk.by_ordinal(fault.rows), retryable=fault.retryable) from None
         self._sent.finish(batch)
 
     def close(self) -> None:
@@ -290,11 +290,20 @@ class WebhookWriter:
         if wait_s > 0:
             raise TargetUnavailable(f"{self._sink.name}: it asked to wait {wait_s:.0f} s more (Retry-After)")
 
-    def _lanes(self, batch: int, rows: pa.Table) -> list[list[WebhookMessage]]:
+    def _send(self, batch: int, rows: pa.Table, ids: MessageIds) -> None:
+        is_unavailable = Event()  # set by the first request that finds the receiver unavailable
+        lanes = self._lanes(batch, rows, ids)
+        results: dict[int, DeliveryResult] = {}
+        with ThreadPoolExecutor(max_workers=self._sink.max_in_flight) as pool:
+            for done in pool.map(lambda lane: self._send_lane(batch, lane, is_unavailable), lanes):
+                results.update(done)
+        self._raise_failures(results)
+
+    def _lanes(self, batch: int, rows: pa.Table, message_ids: MessageIds) -> list[list[WebhookMessage]]:
         """The messages that were not sent before; messages of one lane are sent in order."""
         documents = list(json_documents(rows))
         sent = self._sent.ids(batch)
-        ids = message_ids(self._context, batch, documents, sent)
+        ids = message_ids.of(documents)
         bodies = self._bodies(rows, documents, ids)
         lanes: dict[Any, list[WebhookMessage]] = {}
         for index, lane in enumerate(self._lane_keys(rows)):

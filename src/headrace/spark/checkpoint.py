@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from headrace.files import LocalFolder
+from headrace.folders import LocalFolder
 from headrace.spark.errors import BadCheckpoint
 from headrace.spark.folders import folder_at
 from headrace.spark.offsets import FIRST, SIGNS

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from headrace.errors import Misuse
-from headrace.files import LocalFolder, local_path
+from headrace.folders import LocalFolder, local_path
 from headrace.spark.internals import array_of, hadoop
 from headrace.spark.session import is_on_this_machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.files import Folder
+    from headrace.folders import Folder
 
 
 PARTS: Final = ".parts"

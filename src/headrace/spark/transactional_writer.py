@@ -160,6 +160,8 @@ class TaskInstructions:
     """Whether to discard all output: the batch runs only for its state and watermark."""
     traceparent: str | None = None
     """The span of the batch, which its records carry."""
+    staged: Mapping[str, str | None] | None = None
+    """Where tasks stage rows for sinks: `folder` for rows, `tokens` for tokens, if these are files too."""
 
     def publish(self, context: SparkContext) -> None:
         """Publish the instructions to the jobs that this thread starts afterwards."""

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, Misuse
-from headrace.files import sync_directory
+from headrace.folders import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

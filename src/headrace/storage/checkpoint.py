@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.storage.errors import StorageError
 
 if TYPE_CHECKING:

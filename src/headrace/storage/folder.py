@@ -39,7 +39,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.files import replace_file, sync_directory
+from headrace.folders import replace_file, sync_directory
 from headrace.storage.checkpoint import OffsetCheckpoint, Offsets
 from headrace.storage.errors import DataFolderLocked, DiskError, StorageError, UnknownFormat
 from headrace.storage.memory_log import MemoryPartitions

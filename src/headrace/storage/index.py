@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.storage.errors import StorageError
 from headrace.storage.producers import AbortedTransaction
 

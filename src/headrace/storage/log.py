@@ -285,11 +285,14 @@ class Log(ABC):
             producer_id=producer_id,
             producer_epoch=epoch,
         )
-        header = read_header(batch)
-        base_offset = self._store(batch, header)
+        base_offset = self.append_built(batch)
         if producer:
-            self.producers.applied(header, base_offset, now_ms)
+            self.producers.applied(read_header(batch), base_offset, now_ms)
         return base_offset
+
+    def append_built(self, batch: memoryview | bytearray) -> int:
+        """Append a batch of the broker, without a producer; the same buffer may be staged."""
+        return self._store(batch, read_header(batch))
 
     def append_marker(self, producer_id: int, epoch: int, *, committed: bool, now_ms: int) -> int:
         """Append a control batch that ends the producer's transaction in this partition."""

@@ -43,6 +43,10 @@ class MemoryRange(NamedTuple):
         """Join the batches."""
         return b"".join(self.batches)
 
+    def header(self) -> BatchHeader:
+        """The header of the first batch."""
+        return read_header(self.batches[0])
+
     def chunks(self) -> Iterator[bytes]:
         """Yield the batches in chunks for one system call each; a large batch is not copied."""
         first, size = 0, 0

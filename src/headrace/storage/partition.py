@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.files import replace_file, sync_directory
+from headrace.folders import replace_file, sync_directory
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from headrace.storage.errors import DiskError
 from headrace.storage.index import read_entries, save_entries

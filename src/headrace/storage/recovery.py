@@ -16,7 +16,7 @@ import mmap
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 from headrace.protocol.errors import CorruptBatch
 from headrace.protocol.records import decode_batch

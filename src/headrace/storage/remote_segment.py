@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from headrace.storage.errors import ArchiveError
 from headrace.storage.index import OffsetIndex, TimeIndex

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from headrace.files import replace_file
+from headrace.folders import replace_file
 from headrace.protocol.batch import (
     COPY_STEP_BYTES,
     HEADER_BYTES,
@@ -117,6 +117,10 @@ class FileRange(NamedTuple):
     def read(self) -> bytes:
         """Read the range."""
         return os.pread(self.file.fd, self.size, self.position)
+
+    def header(self) -> BatchHeader:
+        """The header of the first batch."""
+        return read_header(os.pread(self.file.fd, HEADER_BYTES, self.position))
 
 
 class BatchPosition(NamedTuple):

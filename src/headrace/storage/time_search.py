@@ -3,7 +3,7 @@
 Headers are written by producers: a batch may claim a timestamp that none of its records has, so a search
 can take long. It is a generator that yields None where it can pause, and a function where a batch must be
 decompressed, whose result is sent back: decompression should not run in the event loop. Where batches must be
-downloaded from the archive it yields a `RemoteReadPending`, and continues when they are there.
+downloaded from the archive it yields a `RemoteReadPending`, and continues when they are available.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ records ──▶ user code ──▶ stateful operator ──▶ results ──
   count, as when Spark tries a task again.
 
       offsets 0 ─────────────── 15   fails
-      0 ────── 7 ok   8 ────── 15   fails
-                      8 ── 11 ok    12 ── 15 fails …      14: ValueError: no such product
+      0 ────── 7 ok   8 ────── 15   must fail
+                      8 ── 11 ok    12 ── 15 must fail …  14: ValueError: no such product
 
 - Behind the last of these operators a *result* fails: a row of a window or a join, which comes from many
   records. The streaming query of such a job ends with that operator, and what follows is applied to the rows
@@ -222,30 +222,40 @@ def _search(
     try_: Callable[[Sequence[Part]], Cause | None],
     name: Callable[[Sequence[Part]], str],
 ) -> list[tuple[Sequence[Part], Cause]]:
-    """The smallest parts that fail, and why; `halves` gives None for a part that is the smallest."""
+    """The smallest parts that fail, and why; `halves` gives None for a part that is the smallest.
+
+    All parts together are known to fail. Each try is a job of Spark, so what is known is not tried: if the
+    first half of a part that fails does not, the second half does.
+    """
     found: list[tuple[Sequence[Part], Cause]] = []
 
-    def search(parts: Sequence[Part]) -> bool:
-        cause = try_(parts) if parts else None
-        if cause is None:
-            return False
+    def search(parts: Sequence[Part], *, is_known: bool) -> bool:
         divided = halves(parts)
-        if divided is None:
-            found.append((parts, cause))
-            if len(found) > MAX_FAILURES:
-                raise RowFailed(
-                    f"more than {MAX_FAILURES} rows of a batch fail: {cause.sentence} ({name(parts)})"
-                ) from None
+        cause = None
+        if divided is None or not is_known:
+            cause = try_(parts)
+            if cause is None:
+                return False
+            if divided is None:
+                found.append((parts, cause))
+                if len(found) > MAX_FAILURES:
+                    raise RowFailed(
+                        f"more than {MAX_FAILURES} rows of a batch fail: {cause.sentence} ({name(parts)})"
+                    ) from None
+                return True
+        first, second = divided
+        does_first_fail = search(first, is_known=False)
+        if search(second, is_known=not does_first_fail) or does_first_fail:
             return True
-        found_in = [search(half) for half in divided]
-        if not any(found_in):
-            raise RowFailed(
-                f"{cause.sentence} ({name(parts)} fail together, and neither half of them alone: no row can "
-                "be named)"
-            ) from None
-        return True
+        if cause is None:
+            return False  # what was known is not true, or no row alone is the reason
+        raise RowFailed(
+            f"{cause.sentence} ({name(parts)} fail together, and neither half of them alone: no row can be "
+            "named)"
+        ) from None
 
-    search(parts)
+    if parts and not search(parts, is_known=True):
+        search(parts, is_known=False)
     return found
 
 

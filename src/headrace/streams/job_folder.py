@@ -34,11 +34,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 from headrace.engine.description import Description, check_change
 from headrace.errors import HeadraceError, Misuse
-from headrace.files import LocalFolder, local_path
+from headrace.folders import LocalFolder, local_path
 from headrace.streams.batch_barrier import BatchBarrier
 
 if TYPE_CHECKING:
-    from headrace.files import Folder
+    from headrace.folders import Folder
     from headrace.spark.progress import ProgressMarker
 
 JOB: Final = "job.json"

@@ -248,12 +248,16 @@ class JobRun:
     def _deliver(self, failed: FailedRows) -> Deliver | None:
         if self._outputs is None:
             return None
-        return self._outputs.deliver if failed.results is None else partial(failed.deliver, self._outputs)
+        if failed.results is not None:
+            return partial(failed.deliver, self._outputs)
+        return self._outputs.deliver if self.job.into.topics else self._outputs.deliver_staged
 
     def _sink_input(self, rows: Rows, planned: PlannedRows, failed: FailedRows) -> SinkInput:
         """The rows that the query ends with."""
         if failed.results is not None:
             return SinkInput(frame=failed.results)
+        if self._outputs is not None and not self.job.into.topics:
+            return SinkInput(frame=self._outputs.staged(planned))
         if self._outputs is not None:
             return SinkInput(frame=named_like(planned.frame, rows.frame))
         return sink_input_of(rows, planned, self.job.into.topics[0])

@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.client.bootstrap import produce
 from headrace.errors import HeadraceError, Misuse
 from headrace.sinks.sink import RowsRejected, SinkContext
+from headrace.sinks.staging import StagedBatch
 from headrace.streams.job_folder import JobFolder
 from headrace.streams.outputs import folder_of
 
@@ -175,7 +176,7 @@ def _to_target(
         waiting = [index for index, letter in enumerate(letters) if newest is None or letter.offset >= newest]
         while waiting:
             try:
-                target.write(last.offset + 1, rows.take(pa.array(waiting)))
+                target.commit(last.offset + 1, StagedBatch.of(rows.take(pa.array(waiting))))
                 break
             except RowsRejected as fault:
                 refused = {waiting[index]: reason for index, reason in fault.rows.items()}

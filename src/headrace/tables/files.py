@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from headrace.files import sync_directory
+from headrace.folders import sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

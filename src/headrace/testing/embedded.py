@@ -67,7 +67,7 @@ class EmbeddedBroker:
         stopped = self._loop.create_task(self._stop.wait())
         ends: list[asyncio.Future[Any]] = [stopped, broker.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        # A broker whose disk failed must not stop as if all were well: the test sees its connections end.
+        # A broker whose disk failed must not stop silently: the connections of the test end.
         if not broker.failed.done():
             await broker.stop()
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 TOPIC_STEPS: Final = ("begun", "computed", "written", "marked", "committed")
 """The steps of a micro-batch of a job that writes to topics only."""
-STEPS: Final = ("begun", "collected", "delivered", *TOPIC_STEPS[1:])
-"""The steps of a micro-batch after which a job can be made to crash. The rows are `collected` and then
+STEPS: Final = ("begun", "staged", "delivered", *TOPIC_STEPS[1:])
+"""The steps of a micro-batch after which a job can be made to crash. The rows are `staged` and then
 `delivered` if the job writes to sinks other than topics."""
 TURN_MS: Final = 200
 DELIVERY_S: Final = 30.0

@@ -20,16 +20,18 @@ import os
 import traceback
 import warnings
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 import pytest
 
-from headrace.files import LocalFolder
-from headrace.sinks.sink import SinkContext
+from headrace.folders import LocalFolder
+from headrace.sinks.sink import SinkContext, StagingContext, TaskStaging
+from headrace.sinks.staging import TOKENS, RowStaging, StagedBatch, read_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from headrace.sinks.sink import Sink, SinkWriter
@@ -68,9 +70,9 @@ class SinkContract:
         """The last batch is known to a new connection too."""
         with self._opened() as target:
             assert target.last_batch() is None
-            target.write(0, rows(("tea", 1.0), ("cup", 2.5)))
+            target.commit(0, StagedBatch.of(rows(("tea", 1.0), ("cup", 2.5))))
             assert target.last_batch() == 0
-            target.write(3, rows(("pot", 4.0)))  # batches without rows are skipped
+            target.commit(3, StagedBatch.of(rows(("pot", 4.0))))  # batches without rows are skipped
         with self._opened() as target:
             assert target.last_batch() == 3
         assert self._held() == [("cup", 2.5), ("pot", 4.0), ("tea", 1.0)]
@@ -80,43 +82,69 @@ class SinkContract:
         for _ in range(2):
             with self._opened() as target:
                 if target.last_batch() is None:
-                    target.write(0, rows(("tea", 1.0), ("cup", 2.0)))
+                    target.commit(0, StagedBatch.of(rows(("tea", 1.0), ("cup", 2.0))))
         assert self._held() == [("cup", 2.0), ("tea", 1.0)]
 
     def test_the_last_row_of_a_key_counts(self) -> None:
         """Within a batch and across batches."""
         with self._opened() as target:
-            target.write(0, rows(("tea", 1.0), ("cup", 2.0), ("tea", 3.0)))
-            target.write(1, rows(("cup", 4.0)))
+            target.commit(0, StagedBatch.of(rows(("tea", 1.0), ("cup", 2.0), ("tea", 3.0))))
+            target.commit(1, StagedBatch.of(rows(("cup", 4.0))))
         newest = [("cup", 4.0), ("tea", 3.0)]
         every = [("cup", 2.0), ("cup", 4.0), ("tea", 1.0), ("tea", 3.0)]
         assert self._held() == (newest if self.replaces else every)
+
+    def test_the_rows_of_all_tasks_are_one_batch(self) -> None:
+        """Parts that tasks prepare in the target, and rows of small tasks, in the order of the tasks."""
+        with self._opened() as target:
+            small = rows(("tea", 3.0))
+            first, second = rows(("tea", 1.0), ("cup", 2.0)), rows(("tea", 4.0), ("pot", 5.0))
+            target.commit(0, self._staged(first, small, second, small_tasks=(1,)))
+            assert target.last_batch() == 0
+        newest = [("cup", 2.0), ("pot", 5.0), ("tea", 4.0)]
+        every = [("cup", 2.0), ("pot", 5.0), ("tea", 1.0), ("tea", 3.0), ("tea", 4.0)]
+        assert self._held() == (newest if self.replaces else every)
+
+    def test_rows_that_are_staged_and_not_committed_are_not_there(self) -> None:
+        """A task that is killed, or repeated, leaves no rows."""
+        with self._opened() as target:
+            target.commit(0, StagedBatch.of(rows(("cup", 2.0))))
+            self._staged(rows(("tea", 1.0)))
+            assert self._held() == [("cup", 2.0)]
+            target.commit(1, self._staged(rows(("tea", 1.0))))
+        assert self._held() == [("cup", 2.0), ("tea", 1.0)]
+        sink = self.sink()
+        if isinstance(sink, TaskStaging):
+            sink.discard(self._context(), keep=())
+        assert self._held() == [("cup", 2.0), ("tea", 1.0)]
 
     def test_deleted_rows_are_removed(self) -> None:
         """If the sink deletes; missing rows may be deleted too."""
         if not self.deletes:
             return
         with self._opened(schema=WITH_DELETED) as target:
-            target.write(0, rows(("tea", 1.0, False), ("cup", 2.0, None)))
-            target.write(1, rows(("tea", None, True), ("pot", None, True), ("mug", 1.0, False)))
+            target.commit(0, StagedBatch.of(rows(("tea", 1.0, False), ("cup", 2.0, None))))
+            target.commit(
+                1, StagedBatch.of(rows(("tea", None, True), ("pot", None, True), ("mug", 1.0, False)))
+            )
         assert self._held() == [("cup", 2.0), ("mug", 1.0)]
 
     def test_a_new_generation_starts_over(self) -> None:
         """After a reset, batches start at 0 again and are written."""
         with self._opened() as target:
-            target.write(7, rows(("tea", 1.0)))
+            target.commit(7, StagedBatch.of(rows(("tea", 1.0))))
         with self._opened(generation=2) as target:
             assert target.last_batch() is None
-            target.write(0, rows(("cup", 2.0)))
+            target.commit(0, StagedBatch.of(rows(("cup", 2.0))))
             assert target.last_batch() == 0
         assert self._held() == [("cup", 2.0), ("tea", 1.0)]
 
     def test_jobs_have_separate_markers(self) -> None:
         """Two jobs that write one target have separate batches."""
         with self._opened() as one, self._opened(job="shop.other") as other:
-            one.write(7, rows(("tea", 1.0)))
+            one.commit(7, StagedBatch.of(rows(("tea", 1.0))))
             assert other.last_batch() is None
-            other.write(0, rows(("cup", 2.0)))
+            other.commit(0, StagedBatch.of(rows(("cup", 2.0))))
             assert (one.last_batch(), other.last_batch()) == (7, 0)
 
     def test_a_killed_writer_leaves_complete_batches(self) -> None:
@@ -129,7 +157,7 @@ class SinkContract:
             assert newest is not None
             assert written <= newest
             assert self._held() == sorted(row for n in range(newest + 1) for row in _batch(n))
-            target.write(newest + 1, rows(*_batch(newest + 1)))
+            target.commit(newest + 1, StagedBatch.of(rows(*_batch(newest + 1))))
         assert len(self._held()) == (newest + 2) * ROWS_OF_A_BATCH
 
     def _write_until_killed(self) -> int:
@@ -152,7 +180,7 @@ class SinkContract:
         try:
             with self._opened() as target:
                 for batch in range(1_000_000):
-                    target.write(batch, rows(*_batch(batch)))
+                    target.commit(batch, self._staged(rows(*_batch(batch))))
                     connection.send(batch)
         except BaseException:  # noqa: BLE001  the child exits here
             traceback.print_exc()
@@ -163,18 +191,42 @@ class SinkContract:
     def _opened(
         self, *, job: str = "shop.revenue", generation: int = 1, schema: pa.Schema = SCHEMA
     ) -> Iterator[SinkWriter]:
-        context = SinkContext(
+        with closing(
+            self.sink().open(self._context(job=job, generation=generation, schema=schema))
+        ) as target:
+            yield target
+
+    def _context(
+        self, *, job: str = "shop.revenue", generation: int = 1, schema: pa.Schema = SCHEMA
+    ) -> SinkContext:
+        return SinkContext(
             job=job,
             generation=generation,
             schema=schema,
             folder=LocalFolder(self.folder / "outputs" / f"{job}-{generation}"),
             state=self.folder,
         )
-        with closing(self.sink().open(context)) as target:
-            yield target
+
+    def _staged(self, *tasks: pa.Table, small_tasks: Sequence[int] = ()) -> StagedBatch:
+        return stage(self.sink(), self._context(), self.folder / "staged", *tasks, small_tasks=small_tasks)
 
     def _held(self) -> list[tuple[str, float]]:
         return sorted((row["product"], row["revenue"]) for row in self.read())
+
+
+def stage(
+    sink: Sink, context: SinkContext, folder: Path, *tasks: pa.Table, small_tasks: Sequence[int] = ()
+) -> StagedBatch:
+    """The rows of tasks, staged as in a job; those of `small_tasks` are passed to the driver as they are."""
+    staging = StagingContext(job=context.job, generation=context.generation, schema=context.schema)
+    tokens = [
+        token
+        for number, table in enumerate(tasks)
+        for token in RowStaging(
+            sinks=(sink,), context=staging, inline_bytes=1 << 20 if number in small_tasks else 0
+        ).stage(table.to_batches(), task=number, folder=str(folder))
+    ]
+    return replace(read_tokens(pa.Table.from_batches(tokens, TOKENS), context.schema), sink=sink.name)
 
 
 def rows(*given: tuple[Any, ...]) -> pa.Table:

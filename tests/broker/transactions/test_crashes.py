@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.client.cluster import Cluster
@@ -37,6 +37,11 @@ class CrashingBroker(BrokerProcess):
         """The command that starts the broker."""
         return [*COMMAND, *super().command()[3:]]
 
+    def wait_until_dead(self) -> None:
+        """Wait until the broker has crashed."""
+        assert self._process is not None
+        self._process.wait(100)
+
     def dies_at(self, step: int, act: Callable[[], None]) -> None:
         """Run `act` while the broker crashes before the given step and is restarted."""
         failures: list[BaseException] = []
@@ -50,8 +55,7 @@ class CrashingBroker(BrokerProcess):
         self._at.write_text(str(step))
         thread = threading.Thread(target=run)
         thread.start()
-        assert self._process is not None
-        self._process.wait(100)
+        self.wait_until_dead()
         assert self._end() == 137
         self.start()
         thread.join(100)
@@ -145,6 +149,31 @@ def test_a_commit_is_atomic_at_whatever_step_the_broker_crashes(
     kafka.dies_at(step, lambda: producer.commit_transaction(60))
     assert committed(kafka, name) == [[b"one"], [b"one"]]
     assert offsets(kafka, name) == [7, 7]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_transaction_whose_begin_the_broker_forgot_is_committed_or_leaves_nothing(
+    kafka: CrashingBroker, name: str, commits: bool
+) -> None:
+    producer = transactional(kafka, name)
+    producer.init_transactions(20)
+    producer.begin_transaction()
+
+    def end() -> None:
+        for partition in range(2):
+            producer.produce(name, value="one", partition=partition)
+        kafka.wait_until_dead()
+        if commits:
+            producer.commit_transaction(60)
+            return
+        try:
+            producer.abort_transaction(60)
+        except KafkaException as fault:
+            # As with Apache Kafka: no transaction has begun, and nothing was written.
+            assert fault.args[0].code() == KafkaError.INVALID_TXN_STATE  # noqa: PT017
+
+    kafka.dies_at(0, end)
+    assert committed(kafka, name) == ([[b"one"], [b"one"]] if commits else [[], []])
 
 
 @pytest.mark.parametrize("step", range(len(ABORT)), ids=ABORT)

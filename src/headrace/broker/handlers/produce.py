@@ -195,8 +195,11 @@ class Produce:
         """Store a batch whose checksum and whose write take long; yields between the steps of both."""
         checksum = yield from checksum_steps(records)
         partition = topic.partition(index) if topic is not None else None
-        if topic is None or partition is None or not _may_be_staged(partition, records, checksum):
-            results.append(self._append(topic, index, records, now_ms, results, checksum))
+        if topic is None or partition is None:
+            results.append(PartitionResult(index, self._unknown))
+            return
+        if not _may_be_staged(partition, records, checksum):  # it is refused, and never delayed
+            results.append(self._store(topic, partition, records, now_ms, checksum=checksum))
             return
         if self._broker.key_validator.must_wait(partition, records):
             copy = yield from copy_steps(records)
@@ -204,9 +207,20 @@ class Produce:
             results.append(PartitionResult(index, ErrorCode.request_timed_out))
             return
         with self._broker.key_validator.holding(partition):
+            limiter = partition.limiter
             try:
+                if limiter is not None and limiter.delayed:
+                    raise Backpressure
                 yield from partition.log.stage(records)
-                results.append(self._append(topic, index, records, now_ms, results, checksum, is_held=True))
+                results.append(self._store(topic, partition, records, now_ms, checksum=checksum))
+            except Backpressure:
+                assert limiter is not None
+                copy = yield from copy_steps(records)
+                delayed = self._delay_until_fits(
+                    topic, partition, limiter, memoryview(copy), checksum=checksum
+                )
+                self._delay(delayed, len(copy), results)
+                results.append(PartitionResult(index, ErrorCode.request_timed_out))
             finally:
                 partition.log.discard_staged()
         yield  # the append may have freed a large batch, and the end of the request frees another one
@@ -327,9 +341,6 @@ class Produce:
         records: memoryview | None,
         now_ms: int,
         results: list[PartitionResult],
-        checksum: int | None = None,
-        *,
-        is_held: bool = False,
     ) -> PartitionResult:
         partition = topic.partition(index) if topic is not None else None
         if partition is None or topic is None:
@@ -338,15 +349,15 @@ class Produce:
             return PartitionResult(
                 index, ErrorCode.invalid_record, message="the request contains no record batch"
             )
-        if not is_held and self._broker.key_validator.must_wait(partition, records):
-            self._check_keys(topic, partition, memoryview(bytearray(records)), results, checksum)
+        if self._broker.key_validator.must_wait(partition, records):
+            self._check_keys(topic, partition, memoryview(bytearray(records)), results, None)
             return PartitionResult(index, ErrorCode.request_timed_out)
         limiter = partition.limiter
         try:
             if limiter is not None and limiter.delayed:
                 # Checked before its sequence number: the previous batch may be delayed, too.
                 raise Backpressure
-            return self._store(topic, partition, records, now_ms, checksum=checksum)
+            return self._store(topic, partition, records, now_ms)
         except Backpressure:
             assert limiter is not None
             copy = memoryview(bytearray(records))  # the frame's buffer is reused
@@ -392,13 +403,17 @@ class Produce:
             return self._store_later(topic, partition, records, has_keys=True, checksum=checksum)
         except Backpressure:
             assert limiter is not None
-            return await self._delay_until_fits(topic, partition, limiter, records, has_keys=True)
+            return await self._delay_until_fits(
+                topic, partition, limiter, records, has_keys=True, checksum=checksum
+            )
         finally:
             if checksum is not None:
                 partition.log.discard_staged()
 
     async def _stage(self, partition: Partition, records: memoryview) -> None:
         """Write a large batch in time slices; later batches for the partition wait for it."""
+        if partition.log.is_deleted:
+            return
         time_slice = self._broker.scheduler.time_slice()
         try:
             await time_slice.run(partition.log.stage(records))
@@ -413,13 +428,17 @@ class Produce:
         records: memoryview,
         *,
         has_keys: bool = False,
+        checksum: int | None = None,
     ) -> DelayedResult:
+        """The result of a batch that waits for room; with a `checksum` it is large, and stored in steps."""
+        is_large = checksum is not None
         return self._broker.overflow.delay(
             limiter,
-            partial(self._store_later, topic, partition, records, has_keys=has_keys),
-            records=read_header(records).count,
-            size=len(records),
+            partial(self._store_later, topic, partition, records, has_keys=has_keys, checksum=checksum),
+            read_header(records),
             timeout_ms=self._request.timeout_ms,
+            stage=partial(self._stage, partition, records) if is_large else None,
+            discard_staged=partition.log.discard_staged if is_large else None,
         )
 
     def _store_later(

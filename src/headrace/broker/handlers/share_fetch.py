@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.delayed_operation import DelayedOperation
+from headrace.broker.scheduling import SLICE_SECONDS
 from headrace.broker.security.acls import ResourceType
 from headrace.broker.security.requirements import allowed
 from headrace.broker.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 SHARE_FETCH: Final = 78
 PARTITIONS_PER_TURN: Final = 250
-"""Partitions that one request reads per iteration of the event loop."""
+"""Partitions that one request reads per iteration of the event loop, if there is time for so many."""
 
 SHARE_ACKNOWLEDGE: Final = 79
 PARTITIONS_AT_ONCE: Final = 100
@@ -241,16 +243,16 @@ class ShareFetch:
                     ShareResult(*partition, batches=acquired.batches, acquired=acquired.delivered),
                 )
 
-    def _next_partitions(self, session: ShareSession) -> tuple[TopicIdPartition, ...]:
-        """The next partitions to read: the least recently read ones if there are many."""
-        partitions = tuple(
-            islice(session.partitions, min(self._remaining or len(session.partitions), PARTITIONS_PER_TURN))
-        )
-        self._remaining = (self._remaining or len(session.partitions)) - len(partitions)
-        if len(session.partitions) > PARTITIONS_PER_TURN:
-            for partition in partitions:
-                session.move_to_end(partition)
-        return partitions
+    def _next_partitions(self, session: ShareSession) -> Iterator[TopicIdPartition]:
+        """The next partitions to read, the least recently read ones first, for one time slice."""
+        started = perf_counter()
+        self._remaining = self._remaining or len(session.partitions)
+        for partition in tuple(islice(session.partitions, min(self._remaining, PARTITIONS_PER_TURN))):
+            yield partition
+            self._remaining -= 1
+            session.move_to_end(partition)
+            if perf_counter() - started > SLICE_SECONDS:
+                return
 
     def wait(self) -> asyncio.Future[ResponseParts]:
         """A future of the response, for when records are available or `max_wait_ms` have passed."""

@@ -7,6 +7,7 @@ limiter computes it again.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -19,8 +20,7 @@ from headrace.broker.overflow.policy import (
 )
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from headrace.protocol.batch import BatchHeader
     from headrace.protocol.produce import PartitionResult
@@ -62,7 +62,10 @@ class DelayedProduce(NamedTuple):
     append: Callable[[], PartitionResult]
     """Stores the batch and returns its result; raises `Backpressure` while it does not fit."""
     result: asyncio.Future[PartitionResult]
-    records: int
+    header: BatchHeader
+    stage: Callable[[], Awaitable[None]] | None = None
+    """Writes a large batch in steps, so that `append` only has to complete it."""
+    discard_staged: Callable[[], None] | None = None
 
     def complete(self, result: PartitionResult) -> None:
         """Respond to the producer, unless it has disconnected."""
@@ -73,8 +76,11 @@ class DelayedProduce(NamedTuple):
 class DelayedProduceQueue:
     """Delayed batches of one partition, first in, first out; a small batch never overtakes a large one."""
 
-    def __init__(self) -> None:
+    def __init__(self, fits: Callable[[BatchHeader], bool]) -> None:
+        self._fits = fits
         self._queue: deque[DelayedProduce] = deque()
+        self._staging: asyncio.Task[None] | None = None
+        """Stores the first batch, which is large, in steps."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -90,15 +96,39 @@ class DelayedProduceQueue:
         return removed[::-1]
 
     def append_fitting(self) -> None:
-        """Store batches in order until one does not fit."""
-        while self._queue:
+        """Store batches in order until one does not fit; a large one is stored in steps."""
+        while self._queue and self._staging is None:
             first = self._queue[0]
+            if first.stage is not None and not self._fits(first.header):
+                return
+            if first.stage is not None:
+                self._staging = asyncio.get_running_loop().create_task(self._append_large(first, first.stage))
+                return
             try:
                 result = first.append()
             except Backpressure:
                 return
             self._queue.popleft()
             first.complete(result)
+
+    async def _append_large(self, first: DelayedProduce, stage: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await stage()
+            if not first.result.done():  # else it has timed out
+                first.complete(first.append())
+        except Backpressure:
+            self._staging = None
+            return  # the limit was lowered meanwhile
+        except Exception as fault:  # noqa: BLE001  the connection logs it
+            if not first.result.done():
+                first.result.set_exception(fault)
+        finally:
+            assert first.discard_staged is not None
+            first.discard_staged()
+        self._staging = None
+        if self._queue and self._queue[0] is first:
+            self._queue.popleft()
+        self.append_fitting()
 
     def fail_all(self, result: PartitionResult) -> None:
         """Complete all batches with the same error."""
@@ -116,7 +146,7 @@ class BacklogLimiter:
         self.index = index
         self.policy = policy
         self.counts = OverflowCounts()
-        self.delayed = DelayedProduceQueue()
+        self.delayed = DelayedProduceQueue(self.fits)
         self._log = log
         self._positions = positions
         self._end_offset_limit = -1
@@ -150,6 +180,13 @@ class BacklogLimiter:
         else:
             self.counts.refused_records += incoming.records
             raise TopicFull(self._describe_full(backlog))
+
+    def fits(self, header: BatchHeader) -> bool:
+        """Whether `admit` would return now."""
+        if self.policy.action is not OverflowAction.BLOCK or self._log.is_deleted:
+            return True
+        incoming = BacklogSize(header.last_offset_delta + 1, header.size)
+        return self.policy.limit.fits(self._compute_room().size, incoming)
 
     # ---------------------------------------------------------------- the backlog
 

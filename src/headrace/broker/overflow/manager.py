@@ -16,7 +16,7 @@ from headrace.broker.overflow.policy import BacklogPolicy, BackpressureTimeout, 
 from headrace.protocol.produce import PartitionResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from headrace.broker.clock import BrokerClock
     from headrace.broker.groups.records import OffsetKey
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.broker.shares import ShareGroupCoordinator
     from headrace.broker.shares.partitions import SharePartition
     from headrace.broker.topics import Partition, Topic, Topics
+    from headrace.protocol.batch import BatchHeader
 
 MAX_DELAYED_BYTES: Final = 128 * 2**20
 """The size of the delayed batches of all producers."""
@@ -118,26 +119,28 @@ class OverflowManager:
         self,
         limiter: BacklogLimiter,
         append: Callable[[], PartitionResult],
+        header: BatchHeader,
         *,
-        records: int,
-        size: int,
         timeout_ms: int,
+        stage: Callable[[], Awaitable[None]] | None = None,
+        discard_staged: Callable[[], None] | None = None,
     ) -> DelayedResult:
         """The result of a batch that waits for room, at most `timeout_ms` and the topic's timeout."""
         result: DelayedResult = asyncio.get_running_loop().create_future()
+        size = header.size
         if self._is_draining or self._delayed_bytes + size > MAX_DELAYED_BYTES:
-            result.set_result(self._time_out(limiter, records))
+            result.set_result(self._time_out(limiter, header.count))
             return result
         self._delayed_bytes += size
         self.delayed_batches += 1
-        delayed = DelayedProduce(append, result, records)
+        delayed = DelayedProduce(append, result, header, stage, discard_staged)
         limiter.delayed.add(delayed)
 
         def expire() -> None:
             if result.done():  # in the same turn of the loop, so that the timer could not be stopped
                 return
             for each in limiter.delayed.remove_from(delayed):
-                each.complete(self._time_out(limiter, each.records))
+                each.complete(self._time_out(limiter, each.header.count))
 
         timer = self._clock.call_later(min(timeout_ms, limiter.policy.timeout_ms), expire)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.shares.batch_cache import BatchCache
+from headrace.broker.shares.dead_letters import DeadLetterWriter
 from headrace.broker.shares.groups import ShareGroups
 from headrace.broker.shares.partition_state import SharePartitionState
 from headrace.broker.shares.partitions import SharePartition, SharePartitionManager
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.clock import BrokerClock
     from headrace.broker.flusher import Flusher
+    from headrace.broker.scheduling import RequestScheduler
     from headrace.broker.shares.groups import Assignment, ShareGroup, ShareHeartbeat, ShareHeartbeatResult
     from headrace.broker.shares.sessions import SessionKey
     from headrace.broker.shares.settings import ShareGroupConfig, ShareSettings
@@ -49,6 +51,7 @@ class ShareGroupCoordinator:
         clock: BrokerClock,
         settings: ShareSettings,
         opener: Executor,
+        scheduler: RequestScheduler,
         run_search: Callable[[Search], Awaitable[TimedOffset | None]],
     ) -> None:
         self._clock = clock
@@ -66,7 +69,8 @@ class ShareGroupCoordinator:
             on_member_expired=lambda group, member: self.close_session((group, member)),
         )
         cache = BatchCache(clock, opener)
-        self._partitions = SharePartitionManager(self._state, topics, flusher, clock, settings, cache)
+        dead_letters = DeadLetterWriter(topics, flusher, clock, cache, scheduler)
+        self._partitions = SharePartitionManager(self._state, clock, settings, cache, dead_letters)
 
     def watch(self, on_change: Callable[[SharePartition], None]) -> None:
         """Have `on_change` called when a share partition may have advanced."""

@@ -4,8 +4,9 @@ Three steps, each in its log before the next: the record is archiving, with the 
 topic; the dead letter; the record is acknowledged. After a crash between them the broker searches the dead
 letter from that position and writes it only if it is missing.
 
-Dead letters are written in parts, so that thousands of them do not block other requests. A batch, or the rest
-of one, that cannot be read is one dead letter, whose value is the batch.
+Dead letters are written in parts, so that thousands of them do not block other requests; a large one is
+copied and written in steps. A batch, or the rest of one, that cannot be read is one dead letter, whose value
+is the batch.
 """
 
 from __future__ import annotations
@@ -19,22 +20,24 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace.protocol.batch import read_header, split_batches
+from headrace.protocol.batch import build_batch_steps, read_header, split_batches
 from headrace.protocol.errors import CorruptBatch
-from headrace.protocol.records import NewRecord, decode_batch, encode_records
+from headrace.protocol.records import decode_batch, encode_record_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.broker.clock import BrokerClock
     from headrace.broker.flusher import Flusher
+    from headrace.broker.scheduling import RequestScheduler
     from headrace.broker.shares.batch_cache import BatchCache
     from headrace.broker.shares.partitions import SharePartition
     from headrace.broker.shares.progress import PendingDeadLetter
     from headrace.broker.shares.records import SharePartitionKey
     from headrace.broker.topics import Partition, Topics
+    from headrace.protocol.compression import Bytes
     from headrace.protocol.decompressed_batch import DecompressedBatch
-    from headrace.protocol.records import Headers, Record
+    from headrace.protocol.records import Record, RecordView
     from headrace.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -54,6 +57,8 @@ MAX_TOPIC_NAME: Final = 249
 MAX_DEAD_LETTERS: Final = 100
 """Dead letters that are written before other requests are served: some milliseconds."""
 MAX_DEAD_LETTER_BYTES: Final = 1 << 20
+"""A larger dead letter is a batch of its own."""
+MAX_DEAD_LETTER_HEADERS: Final = 5_000
 MAX_PARSED_RECORDS: Final = 2_000
 
 _INVALID_CHARACTER: Final = re.compile(r"[^a-zA-Z0-9._-]")
@@ -83,32 +88,45 @@ def dead_letter_topic(topic: str, group: str) -> str:
     return f"{valid}-{digest}.dead"
 
 
+class DeadLetter(NamedTuple):
+    """A record of the dead-letter topic; key and value are views of the original."""
+
+    key: Bytes | None
+    value: Bytes | None
+    headers: tuple[tuple[str, Bytes | None], ...]
+
+    @property
+    def size(self) -> int:
+        """The size of its key and value."""
+        return len(self.key or b"") + len(self.value or b"")
+
+
 def build_dead_letter(
-    record: Record | None, key: SharePartitionKey, topic: str, offset: int, pending: PendingDeadLetter
-) -> NewRecord:
+    record: RecordView | None, key: SharePartitionKey, topic: str, offset: int, pending: PendingDeadLetter
+) -> DeadLetter:
     """The dead letter of a record; only the headers if the record is no longer in the log."""
     origin = _origin_headers(key, topic, offset, pending, pending.reason.text)
     if record is None:
-        return NewRecord(None, None, 0, origin)
+        return DeadLetter(None, None, origin)
     kept = tuple(header for header in record.headers if header[0] not in NAMES)
-    return NewRecord(record.key, record.value, 0, (*kept, *origin))
+    return DeadLetter(record.key, record.value, (*kept, *origin))
 
 
 def build_unreadable_dead_letter(
     opened: DecompressedBatch, key: SharePartitionKey, topic: str, last: int, pending: PendingDeadLetter
-) -> NewRecord:
+) -> DeadLetter:
     """The dead letter of all records of a batch, up to its end, that cannot be read."""
     first = opened.next_offset
     reason = (
         f"Offsets {first} to {last} cannot be read: {opened.fault}. The value is the record batch as stored."
     )
     origin = _origin_headers(key, topic, first, pending, reason)
-    return NewRecord(None, opened.data, 0, (*origin, (LAST_OFFSET, b"%d" % last)))
+    return DeadLetter(None, opened.data, (*origin, (LAST_OFFSET, b"%d" % last)))
 
 
 def _origin_headers(
     key: SharePartitionKey, topic: str, offset: int, pending: PendingDeadLetter, reason: str
-) -> Headers:
+) -> tuple[tuple[str, Bytes | None], ...]:
     return (
         (TOPIC, topic.encode()),
         (PARTITION, b"%d" % key.partition),
@@ -142,11 +160,21 @@ def _read_origin(record: Record) -> DeadLetterOrigin:
 class DeadLetterWriter:
     """Writes the dead letters of share partitions."""
 
-    def __init__(self, topics: Topics, flusher: Flusher, clock: BrokerClock, cache: BatchCache) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        flusher: Flusher,
+        clock: BrokerClock,
+        cache: BatchCache,
+        scheduler: RequestScheduler,
+    ) -> None:
         self._topics = topics
         self._flusher = flusher
         self._clock = clock
         self._cache = cache
+        self._scheduler = scheduler
+        self._large = asyncio.Lock()
+        """Held while a large dead letter is written."""
 
     def prepare(self, share_partition: SharePartition) -> None:
         """Set the current end of the dead-letter topic for archiving records, before these are stored."""
@@ -182,22 +210,29 @@ class DeadLetterWriter:
         dead_letters = await self._build(share_partition, offsets)
         if share_partition.is_closed:
             return
-        self._append(share_partition, list(dead_letters.values()))
+        if sum(each.size for each in dead_letters.values()) > MAX_DEAD_LETTER_BYTES:
+            await self._append_large(share_partition, *dead_letters.values())
+        else:
+            self._append(share_partition, list(dead_letters.values()))
         await self._flusher.durable()
         for offset in dead_letters:
             share_partition.state.dead_letter_written(offset)
 
-    async def _build(self, share_partition: SharePartition, offsets: Sequence[int]) -> dict[int, NewRecord]:
-        """The dead letters by offset, up to a maximum size."""
-        dead_letters: dict[int, NewRecord] = {}
-        size = 0
+    async def _build(self, share_partition: SharePartition, offsets: Sequence[int]) -> dict[int, DeadLetter]:
+        """The dead letters by offset, up to a maximum size; a larger one is alone."""
+        dead_letters: dict[int, DeadLetter] = {}
+        size = headers = 0
         opened: DecompressedBatch | None = None
         for offset in offsets:
             if opened is None or not opened.header.base_offset <= offset <= opened.header.last_offset:
                 opened = await self._open(share_partition, offset)
-            dead_letters[offset] = await self._build_one(share_partition, opened, offset)
-            size += len(dead_letters[offset].value or b"")
-            if size >= MAX_DEAD_LETTER_BYTES:
+            dead_letter = await self._build_one(share_partition, opened, offset)
+            size += dead_letter.size
+            if dead_letters and size > MAX_DEAD_LETTER_BYTES:
+                break
+            dead_letters[offset] = dead_letter
+            headers += len(dead_letter.headers)
+            if headers >= MAX_DEAD_LETTER_HEADERS:
                 break
         return dead_letters
 
@@ -209,12 +244,12 @@ class DeadLetterWriter:
         found = source.read(offset, 1, source.end_offset, at_least_one=True)
         if found is None:
             return None
-        opened = await self._cache.wait_open(source, found.read())
+        opened = await self._cache.wait_open(source, found)
         return opened if opened.header.base_offset <= offset else None
 
     async def _build_one(
         self, share_partition: SharePartition, opened: DecompressedBatch | None, offset: int
-    ) -> NewRecord:
+    ) -> DeadLetter:
         while opened is not None and opened.next_offset <= offset and opened.fault is None:
             opened.find(MAX_PARSED_RECORDS)
             await asyncio.sleep(0)
@@ -225,13 +260,33 @@ class DeadLetterWriter:
         index = opened.index_of(offset)
         if index is None and opened.fault is not None:
             return build_unreadable_dead_letter(opened, *origin)
-        return build_dead_letter(None if index is None else opened.record(index), *origin)
+        return build_dead_letter(None if index is None else opened.view(index), *origin)
 
-    def _append(self, share_partition: SharePartition, dead_letters: Sequence[NewRecord]) -> None:
+    def _append(self, share_partition: SharePartition, dead_letters: Sequence[DeadLetter]) -> None:
+        target = self._dead_letter_partition(share_partition)
+        records = b"".join(
+            part
+            for delta, each in enumerate(dead_letters)
+            for part in encode_record_parts(each.key, each.value, each.headers, delta)
+        )
+        target.log.append_internal(records, len(dead_letters), self._clock.now_ms())
+        self._flusher.appended(target)
+
+    async def _append_large(self, share_partition: SharePartition, dead_letter: DeadLetter) -> None:
+        """Copy and write a large dead letter in time slices."""
         target = self._dead_letter_partition(share_partition)
         now_ms = self._clock.now_ms()
-        records = encode_records([each._replace(timestamp=now_ms) for each in dead_letters], now_ms)
-        target.log.append_internal(records, len(dead_letters), now_ms)
+        record = encode_record_parts(dead_letter.key, dead_letter.value, dead_letter.headers, 0)
+        steps = build_batch_steps(record, 1, base_timestamp=now_ms, max_timestamp=now_ms)
+        async with self._large:
+            time_slice = self._scheduler.time_slice()
+            try:
+                batch = memoryview(await time_slice.run(steps))
+                await time_slice.run(target.log.stage(batch))
+                target.log.append_built(batch)
+            finally:
+                target.log.discard_staged()
+                time_slice.release()
         self._flusher.appended(target)
 
     def _dead_letter_partition(self, share_partition: SharePartition) -> Partition:

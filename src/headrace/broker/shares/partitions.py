@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.broker.clock import DeadlineTimer
-from headrace.broker.shares.dead_letters import DeadLetterWriter
 from headrace.broker.shares.reader import SharePartitionReader
 from headrace.errors import HeadraceError
 from headrace.storage.errors import StorageError
@@ -18,12 +17,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.clock import BrokerClock
-    from headrace.broker.flusher import Flusher
     from headrace.broker.shares.batch_cache import BatchCache
+    from headrace.broker.shares.dead_letters import DeadLetterWriter
     from headrace.broker.shares.partition_state import DeliveredRange, SharePartitionState
     from headrace.broker.shares.records import SharePartitionKey, ShareStateLog
     from headrace.broker.shares.settings import ShareGroupConfig, ShareSettings
-    from headrace.broker.topics import Partition, Topics
+    from headrace.broker.topics import Partition
+    from headrace.protocol.compression import Bytes
     from headrace.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ MIN_ROLL_BYTES: Final = 1 << 20
 class Acquisition(NamedTuple):
     """The records that a member acquired: batches, and which of their records are acquired."""
 
-    batches: list[bytes]
+    batches: list[Bytes]
     size: int
     delivered: list[DeliveredRange]
 
@@ -168,17 +168,16 @@ class SharePartitionManager:
     def __init__(
         self,
         state: ShareStateLog,
-        topics: Topics,
-        flusher: Flusher,
         clock: BrokerClock,
         settings: ShareSettings,
         cache: BatchCache,
+        dead_letters: DeadLetterWriter,
     ) -> None:
         self._state = state
         self._clock = clock
         self._settings = settings
         self._cache = cache
-        self._dead_letters = DeadLetterWriter(topics, flusher, clock, cache)
+        self._dead_letters = dead_letters
         self._share_partitions: dict[SharePartitionKey, SharePartition] = {}
         self._by_partition: dict[tuple[UUID, int], list[SharePartition]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

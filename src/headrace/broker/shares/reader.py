@@ -1,7 +1,8 @@
 """Reads the log for a share partition: finds the next records, and reads acquired ones.
 
-Each turn of the event loop parses a bounded number of records, independent of the size of a batch and of its
-header. A batch, or the rest of one, that cannot be parsed becomes one dead letter.
+Each turn of the event loop reads a bounded number of bytes, and parses a bounded number of records,
+independent of the size of a batch and of its header. A large batch is read in a thread. A batch, or the rest
+of one, that cannot be parsed becomes one dead letter.
 
 Headers of a record control its delivery:
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.shares.batch_cache import LARGE_BATCH_BYTES
 from headrace.protocol.batch import read_header, split_batches
 from headrace.storage.errors import ArchiveError
 from headrace.storage.remote_cache import RemoteReadPending
@@ -29,20 +31,31 @@ if TYPE_CHECKING:
     from headrace.broker.shares.batch_cache import BatchCache
     from headrace.broker.shares.partition_state import SharePartitionState
     from headrace.protocol.batch import BatchHeader
+    from headrace.protocol.compression import Bytes
     from headrace.protocol.decompressed_batch import DecompressedBatch
-    from headrace.protocol.records import Record
-    from headrace.storage.log import Log
+    from headrace.protocol.records import RecordView
+    from headrace.storage.log import Log, Records
 
 DELIVER_AT: Final = "headrace-deliver-at"
 DELAY_MS: Final = "headrace-delay-ms"
 ONLY_GROUP: Final = "headrace-group"
+MAX_DIGITS: Final = 19
 HEADER_PREFIX: Final = b"headrace-"
 """The common prefix of the header names: records without these bytes need not be decoded."""
 
 READ_BYTES: Final = 64 * 1024
 """How much of the log is read at once; a larger batch is read as a whole."""
 MAX_READS: Final = 16
-"""How many reads are done before other requests are served."""
+"""How many reads for new records are done before other requests are served."""
+MAX_ACQUIRED_READS: Final = 250
+MAX_ACQUIRED_BYTES: Final = 8 << 20
+"""How often and how much is read for acquired records before other requests are served."""
+MAX_COPIED_BYTES: Final = 1 << 20
+"""How much is copied out of batches before other requests are served; a larger record is not copied."""
+MAX_SEARCHED_BYTES: Final = 4 << 20
+"""Records that are searched for delivery headers as a whole; larger ones are decoded one by one."""
+MAX_KEY_BYTES: Final = 1024
+"""Longer keys that begin with the same bytes count as the same key."""
 MAX_PARSED_RECORDS: Final = 2_000
 """Records that are parsed or decoded before other requests are served: some milliseconds."""
 MIN_SLICED_BYTES: Final = 1024
@@ -58,7 +71,7 @@ class DeliveryHeaders(NamedTuple):
     is_for_group: bool
 
 
-def read_delivery_headers(record: Record, group: str) -> DeliveryHeaders:
+def read_delivery_headers(record: RecordView, group: str) -> DeliveryHeaders:
     """The delivery headers of a record for a group."""
     due_ms, is_for_group = 0, True
     for name, value in record.headers:
@@ -67,18 +80,23 @@ def read_delivery_headers(record: Record, group: str) -> DeliveryHeaders:
         elif name == DELAY_MS:
             due_ms = max(due_ms, record.timestamp + _number(value))
         elif name == ONLY_GROUP:
-            is_for_group = value == group.encode()
-    return DeliveryHeaders(record.offset, record.key, due_ms, is_for_group)
+            is_for_group = value is not None and value == memoryview(group.encode())
+    key = None if record.key is None else bytes(record.key[:MAX_KEY_BYTES])
+    return DeliveryHeaders(record.offset, key, due_ms, is_for_group)
 
 
-def _number(value: bytes | None) -> int:
-    return int(value) if value is not None and value.isdigit() and len(value) < 19 else 0
+def _number(value: memoryview | None) -> int:
+    if value is None or len(value) >= MAX_DIGITS:
+        return 0
+    digits = bytes(value)
+    return int(digits) if digits.isdigit() else 0
 
 
 class AcquiredBatches(NamedTuple):
     """Batches with acquired records; offsets that they contain, that the log lacks, and that are left."""
 
-    batches: list[bytes]
+    batches: list[Bytes]
+    """Complete batches in order; a large one may have two parts."""
     size: int
     included: list[int]
     missing: list[int]
@@ -103,6 +121,9 @@ class SharePartitionReader:
         """The batches of the current acquisition, by offset."""
         self._recent_offsets: list[int] = []
         self._budget = 0
+        self._reads = 0
+        self._read_bytes = 0
+        self._copyable_bytes = 0
 
     def end_offset(self, state: SharePartitionState) -> int:
         """The end of the records that the group may read."""
@@ -110,8 +131,10 @@ class SharePartitionReader:
         return self.log.last_stable_offset if committed else self.log.high_watermark
 
     def begin(self) -> None:
-        """Begin an acquisition with a new budget of records."""
+        """Begin an acquisition with a new budget of records and bytes."""
         self._budget = MAX_PARSED_RECORDS
+        self._reads = self._read_bytes = 0
+        self._copyable_bytes = MAX_COPIED_BYTES
 
     def finish(self) -> None:
         """End an acquisition; batches that may be needed again are in the cache."""
@@ -149,6 +172,8 @@ class SharePartitionReader:
         if found is None:
             state.skip(end_offset - 1)
             return False
+        if found.size >= LARGE_BATCH_BYTES:
+            return self._add_large_batch(state, found, wanted, now_ms)
         for view in split_batches(memoryview(found.read())):
             header = read_header(view)
             if state.available >= wanted:
@@ -156,10 +181,18 @@ class SharePartitionReader:
             if header.is_control or self._is_aborted(state, header):
                 state.skip(header.last_offset)
                 continue
-            opened = self._open(bytes(view))
+            opened = self._decompress(bytes(view))
             if opened is None or not self._add_batch(state, opened, wanted, now_ms):
                 return False
         return True
+
+    def _add_large_batch(self, state: SharePartitionState, found: Records, wanted: int, now_ms: int) -> bool:
+        header = found.header()
+        if header.is_control or self._is_aborted(state, header):
+            state.skip(header.last_offset)
+            return True
+        opened = self._open(found)
+        return opened is not None and self._add_batch(state, opened, wanted, now_ms)
 
     def _add_batch(
         self, state: SharePartitionState, opened: DecompressedBatch, wanted: int, now_ms: int
@@ -191,7 +224,9 @@ class SharePartitionReader:
     ) -> bool:
         """Add the parsed records from `first` to the state; False if reading stops for now."""
         index = opened.first_from(first)
-        if opened.has_gaps or state.config.key_order or opened.contains(HEADER_PREFIX, index, opened.found):
+        is_large = opened.size_of(index, opened.found) > MAX_SEARCHED_BYTES
+        needs_decoding = opened.has_gaps or state.config.key_order or is_large
+        if needs_decoding or opened.contains(HEADER_PREFIX, index, opened.found):
             return self._add_one_by_one(state, opened, index, wanted, now_ms)
         state.add_records(first, opened.next_offset - 1, wanted, now_ms)
         return True
@@ -205,8 +240,9 @@ class SharePartitionReader:
             if self._budget <= 0 or state.blocked >= self._max_blocked:
                 self._cache.hold(self, opened)
                 return False
-            self._budget -= 4  # decoding a record costs as much as parsing four
-            headers = read_delivery_headers(opened.record(each), self._group)
+            record = opened.view(each)
+            self._budget -= 4 + len(record.headers)  # decoding a record costs as much as parsing four
+            headers = read_delivery_headers(record, self._group)
             if headers.is_for_group:
                 state.add_record(headers.offset, now_ms, key=headers.key, due_ms=headers.due_ms)
             else:
@@ -231,34 +267,65 @@ class SharePartitionReader:
         size, index = 0, 0
         while index < len(offsets):
             opened = self._find_open(offsets[index])
-            try:
-                data = self._read_batch(offsets[index]) if opened is None else None
-            except ArchiveError as fault:
-                self._download(fault)
-                found.left.extend(offsets[index:])
-                break
-            if data is not None:
-                opened = self._open(data)
-                if opened is None:
-                    found.left.extend(offsets[index:])
+            if opened is None:
+                try:
+                    stored = self._read_batch(offsets[index])
+                except ArchiveError as fault:
+                    self._download(fault)
                     break
+                if stored is not None:
+                    opened = self._open(stored)
+                    if opened is None:
+                        break
             if opened is None or opened.header.base_offset > offsets[index]:
                 found.missing.append(offsets[index])
                 index += 1
                 continue
             inside = bisect_right(offsets, opened.header.last_offset, lo=index)
             if not self._parse_through(opened, offsets[inside - 1]):
-                found.left.extend(offsets[index:])
                 break
-            part = _slice(opened, offsets[index:inside])
-            if found.batches and size + len(part) > max_bytes:
-                found.left.extend(offsets[index:])
+            parts, count = self._slice(opened, offsets[index:inside])
+            part_size = sum(map(len, parts))
+            if not count or (found.batches and size + part_size > max_bytes):
                 break
-            found.batches.append(part)
-            found.included.extend(offsets[index:inside])
-            size += len(part)
-            index = inside
+            found.batches.extend(parts)
+            found.included.extend(offsets[index : index + count])
+            size += part_size
+            index += count
+            if self._reads > MAX_ACQUIRED_READS or self._read_bytes > MAX_ACQUIRED_BYTES:
+                break
+        found.left.extend(offsets[index:])
         return found._replace(size=size)
+
+    def _slice(self, opened: DecompressedBatch, offsets: Sequence[int]) -> tuple[list[Bytes], int]:
+        """The batch, or only its acquired records if these are few, or if others cannot be read.
+
+        Returns the parts of the batch, and how many of the records it contains; none if too much was copied
+        before.
+        """
+        if opened.is_whole and (
+            len(opened.data) < MIN_SLICED_BYTES or 2 * len(offsets) > opened.header.count
+        ):
+            return [opened.data], len(offsets)
+        count = self._copyable(opened, offsets)
+        if count:
+            part = opened.select(offsets[:count])
+            self._copyable_bytes -= len(part)
+            return [part], count
+        if self._copyable_bytes < MAX_COPIED_BYTES:
+            return [], 0
+        self._copyable_bytes = 0  # computing its checksum takes as long
+        return opened.select_large(offsets[0]), 1
+
+    def _copyable(self, opened: DecompressedBatch, offsets: Sequence[int]) -> int:
+        """How many of the records may be copied now; records that compaction removed need no room."""
+        size = 0
+        for count, offset in enumerate(offsets):
+            index = opened.index_of(offset)
+            size += 0 if index is None else opened.size_of(index, index + 1)
+            if size > self._copyable_bytes:
+                return count
+        return len(offsets)
 
     def _parse_through(self, opened: DecompressedBatch, offset: int) -> bool:
         """Parse the records up to an offset; False if the budget is used."""
@@ -269,12 +336,15 @@ class SharePartitionReader:
 
     # ---------------------------------------------------------------- batches
 
-    def _read_batch(self, offset: int) -> bytes | None:
+    def _read_batch(self, offset: int) -> Records | None:
         """The stored batch that contains an offset, or the first one after it."""
         if offset < self.log.start_offset:
             return None
         found = self.log.read(offset, 1, self.log.high_watermark, at_least_one=True)
-        return None if found is None else found.read()
+        if found is not None:
+            self._reads += 1
+            self._read_bytes += found.size
+        return found
 
     def _find_open(self, offset: int) -> DecompressedBatch | None:
         """The batch that contains an offset, if it is open."""
@@ -286,9 +356,15 @@ class SharePartitionReader:
                 return self._remember(opened)
         return None
 
-    def _open(self, data: bytes) -> DecompressedBatch | None:
+    def _open(self, found: Records) -> DecompressedBatch | None:
+        """The open batch; None while a thread reads it, after which records are read again."""
+        return self._opening(self._cache.read(self.log, found, self._opened))
+
+    def _decompress(self, data: bytes) -> DecompressedBatch | None:
         """The open batch; None while a thread decompresses it, after which records are read again."""
-        opened = self._cache.open(self.log, data, self._opened)
+        return self._opening(self._cache.open(self.log, data, self._opened))
+
+    def _opening(self, opened: DecompressedBatch | None) -> DecompressedBatch | None:
         if opened is None:
             self.is_opening = True
             return None
@@ -304,10 +380,11 @@ class SharePartitionReader:
         self.is_opening = False
         self._on_open()
 
-    def _opened(self, opened: DecompressedBatch) -> None:
-        self._cache.hold(self, opened)
+    def _opened(self, opened: DecompressedBatch | None) -> None:
         self.is_opening = False
-        self._on_open()
+        if opened is not None:  # after an error the next request reads again
+            self._cache.hold(self, opened)
+            self._on_open()
 
     def _remember(self, opened: DecompressedBatch) -> DecompressedBatch:
         index = bisect_right(self._recent_offsets, opened.header.base_offset)
@@ -318,11 +395,3 @@ class SharePartitionReader:
 
 def _contains(opened: DecompressedBatch, offset: int) -> bool:
     return opened.header.base_offset <= offset <= opened.header.last_offset
-
-
-def _slice(opened: DecompressedBatch, offsets: Sequence[int]) -> bytes:
-    """The batch, or only its acquired records if these are few, or if others cannot be read."""
-    count = opened.header.count
-    if opened.is_whole and (len(opened.data) < MIN_SLICED_BYTES or 2 * len(offsets) > count):
-        return opened.data
-    return opened.select(offsets)

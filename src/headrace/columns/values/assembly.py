@@ -109,7 +109,7 @@ def with_results(values: pa.Array, rows: NDArray[np.int64], results: Sequence[Re
     """`values` with the results of the reference parser in their `rows`."""
     good = [number for number, result in enumerate(results) if result.error is None]
     second = pa.array([results[number].value for number in good] + [None], values.type)
-    # The null at the end stands for all values that cannot be read.
+    # The null at the end is for all values that cannot be read.
     places = np.arange(len(values))
     places[rows] = len(values) + len(good)
     places[rows[good]] = len(values) + np.arange(len(good))

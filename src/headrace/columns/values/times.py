@@ -125,7 +125,7 @@ class TimeRules(NamedTuple):
 
 
 def epoch_microseconds(text: str, unit: int) -> int | None:
-    """The microseconds since 1970 that a whole number stands for; None outside of the years 0 to 9999."""
+    """The microseconds since 1970 that a whole number means; None outside of the years 0 to 9999."""
     if len(text.lstrip("-")) > MAX_DIGITS:
         return None
     number = int(text)
@@ -354,7 +354,7 @@ def _epoch(data: Octets, start: int, stop: int, unit: int) -> tuple[int, int]:
 
 @borrowing
 def _read_timestamp(data: Octets, start: int, stop: int) -> tuple[int, int]:
-    """What the text stands for, an instant or a local time, and its microseconds since 1970."""
+    """The kind of time in the text, an instant or a local time, and its microseconds since 1970."""
     good, day = _read_day(data, start, stop)
     if not good:
         return _UNCLEAR, 0

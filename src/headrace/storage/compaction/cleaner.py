@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from headrace.files import sync_directory
+from headrace.folders import sync_directory
 from headrace.protocol.batch import HEADER_BYTES, MIN_LENGTH, BatchHeader, check_batch, read_header
 from headrace.protocol.errors import CorruptBatch
 from headrace.storage.compaction.offset_map import DictOffsetMap

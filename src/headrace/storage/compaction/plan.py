@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.files import sync_directory
+from headrace.folders import sync_directory
 from headrace.storage.producers import AbortedTransaction
 from headrace.storage.segment import SUFFIXES, segment_name
 
