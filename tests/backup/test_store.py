@@ -162,8 +162,9 @@ def test_a_backup_of_something_else_than_a_data_folder_is_refused(tmp_path: Path
 
 
 def test_checkpoints_that_cannot_be_copied_are_refused_or_left_out_by_name(
-    data: Path, target: Path, tmp_path: Path
+    data: Path, tmp_path: Path
 ) -> None:
+    target = tmp_path / "backups"
     job = tmp_path / "state" / "shop" / "totals"
     job.mkdir(parents=True)
     (job / "lock").touch()
