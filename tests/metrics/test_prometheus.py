@@ -166,7 +166,7 @@ def test_every_query_of_the_dashboard_has_values(prometheus: Prometheus) -> None
     targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
     for target in targets:
         query = target["expr"].replace("$__rate_interval", "20s")
-        wait_until(lambda query=query: prometheus.query(query) != [], query)
+        wait_until(lambda query=query: prometheus.query(query) != [], query, seconds=300)
 
 
 def test_an_alert_fires_for_a_job_that_has_failed(prometheus: Prometheus) -> None:
