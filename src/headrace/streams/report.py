@@ -74,7 +74,7 @@ class JobMetrics:
     operators: StateFigures | None = None
     """The state of Headrace's operators. Another thread sets it."""
     rows_out: Counter[str] = field(default_factory=Counter)
-    """Committed records, by topic. Another thread counts them."""
+    """Committed records, by topic, and rows, by the name of the sink. Another thread counts them."""
     batch_time: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS_S))
     batch_phases_ms: dict[str, int] = field(default_factory=dict)
     """How long the phases of the last batch took, by Spark's names."""
