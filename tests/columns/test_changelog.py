@@ -32,9 +32,35 @@ Prepare = Callable[[Sequence[tuple[Row, int]]], pa.Table]
 """Makes the input of a kernel of rows and their weights."""
 
 VALUE = st.integers(0, 3)
-ROW = st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 40), VALUE)
-ACTIONS = st.lists(st.lists(ROW | st.integers(0, 99), max_size=8), min_size=1, max_size=6)
-"""Batches of rows that are inserted, and of numbers of rows that are retracted."""
+Actions = list[list[Row | int]]
+
+
+def actions_of(
+    keys: Sequence[Any], latest: int, value: st.SearchStrategy[int] = VALUE
+) -> st.SearchStrategy[Actions]:
+    """Batches of rows that are inserted, and of numbers of rows that are retracted.
+
+    Times advance from batch to batch in most examples, so that state expires step by step.
+    """
+    row = st.tuples(st.sampled_from(keys), st.integers(1, latest), value)
+    batches = st.lists(st.lists(row | st.integers(0, 99), max_size=8), min_size=1, max_size=6)
+    return st.builds(_advancing, batches, st.sampled_from([0, 2, 5, 9]), st.integers(1, latest))
+
+
+def _advancing(batches: Actions, step: int, latest: int) -> Actions:
+    return [
+        [
+            action
+            if isinstance(action, int)
+            else (action[0], 1 + (action[1] - 1) % latest + n * step, action[2])
+            for action in batch
+        ]
+        for n, batch in enumerate(batches)
+    ]
+
+
+ACTIONS = actions_of(["a", "b"], 40)
+LATENESS = st.sampled_from([0, 1, 3, 8, 20])
 SPECS = (
     AggregateSpec(name="count", kind="count"),
     AggregateSpec(name="sum", kind="sum", column="value"),
@@ -126,7 +152,7 @@ def aggregated(start: int, end: int, key: str, values: list[int]) -> Row:
     return start, end, key, len(values), sum(values), values[-1], values[(len(values) + 1) // 2 - 1]
 
 
-@given(actions=ACTIONS, lateness=st.integers(0, 20), shape=st.sampled_from([(5, 5), (6, 2), (3, 7)]))
+@given(actions=ACTIONS, lateness=LATENESS, shape=st.sampled_from([(5, 5), (6, 2), (3, 7)]))
 @settings(max_examples=30, deadline=None)
 @pytest.mark.parametrize("is_final", [False, True])
 def test_windows(actions: Any, lateness: int, shape: tuple[int, int], *, is_final: bool) -> None:
@@ -168,7 +194,7 @@ def check_open(actions: Any, size: int, every: int, expected: Any, *, is_final: 
     )
 
 
-@given(actions=ACTIONS, lateness=st.integers(0, 20), is_final=st.booleans())
+@given(actions=ACTIONS, lateness=LATENESS, is_final=st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_sessions_are_split_again_when_the_row_that_joined_them_is_retracted(
     actions: Any, lateness: int, *, is_final: bool
@@ -203,9 +229,7 @@ def test_sessions_are_split_again_when_the_row_that_joined_them_is_retracted(
     )
 
 
-@given(
-    actions=ACTIONS, lateness=st.integers(0, 20), ties=st.sampled_from(["row_number", "rank", "dense_rank"])
-)
+@given(actions=ACTIONS, lateness=LATENESS, ties=st.sampled_from(["row_number", "rank", "dense_rank"]))
 @settings(max_examples=30, deadline=None)
 def test_rankings(actions: Any, lateness: int, ties: Ties) -> None:
     """A row's time is the end of its window, and its key what is ranked."""
@@ -252,16 +276,8 @@ def _time(at: int) -> Any:
 
 
 @given(
-    actions=st.lists(
-        st.lists(
-            st.tuples(st.sampled_from(["a", "b", None]), st.integers(1, 30), st.integers(0, 3))
-            | st.integers(0, 9),
-            max_size=8,
-        ),
-        min_size=1,
-        max_size=6,
-    ),
-    lateness=st.integers(0, 20),
+    actions=actions_of(["a", "b", None], 30),
+    lateness=LATENESS,
     keeps=st.tuples(st.booleans(), st.booleans()),
 )
 @settings(max_examples=50, deadline=None)
@@ -327,7 +343,7 @@ def test_joins(actions: Any, lateness: int, keeps: tuple[bool, bool]) -> None:
     )
 
 
-@given(actions=ACTIONS, lateness=st.integers(0, 20), within=st.integers(0, 12))
+@given(actions=ACTIONS, lateness=LATENESS, within=st.integers(0, 12))
 @settings(max_examples=50, deadline=None)
 def test_the_next_row_of_a_key_passes_when_the_first_one_is_retracted(
     actions: Any, lateness: int, within: int
@@ -355,7 +371,7 @@ def test_the_next_row_of_a_key_passes_when_the_first_one_is_retracted(
 
 @given(
     batches=events(st.integers(-4, 4).map(float)),
-    lateness=st.integers(0, 20),
+    lateness=LATENESS,
     options=st.sampled_from([{"on_update": True}, {"allowed_lateness_us": 7}]),
 )
 @settings(max_examples=30, deadline=None)
