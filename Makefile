@@ -4,8 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SECONDS ?= 30
 BENCH  ?= broker
-# More than cores: most tests wait for clients, servers and timeouts.
-WORKERS ?= 4
+# More than cores: most tests wait for clients, servers and timeouts. Two workers have a Spark session.
+WORKERS ?= 6
 .DEFAULT_GOAL := help
 # The broker starts in a blink from cached bytecode, and twice as slow without it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -66,7 +66,7 @@ test-cluster: $(VENV)/.dev  ## the same behaviors against Apache Kafka, fetched 
 test-demo: $(VENV)/.dev  ## the demo to its end, with and without chaos, and a new user's first steps
 	$(BIN)/python -m pytest -m demo $(ARGS)
 
-test-page: $(VENV)/.dev  ## the demo's page in Chromium (apt-get install chromium)
+test-page: $(VENV)/.dev  ## the console and the demo's page in Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -m browser $(ARGS)
 
 tools/s3/.venv/.ready: tools/s3/requirements.lock

@@ -14,7 +14,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 
 from headrace.testing.postgres import PostgresServer
-from tests.scheduling import SparkTogether, uses_session
+from tests.scheduling import LOWER_PRIORITY, SparkTogether, needs_lower_priority, uses_session
 from tests.soak.summary import summary_lines
 from tests.warm_start import warm_start
 from tools.apache_kafka import ApacheKafka
@@ -64,6 +64,13 @@ def _calm_java() -> None:
     """
     options = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--conf '{options}' pyspark-shell")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let workers with a Spark session have the processor first: their tests take the longest in sequence."""
+    if hasattr(item.config, "workerinput") and needs_lower_priority(item.nodeid):
+        os.nice(LOWER_PRIORITY)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTogether:

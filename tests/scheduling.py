@@ -3,11 +3,13 @@
 Most tests wait for clients and brokers, so there are more workers than cores. Tests that use the Spark
 session take processor time, and a session takes half a minute to start and to warm up: two workers have one,
 and run these tests file by file before any others. The other workers run the tests that use no session, the
-longest first, so that no worker is still busy with one of them when all others have finished.
+longest first, so that no worker is still busy with one of them when all others have finished. They have a
+lower priority: the processor time that they would take from a session makes the whole suite longer.
 
 The controller knows tests only by their names, so this module says where the tests that use the session are.
 """
 
+import os
 from typing import Final
 
 import pytest
@@ -16,6 +18,8 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 SESSIONS: Final = 2
+LOWER_PRIORITY: Final = 5
+"""How much nicer a worker without a session is."""
 SPARK: Final = (
     "tests/backup/test_jobs.py",
     "tests/capture/test_tables.py",
@@ -108,6 +112,11 @@ class SparkTogether(LoadScopeScheduling):
 def uses_session(nodeid: str) -> bool:
     """Whether a test, or a file of tests, uses the Spark session of its worker."""
     return nodeid.startswith(SPARK) and not nodeid.startswith(LONG)
+
+
+def needs_lower_priority(nodeid: str) -> bool:
+    """Whether this process runs a test without a session, and still has its normal priority."""
+    return not uses_session(nodeid) and os.getpriority(os.PRIO_PROCESS, 0) < LOWER_PRIORITY
 
 
 def _rank(scope: str) -> tuple[bool, int]:

@@ -22,7 +22,7 @@ BROKERS = """
         settings = {"group.id": "shop", "auto.offset.reset": "earliest"}
         consumer = Consumer(settings | {"bootstrap.servers": headrace_broker.bootstrap})
         consumer.subscribe(["orders"])
-        assert consumer.poll(10).value() == b"tea"
+        assert consumer.poll(100).value() == b"tea"
         consumer.close()
 
     def topics(broker):

@@ -29,7 +29,7 @@ INTRODUCTION = """\
 
 <!-- Generated from the code by `make reference`: change the code, not this page. -->
 
-Headrace is configured in six places:
+Headrace is configured in seven places:
 
 | what | where | applies to |
 |---|---|---|
@@ -37,6 +37,7 @@ Headrace is configured in six places:
 | [security profiles](#security-profiles) | `headrace.toml`, the shell | connections to Kafka |
 | [broker options](#broker-options) | the command line of `headrace broker` | one broker |
 | [gateway options](#gateway-options) | the command line of `headrace gateway` | one HTTP gateway |
+| [console options](#console-options) | the command line of `headrace console` | one web console |
 | [topic settings](#topic-settings) | `headrace topic create` and `alter`, with `--config` | one topic |
 | [group settings](#group-settings) | `queue(…, settings=…)`, any Kafka admin client | one group |
 
@@ -72,6 +73,12 @@ GATEWAY = """\
 `headrace gateway --help` prints the same list. [HTTP gateway](../gateway.md) explains them.
 """
 
+CONSOLE = """\
+## Console options
+
+`headrace console --help` prints the same list. [Web console](../console.md) explains them.
+"""
+
 TOPICS = """\
 ## Topic settings
 
@@ -98,7 +105,14 @@ def page() -> str:
     own, used, unused = _sorted_out(OPTIONS.values())
     own_of_groups, groups, unserved = _sorted_out(GROUP_OPTIONS.values())
     parts = [INTRODUCTION, PROJECT, _project_table(), SECURITY, _security_table(), BROKER, _broker_table()]
-    parts += [GATEWAY, _gateway_table(), TOPICS, _option_table(used)]
+    parts += [
+        GATEWAY,
+        _command_table("gateway"),
+        CONSOLE,
+        _command_table("console"),
+        TOPICS,
+        _option_table(used),
+    ]
     parts += [OWN, _option_table(own), UNUSED, _option_table(unused)]
     parts += [GROUPS, _option_table([*groups, *own_of_groups]), UNSERVED, _option_table(unserved)]
     return "\n".join(parts)
@@ -144,12 +158,12 @@ def _broker_table() -> str:
     return _table("| option | values | default | meaning |", map(_broker_row, actions))
 
 
-def _gateway_table() -> str:
-    command = typer.main.get_command(app).commands["gateway"]  # type: ignore[attr-defined]  # it is a group
-    return _table("| option | values | default | meaning |", map(_gateway_row, command.params))
+def _command_table(name: str) -> str:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]  # it is a group
+    return _table("| option | values | default | meaning |", map(_command_row, command.params))
 
 
-def _gateway_row(option: Any) -> tuple[str, ...]:
+def _command_row(option: Any) -> tuple[str, ...]:
     default = "" if option.default in (None, "", False) else _code(str(option.default))
     values = "" if option.is_flag else _code(option.metavar or "TEXT")
     return (_code(option.opts[0]), values, default, option.help)

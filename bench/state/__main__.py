@@ -1,13 +1,15 @@
 """CPU time of a micro-batch that touches a thousand keys, of as many as the state has.
 
-A tumbling window by key with a count and a sum, in one partition and without Spark: hashing, lookup, kernel,
-write and merges. `python -m bench.state [KEYS …]`.
+A tumbling window by key with a count and a sum, without Spark: hashing, lookup, kernel, write and merges.
+With two cores the keys are in two partitions, each in a process. `python -m bench.state [KEYS …]`.
 """
 
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from headrace.state.files import LocalStateFiles
 from headrace.state.keyed import KeyedState
 from headrace.state.versions import Versions
 
+CORES = (1, 2)
 KEYS = (10_000, 100_000, 1_000_000, 10_000_000)
 TOUCHED, BATCHES, LOADED_AT_ONCE = 1_000, 100, 1_000_000
 SPECS = (
@@ -42,32 +45,56 @@ def panes(keys: NDArray[np.int64]) -> pa.Table:
     return pa.Table.from_batches(list(aggregate(rows.to_batches(), OPEN)))
 
 
-def measure(folder: Path, keys: int) -> str:
-    """Fill a state with keys, and time batches that touch some of them."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A partition: the time of each batch, and its state after the last."""
+
+    cpu_ms: list[float]
+    wall_ms: list[float]
+    byte_size: int
+    runs: int
+
+
+def measure(keys: int, touched: int) -> Measured:
+    """Fill the state of a partition with keys, and time batches that touch some of them."""
     chance = np.random.default_rng(1)
     kernel = WINDOWS.kernel(WindowKernelSettings(keys=("key",), specs=SPECS, output=OUTPUT))
-    state = KeyedState(files=LocalStateFiles(folder), keys=("key",), kernel=kernel)
-    parts = np.array_split(chance.permutation(keys), max(1, keys // LOADED_AT_ONCE))
-    for version, part in enumerate(parts):
-        state.advance(version, panes(part), OPEN)
-    spent_ms = []
-    for version in range(len(parts), len(parts) + BATCHES):
-        rows = panes(chance.integers(0, keys, TOUCHED))
-        begun = time.process_time()
-        state.advance(version, rows, OPEN)
-        spent_ms.append(1000 * (time.process_time() - begun))
-    manifest = Versions(LocalStateFiles(folder)).read(len(parts) + BATCHES - 1)
+    with tempfile.TemporaryDirectory(prefix="headrace-state-") as folder:
+        files = LocalStateFiles(Path(folder))
+        state = KeyedState(files=files, keys=("key",), kernel=kernel)
+        parts = np.array_split(chance.permutation(keys), max(1, keys // LOADED_AT_ONCE))
+        for version, part in enumerate(parts):
+            state.advance(version, panes(part), OPEN)
+        cpu_ms, wall_ms = [], []
+        for version in range(len(parts), len(parts) + BATCHES):
+            rows = panes(chance.integers(0, keys, touched))
+            begun, begun_cpu = time.perf_counter(), time.process_time()
+            state.advance(version, rows, OPEN)
+            cpu_ms.append(1000 * (time.process_time() - begun_cpu))
+            wall_ms.append(1000 * (time.perf_counter() - begun))
+        manifest = Versions(files).read(len(parts) + BATCHES - 1)
+        return Measured(cpu_ms, wall_ms, manifest.byte_size, len(manifest.names))
+
+
+def line(keys: int, cores: int) -> str:
+    """What batches cost with so many keys of state, in as many partitions as cores."""
+    with get_context("fork").Pool(cores) as pool:
+        found = pool.starmap(measure, [(keys // cores, TOUCHED // cores)] * cores)
+    cpu_ms = np.sum([each.cpu_ms for each in found], axis=0)
+    wall_ms = np.max([each.wall_ms for each in found], axis=0)
+    size_mb, runs = sum(each.byte_size for each in found) / 1e6, sum(each.runs for each in found)
     return (
-        f"{keys:>12,} keys: {np.mean(spent_ms):6.1f} ms a batch (median {np.median(spent_ms):.1f}, "
-        f"longest {max(spent_ms):.1f}), {manifest.byte_size / 1e6:,.1f} MB in {len(manifest.names)} runs"
+        f"{keys:>12,} keys, {cores} cores: {np.mean(cpu_ms):6.1f} ms of CPU a batch "
+        f"(median {np.median(cpu_ms):.1f}, longest {max(cpu_ms):.1f}), {np.mean(wall_ms):6.1f} ms of time, "
+        f"{size_mb:,.1f} MB in {runs} runs"
     )
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a line for each number of keys."""
+    """Print a line for each number of keys and of cores."""
     for keys in map(int, arguments) if arguments else KEYS:
-        with tempfile.TemporaryDirectory(prefix="headrace-state-") as folder:
-            print(measure(Path(folder), keys), flush=True)
+        for cores in CORES:
+            print(line(keys, cores), flush=True)
 
 
 if __name__ == "__main__":

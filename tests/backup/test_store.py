@@ -159,3 +159,17 @@ def test_a_folder_with_other_files_is_not_used_for_backups(data: Path, tmp_path:
 def test_a_backup_of_something_else_than_a_data_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="not the data folder"):
         create_backup(tmp_path / "backups", Sources(data=tmp_path))
+
+
+def test_checkpoints_that_cannot_be_copied_are_refused_or_left_out_by_name(
+    data: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "backups"
+    job = tmp_path / "state" / "shop" / "totals"
+    job.mkdir(parents=True)
+    (job / "lock").touch()
+    (job / "checkpoints").write_text("hdfs://namenode/checkpoints/shop/totals")
+    with pytest.raises(Misuse, match=r"not mounted here: shop\.totals"):
+        create_backup(target, Sources(data=data, state=tmp_path / "state"))
+    made = create_backup(target, Sources(data=data, state=tmp_path / "state", leaves_out_remote=True))
+    assert (made.jobs, made.left_out) == ((), ("shop.totals",))

@@ -111,11 +111,11 @@ def read_all(bootstrap: str, topic: str, **settings: Any) -> list[str]:
         "enable.partition.eof": True,
     }
     consumer = Consumer(fixed | {name.replace("_", "."): value for name, value in settings.items()})
-    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=100)
     consumer.assign([TopicPartition(topic, 0, low)])
     values: list[str] = []
     while True:
-        message = consumer.poll(10)
+        message = consumer.poll(100)
         assert message is not None, f"{len(values)} records came, and then nothing"
         if message.error() is not None:
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()

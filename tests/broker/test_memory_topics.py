@@ -63,7 +63,7 @@ def test_a_record_is_found_by_its_time(bootstrap: str) -> None:
         producer.produce("live", b"v", timestamp=now_ms + 1000 * second)
         assert producer.flush(100) == 0
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
-    (found,) = consumer.offsets_for_times([TopicPartition("live", 0, now_ms + 2500)], timeout=10)
+    (found,) = consumer.offsets_for_times([TopicPartition("live", 0, now_ms + 2500)], timeout=100)
     assert found.offset == 3
     consumer.close()
 
@@ -132,7 +132,7 @@ def test_after_a_restart_a_topic_is_empty_and_its_groups_are_told(tmp_path: Path
             }
         )
         reader.subscribe(["live"])
-        message = reader.poll(20)
+        message = reader.poll(100)
         assert message is not None
         assert message.value() == b"new"
         assert message.offset() >= 5

@@ -34,6 +34,7 @@ from tests.broker.worst_requests import (
     broken_batch,
     large_batch,
     prepare,
+    produce,
     queue_with,
     resource,
     share_fetch,
@@ -223,25 +224,29 @@ def test_a_large_dead_letter_pauses_the_loop_for_less_than_20_ms(
 def test_a_large_batch_that_waits_for_room_pauses_the_loop_for_less_than_20_ms(
     kafka: EmbeddedBroker, meter: BusyMeter
 ) -> None:
-    bounds = {"headrace_overflow": "block", "headrace_overflow_records": "1"}
-
     def delay(client: WireClient) -> None:
         topic, group = queue_with(client, batch_of(b"first"))
-        size = ("max.message.bytes", str(2 * HUGE_BATCH_BYTES))
-        settings = [(name.replace("_", "."), value) for name, value in bounds.items()]
-        groups = ("headrace.overflow.groups", group)
-        changed = [resource(topic, size, *settings, groups)]
-        assert client.ask(33, 2, resources=changed, validate_only=False).responses[0].error_code == 0
+        settings = {
+            "max.message.bytes": str(2 * HUGE_BATCH_BYTES),
+            "headrace.overflow": "block",
+            "headrace.overflow.records": "1",
+            "headrace.overflow.groups": group,
+            "headrace.overflow.timeout.ms": "600000",
+        }
+        changed = [resource(topic, *settings.items())]
+        assert client.ask(44, 1, resources=changed, validate_only=False).responses[0].error_code == 0
         with WireClient(kafka.bootstrap) as reader:
             partition = share_partitions(topic_id(reader, topic), [0])
-            reader.ask(78, 1, **{**share_fetch(group, 0, partition), "max_wait": 10_000})
-            client.send_produce(topic, large_batch(size=HUGE_BATCH_BYTES))
-            while not (waiting_batches(reader, topic) or client.has_answer()):
+            fetched = reader.ask(78, 1, **{**share_fetch(group, 0, partition), "max_wait": 100_000})
+            assert fetched.responses[0].partitions[0].acquired_records
+            written = produce({0: large_batch(size=HUGE_BATCH_BYTES)}, topic)
+            client.send(0, 9, **{**written, "timeout": 600_000})
+            while not (waits := waiting_batches(reader, topic)) and not client.has_answer():
                 pass
+            assert waits
             ranges = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": (1,)}]
             done = share_partitions(topic_id(reader, topic), [0], ranges)
             session = {"group_id": group, "member_id": MEMBER, "share_session_epoch": 1}
-            assert not client.has_answer()
             assert reader.ask(79, 1, **session, **done).error_code == 0
         stored = client.receive().responses[0].partition_responses[0]
         assert (stored.error_code, stored.base_offset) == (0, 1)

@@ -126,9 +126,9 @@ def read_topic(bootstrap: str, topic: str, *, raw: bool = False) -> list[Any]:
     )
     found: list[Any] = []
     try:
-        for number in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+        for number in consumer.list_topics(topic, timeout=100).topics[topic].partitions:
             place = TopicPartition(topic, number, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=10)
+            _, end = consumer.get_watermark_offsets(place, timeout=100)
             if end:
                 consumer.assign([place])
                 found += _until(consumer, end)
@@ -140,7 +140,7 @@ def read_topic(bootstrap: str, topic: str, *, raw: bool = False) -> list[Any]:
 def _until(consumer: Consumer, end: int) -> Iterator[Any]:
     """The messages of a partition up to `end`, or somewhat farther: others may be writing."""
     while True:
-        message = consumer.poll(10)
+        message = consumer.poll(100)
         assert message is not None, "timed out waiting for records"
         if message.error():
             return

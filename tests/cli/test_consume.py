@@ -20,6 +20,7 @@ def three(terminal: Terminal, topic: str) -> str:
         json.dumps({"key": f"k-{value}", "value": value, "timestamp": 1_700_000_000_000 + 1000 * number})
         for number, value in enumerate("abc")
     ]
+    terminal.do("topic", "alter", topic, "--config", "retention.ms=-1")  # their times are long past
     terminal.do("produce", topic, "--json", "--header", "n:1", stdin="\n".join(lines))
     return topic
 

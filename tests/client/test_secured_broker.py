@@ -135,4 +135,4 @@ def new_partition(cluster: Cluster) -> TopicPartition:
 def set_password(admin: AdminClient, user: str, password: str) -> None:
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     change = UserScramCredentialUpsertion(user, info, password.encode())
-    admin.alter_user_scram_credentials([change])[user].result(10)
+    admin.alter_user_scram_credentials([change])[user].result(100)

@@ -82,6 +82,17 @@ class Browser:
             time.sleep(0.1)
         return value
 
+    def press(self, key: str) -> None:
+        """Press a key of the keyboard."""
+        text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
+        self._ask("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **text)
+        self._ask("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
+
+    def write(self, text: str) -> None:
+        """Write a text into the field that has the focus, in the place of what it has."""
+        self.value("document.activeElement.select()")
+        self._ask("Input.insertText", text=text)
+
     def picture(self) -> bytes:
         """The page as it is seen, as PNG."""
         return base64.b64decode(self._ask("Page.captureScreenshot", format="png")["data"])

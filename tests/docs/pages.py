@@ -83,14 +83,14 @@ RUNS_HERE = re.compile(
 class Terminal:
     """A folder of its own in which commands run one after the other, as a reader would type them.
 
-    Ports 9092 and 8080 are replaced by free ones, so that servers on this machine are not disturbed. A
+    Ports 9092, 8080 and 8088 are replaced by free ones, so that servers on this machine are not disturbed. A
     command that ends in `&` goes on until the page is done; it has started when its first expected line is
     there.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = {"9092": str(free_port()), "8080": str(free_port())}
+        self._ports = {"9092": str(free_port()), "8080": str(free_port()), "8088": str(free_port())}
         self._background: list[subprocess.Popen[str]] = []
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self._of_reader = {

@@ -100,7 +100,7 @@ def test_any_kafka_client_can_read_the_events_as_cloud_events(store: EventStore)
     settings = {"bootstrap.servers": store.broker, "group.id": "g", "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.subscribe([f"{store.name}.Cart.events"])
-    message = consumer.poll(20)
+    message = consumer.poll(100)
     assert message is not None
     headers = dict(message.headers() or ())
     time_text = headers.pop("ce_time")

@@ -87,6 +87,6 @@ def test_a_queue_that_is_closed_while_acknowledgments_are_sent_ends(
         pass
     consumer.acknowledge(first, AcknowledgeType.ACCEPT)  # the second is ready: a thread sends this soon
     wait_until(lambda: event.closing.ident is not None, "the consumer to be closed")
-    event.closing.join(20)
+    event.closing.join(100)
     assert not event.closing.is_alive()
     assert left_over(address, "ends") == 1

@@ -86,7 +86,7 @@ def consume(bootstrap: str, topic: str, partitions: int = 1) -> list[Message]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.partition.eof": False})
     found: list[Message] = []
     for number in range(partitions):
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=100)
         consumer.assign([TopicPartition(topic, number, 0)])
         while end and (not found or found[-1].partition() != number or found[-1].offset() < end - 1):
             found.extend(consumer.consume(1000, timeout=0.2))

@@ -68,7 +68,7 @@ def test_filters_on_metadata_read_fewer_records(spark: SparkSession, bootstrap: 
 def test_aborted_records_are_not_read_unless_asked_for(spark: SparkSession, bootstrap: str) -> None:
     create_topic(bootstrap, "orders")
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
-    producer.init_transactions(10)
+    producer.init_transactions(100)
     for value, end in [("kept", producer.commit_transaction), ("dropped", producer.abort_transaction)]:
         producer.begin_transaction()
         producer.produce("orders", value)

@@ -102,13 +102,13 @@ def decoded(classpath: str, folder: Path, decoder: str) -> list[tuple[dict[str, 
 def test_kafka_reads_the_transaction_log_and_the_committed_offsets(tmp_path, classpath):
     with BrokerProcess(tmp_path / "data") as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "shop"})
-        producer.init_transactions(20)
+        producer.init_transactions(100)
         producer.begin_transaction()
         producer.produce("orders", b"tea")
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "billing"})
         places = [TopicPartition("orders", 0, 7)]
         producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), 20)
-        producer.commit_transaction(20)
+        producer.commit_transaction(100)
         consumer.close()
     transactions = decoded(
         classpath, tmp_path / "data" / "__transaction_state-0", "--transaction-log-decoder"

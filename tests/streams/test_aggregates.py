@@ -1,6 +1,6 @@
 """All aggregates of windows in a job: what Spark computes over the same rows."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App, hopping, session, tumbling
+from headrace import App, hopping, session, sliding, tumbling
 from headrace.streams.job import Job
 from headrace.streams.rows import Rows
 from headrace.streams.windows import Window
@@ -66,6 +66,7 @@ WINDOWS = {
     "hopping": hopping("4 minutes", every="2 minutes"),
     "session": session("2 minutes"),
     "zone": tumbling("1 hour", zone="Europe/Berlin"),
+    "sliding": sliding("3 minutes"),
 }
 
 
@@ -100,21 +101,42 @@ def plain(value: Any) -> Any:
     [
         ("tumbling", {}),
         ("tumbling", {"metadata": ["partition"]}),
+        ("tumbling", {"idle_timeout": "10 minutes"}),
         ("hopping", {"metadata": ["partition"]}),
         ("session", {}),
+        ("sliding", {}),
         ("zone", {}),
     ],
 )
 def test_each_aggregate_is_that_of_spark(kind: str, stream: dict[str, Any], spark: SparkSession) -> None:
     window, rows = WINDOWS[kind], given_rows()
-    end = {"shop": "x", "at": datetime(2026, 1, 2, tzinfo=UTC)}
+    end = {"shop": "end", "at": datetime(2026, 1, 2, tzinfo=UTC)}
     found = run(job_of(window, **stream), [{"orders": rows[:4]}, {"orders": rows[4:]}, {"orders": [end]}])
+    results = [row for row in found if row["shop"] != "end"]
+    assert len(results) >= 2
     frame = spark.createDataFrame([tuple(row.values()) for row in rows], SCHEMA)
-    assert found
-    for row in found:
-        start, end_of = (F.lit(row[name]) for name in ("window_start", "window_end"))
-        inside = frame.where((F.col("shop") == row["shop"]) & (F.col("at") >= start) & (F.col("at") < end_of))
-        (expected,) = inside.orderBy("at").coalesce(1).groupBy("shop").agg(*map(F.expr, AGGREGATES)).collect()
-        wanted = {name: plain(value) for name, value in expected.asDict().items() if name != "since"}
+    spans = spark.createDataFrame(
+        [(number, row["shop"], *span_of(row)) for number, row in enumerate(results)],
+        "number int, of string, start timestamp, end timestamp",
+    )
+    is_inside = (
+        (F.col("shop") == F.col("of")) & (F.col("at") >= F.col("start")) & (F.col("at") < F.col("end"))
+    )
+    inside = spans.join(frame, is_inside).orderBy("at").coalesce(1)
+    expected = {
+        row["number"]: row for row in inside.groupBy("number", "shop").agg(*map(F.expr, AGGREGATES)).collect()
+    }
+    for number, row in enumerate(results):
+        wanted = {name: plain(value) for name, value in expected[number].asDict().items()}
+        since = wanted.pop("since")
+        del wanted["number"]
         assert {name: plain(row[name]) for name in wanted} == wanted
-        assert row["since"].replace(tzinfo=None) == expected["since"].replace(tzinfo=None)
+        assert row["since"].replace(tzinfo=None) == since.replace(tzinfo=None)
+
+
+def span_of(row: dict[str, Any]) -> tuple[datetime, datetime]:
+    """The times of the events that a result is of, from the first to before the last."""
+    if "window_start" in row:
+        return row["window_start"], row["window_end"]
+    second = timedelta(seconds=1)
+    return row["at"] - timedelta(minutes=3) + second, row["at"] + second

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, hopping, tumbling
@@ -167,3 +167,53 @@ def test_a_job_whose_copy_of_a_table_is_lost_is_refused(workshop: Workshop) -> N
     copy.with_name("elsewhere").rename(copy)
     assert workshop.run_once(naming()) == 0
     assert [json.loads(row)["name"] for row in workshop.read("named")] == ["Ada", "Ada"]
+
+
+def joining_names(*order: str, names: bool = True) -> App:
+    """The first click and the first view of each id; the two have equal columns."""
+    app = App("shop")
+    options: dict[str, Any] = {"event_time": "at", "watermark_delay": "1 minute"}
+    streams = {topic: app.stream(topic, "id long, at timestamp", **options) for topic in order}
+
+    @app.job(into=app.topic("once"), name="once")
+    def once() -> DataFrame:
+        made = {
+            topic: stream.deduplicate("id", within="1 hour", name=topic if names else None)
+            for topic, stream in streams.items()
+        }
+        clicks, views = (made[topic].df.withColumn("topic", F.lit(topic)) for topic in ("clicks", "views"))
+        return clicks.unionByName(views)
+
+    return app
+
+
+def test_operators_with_names_may_be_called_in_another_order(workshop: Workshop) -> None:
+    workshop.write("clicks", click(1, 1))
+    workshop.write("views", click(2, 1))
+    assert workshop.run_once(joining_names("clicks", "views")) == 0
+    for topic in ("clicks", "views"):
+        workshop.write(topic, click(1, 2), click(2, 2))
+    assert workshop.run_once(joining_names("views", "clicks")) == 0, workshop.recorder.news
+    found = [json.loads(row) for row in workshop.read("once")]
+    assert sorted((row["topic"], row["id"]) for row in found) == [
+        ("clicks", 1), ("clicks", 2), ("views", 1), ("views", 2)
+    ]  # fmt: skip
+    said = refusal(workshop, joining_names("views", "clicks", names=False))
+    assert "it kept state for clicks (rows that passed" in said
+    assert "and has no such operator any more" in said
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [(("a", "a"), "two operators have the name 'a'"), (("a/b", "c"), "name='a/b' cannot be an operator's")],
+)
+def test_names_of_operators_are_checked(workshop: Workshop, names: tuple[str, str], says: str) -> None:
+    app = App("shop")
+    clicks = app.stream("clicks", "id long, at timestamp", event_time="at", watermark_delay="1 minute")
+
+    @app.job(into=app.topic("counts"), name="counts")
+    def counts() -> Rows:
+        first = clicks.deduplicate("id", within="1 hour", name=names[0])
+        return first.window(tumbling("1 minute")).agg(F.count("*").alias("clicks"), name=names[1])
+
+    assert says in refusal(workshop, app)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from headrace import App
 from headrace.columns.first_rows import FirstRowsKernel, find_firsts
 from headrace.columns.keyed import Times
-from headrace.columns.window_preparation import prepare_windows
+from headrace.columns.preparation import prepare_windows
 from headrace.errors import Misuse
 from headrace.streams.job import Job
 from headrace.streams.rows import Rows

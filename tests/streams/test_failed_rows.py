@@ -1,20 +1,15 @@
 """A row that a job's own code fails on is a dead letter, in front of stateful operators and behind them."""
 
-import math
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, hopping, session, sliding, tumbling
-from headrace.streams.explanation import Cause, explain
-from headrace.streams.failed_rows import _half_numbers, _search
+from headrace.streams.explanation import explain
 from headrace.streams.job import Job
 from headrace.streams.report import JobMetrics
 from headrace.streams.rows import Rows
@@ -114,21 +109,6 @@ def test_a_crash_doubles_neither_rows_nor_dead_letters_of_a_join(app: App, step:
         ("orders", 1),
         ("payments", 1),
     ]
-
-
-@given(st.integers(1, 64).flatmap(lambda size: st.tuples(st.just(size), st.sets(st.integers(0, size - 1)))))
-def test_the_rows_that_fail_are_found_with_few_tries(batch: tuple[int, set[int]]) -> None:
-    size, failing = batch
-    tried: list[range] = []
-
-    def try_(part: Sequence[range]) -> Cause | None:
-        tried.append(part[0])
-        return Cause(kind="ValueError", message="odd") if failing.intersection(part[0]) else None
-
-    found = _search([range(size)], _half_numbers, try_, str)
-    assert [part[0].start for part, _ in found] == sorted(failing)
-    if failing == {size - 1}:
-        assert len(tried) <= math.ceil(math.log2(size)) + 1
 
 
 def test_rows_of_tasks_that_are_run_again_are_counted_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

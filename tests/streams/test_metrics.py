@@ -1,11 +1,12 @@
 """The metrics of jobs, read from the page of a run."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App, Rows, tumbling
+from headrace import App, Rows, sqlite, tumbling
 from headrace.metrics import Scrape
 from headrace.streams.metrics import METRICS, RunMetricsSource
 from headrace.streams.report import JobMetrics
@@ -18,21 +19,21 @@ pytestmark = pytest.mark.timeout(240)
 JOB = {"app": "shop", "job_name": "revenue"}
 
 
-def shop() -> App:
+def shop(database: Path) -> App:
     app = App("shop")
     orders = app.stream("orders", "amount double, at timestamp", event_time="at", watermark_delay="0 seconds")
 
-    @app.job(into=app.topic("revenue", partitions=1))
+    @app.job(into=[app.topic("revenue", partitions=1), sqlite("revenue", file=database)])
     def revenue() -> Rows:
         return orders.window(tumbling("1 minute")).agg(F.sum("amount").alias("revenue"))
 
     return app
 
 
-def test_a_run_serves_the_metrics_of_its_jobs(workshop: Workshop) -> None:
+def test_a_run_serves_the_metrics_of_its_jobs(workshop: Workshop, tmp_path: Path) -> None:
     workshop.write("orders", {"amount": 1, "at": "2026-01-01T10:00:00Z"}, b"no order")
     workshop.write("orders", {"amount": 2, "at": "2026-01-01T10:05:00Z"})
-    with workshop.running(shop(), metrics=FREE):
+    with workshop.running(shop(tmp_path / "shop.db"), metrics=FREE):
         wait_until(lambda: workshop.recorder.said, "the address")
         (page,) = (text for text in workshop.recorder.said if "Metrics" in text)
         page = page.removeprefix("Metrics are served on ").removesuffix("/metrics.")
@@ -52,6 +53,7 @@ def test_a_run_serves_the_metrics_of_its_jobs(workshop: Workshop) -> None:
         samples = scraped(page)
     assert value(samples, "headrace_job_running", **JOB) == 1
     assert value(samples, "headrace_job_records_in_total", **JOB) == 3
+    assert value(samples, "headrace_job_records_out_total", **JOB, topic="sqlite revenue") == 1
     assert value(samples, "headrace_job_dead_records_total", **JOB) == 1
     assert value(samples, "headrace_job_restarts_total", **JOB) == 0
     watermark = datetime(2026, 1, 1, 10, 5, tzinfo=UTC).timestamp()

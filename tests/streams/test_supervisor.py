@@ -95,6 +95,40 @@ def test_a_failed_job_is_started_again_after_a_wait_that_grows(stage: Stage) -> 
     assert stage.news[1].text.startswith("OSError: the disk is full")
 
 
+def test_a_job_is_restarted_after_its_current_batch(stage: Stage) -> None:
+    stage.add()
+    stage.puppet.is_deaf = True  # its batch takes a while
+    stage.supervisor.restart("job", between=lambda: stage.news.append(None))  # type: ignore[arg-type]
+    stage.pass_time(1)
+    assert (stage.puppet.starts, stage.news[-1] is None) == (1, False)
+    stage.puppet.active = False
+    stage.pass_time(1)
+    assert stage.news[-1] is None
+    stage.pass_time(1)
+    assert (stage.puppet.starts, stage.state) == (2, State.RUNNING)
+
+
+def test_a_job_that_has_failed_is_restarted_at_once(stage: Stage) -> None:
+    stage.add()
+    stage.puppet.fails = Misuse("no")
+    stage.pass_time(1)
+    assert stage.state is State.FAILED
+    stage.supervisor.restart("job", between=lambda: None)
+    stage.pass_time(0)
+    assert (stage.puppet.starts, stage.state) == (2, State.RUNNING)
+
+
+def test_a_reset_that_fails_is_the_reason_of_the_job(stage: Stage) -> None:
+    def fail() -> None:
+        raise Misuse("the folder is held")
+
+    stage.add()
+    stage.supervisor.restart("job", between=fail)
+    stage.pass_time(1)
+    assert stage.state is State.FAILED
+    assert stage.news[-1].text.startswith("the folder is held")
+
+
 def test_it_is_not_started_before_its_time(stage: Stage) -> None:
     stage.add()
     stage.puppet.fails = OSError("x")

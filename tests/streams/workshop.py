@@ -58,11 +58,11 @@ class Workshop:
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": "test", "enable.partition.eof": True}
         )
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=100).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         values, ended = [], 0
         while ended < len(partitions):
-            message = consumer.poll(10)
+            message = consumer.poll(100)
             assert message is not None, f"timed out waiting for records of {topic}"
             if message.error():
                 ended += 1

@@ -60,6 +60,8 @@ class Sources:
     """The state folder of jobs, if there is one."""
     wait_s: float = 300.0
     """How long a batch may take to end."""
+    leaves_out_remote: bool = False
+    """Leave out checkpoints on a file system that is not mounted; without it they are an error."""
 
 
 def create_backup(target: Path, sources: Sources) -> Manifest:
@@ -84,11 +86,13 @@ class _Backup:
 
     def run(self) -> Manifest:
         sources = self._sources
+        self._refuse_remote(_started(sources))
         self._read_folders(_subfolders(_started(sources)), self._read)
         with ExitStack() as stack:
             data = stack.enter_context(_open_data(sources.data))
             with ExitStack() as paused:
                 jobs = self._pause(paused)
+                self._refuse_remote(jobs)
                 files = self._read_folders(_subfolders(jobs), self._read_settled)
                 data.complete()
                 created_at = datetime.now(UTC)
@@ -105,6 +109,17 @@ class _Backup:
         )
         self._store.add(manifest)
         return manifest
+
+    def _refuse_remote(self, jobs: list[JobFolder]) -> None:
+        """Refuse checkpoints that cannot be copied, unless they are to be left out."""
+        remote = [job for job in jobs if job.local_checkpoints is None]
+        if remote and not self._sources.leaves_out_remote:
+            names = ", ".join(map(_name, remote))
+            raise Misuse(
+                f"the checkpoints of these jobs are on a file system that is not mounted here: {names}. A "
+                "backup without them restores no state of these jobs. Mount it, or leave them out "
+                "(--leave-out-remote) and use the snapshots of that file system."
+            )
 
     def _pause(self, stack: ExitStack) -> list[JobFolder]:
         """Pause all jobs, also those that are started meanwhile; returns them."""

@@ -10,6 +10,7 @@ from headrace.cli import (
     acl,
     backup,
     capture,
+    console,
     consume,
     dead,
     doctor,
@@ -55,6 +56,7 @@ app.command("changes")(query.changes)
 app.command("query")(query.query)
 app.command("search")(query.search)
 app.command("gateway")(gateway.gateway)
+app.command("console")(console.console)
 app.command("run")(project.run)
 app.command("explain")(project.explain)
 app.command("state")(job.state)

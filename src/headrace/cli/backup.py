@@ -44,6 +44,13 @@ def create(
     wait: Annotated[
         int, typer.Option("--wait", metavar="SECONDS", min=1, help="How long to wait for a batch to end.")
     ] = 300,
+    leave_out_remote: Annotated[
+        bool,
+        typer.Option(
+            "--leave-out-remote",
+            help="Leave out checkpoints on a file system that is not mounted (hdfs://, s3a://).",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Back up a broker and its jobs, while they run.
@@ -57,16 +64,18 @@ def create(
     data = data or folder / EMBEDDED_BROKER
     if not data.is_dir():
         raise Misuse(f"there is no broker's data in {data}: name the data folder with --data.")
-    sources = Sources(data=data, state=folder if folder.is_dir() else None, wait_s=wait)
+    sources = Sources(
+        data=data,
+        state=folder if folder.is_dir() else None,
+        wait_s=wait,
+        leaves_out_remote=leave_out_remote,
+    )
     manifest = create_backup(target, sources)
     if as_json:
         print_json(_summary(manifest))
         return
     print_line(f"created backup {manifest.id}: {_sizes(manifest)}, {len(manifest.jobs)} jobs")
-    for job in manifest.left_out:
-        note(
-            f"the checkpoint of {job} is on a file system that is not mounted here, and is not in the backup"
-        )
+    _note_left_out(manifest)
 
 
 @commands.command("list")
@@ -99,6 +108,7 @@ def check(target: Target, backup: Backup = None) -> None:
     manifest = store.read(backup)
     store.check(manifest.files)
     print_line(f"backup {manifest.id} is complete: {_sizes(manifest)}")
+    _note_left_out(manifest)
 
 
 @commands.command()
@@ -139,6 +149,12 @@ def restore(
     targets = Targets(data=data or folder / EMBEDDED_BROKER, state=folder, checkpoints=checkpoints)
     manifest = restore_backup(target, targets, backup)
     print_line(f"restored backup {manifest.id}: {_sizes(manifest)}, {len(manifest.jobs)} jobs")
+    _note_left_out(manifest)
+
+
+def _note_left_out(manifest: Manifest) -> None:
+    for job in manifest.left_out:
+        note(f"the checkpoints of {job} are not in the backup: they are on a file system of their own")
 
 
 def _open(target: Path) -> BackupStore:

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from headrace.columns.keyed import changes, key_codes
 from headrace.columns.lists import Lists
+from headrace.columns.ordering import order_of
 from headrace.columns.range_kernels import find_extremes, sum_ranges
 from headrace.columns.user_aggregates import AccumulatedRows, Groups
 
@@ -292,7 +293,7 @@ def merge_by_place(
     """One partial aggregate for each key and place, in order of both; and a row of each."""
     codes = key_codes(rows, keys)
     # Sums decide last: a shuffle delivers partial sums in another order each time.
-    order = np.lexsort((*decimal_sums(parts), places, codes))
+    order = order_of(codes, places, decimal_sums(parts), 0)
     starts = np.flatnonzero(changes(codes[order], places[order])) if len(codes) else np.empty(0, np.int64)
     return order[starts], merge_parts(parts, partials, order, starts)
 

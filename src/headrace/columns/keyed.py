@@ -111,8 +111,10 @@ def key_codes(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.int64]:
         codes = codes * size + column.indices.to_numpy()
         known *= size
         if known > MANY:
-            values, codes = np.unique(codes, return_inverse=True)
-            known = len(values)
+            order = np.argsort(codes)
+            is_new = changes(codes[order])
+            codes[order] = np.cumsum(is_new) - 1
+            known = int(np.count_nonzero(is_new))
     return codes
 
 

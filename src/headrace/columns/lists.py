@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.columns.keyed import changes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -76,7 +78,8 @@ class Lists:
         size = max(1, len(order))
         ranks = np.empty(size, np.int64)
         ranks[order] = np.arange(len(order))
-        found = np.unique(self.numbers * size + ranks[encoded.indices.to_numpy()])
+        found = np.sort(self.numbers * size + ranks[encoded.indices.to_numpy()])
+        found = found[changes(found)]
         numbers, codes = found // size, found % size
         if most and len(found):
             firsts = np.searchsorted(numbers, np.arange(len(self.offsets) - 1))

@@ -25,12 +25,30 @@ def order_of(
     between, which takes a third of the time of sorting all.
     """
     places = _places(codes, at)
-    if places is None or not _is_ascending(places[:kept]):
+    if places is None:
         return np.lexsort((*values, at, codes))
-    fresh = np.argsort(places[kept:], kind="stable")
+    if not kept or not _is_ascending(places[:kept]):
+        order = stable_order(places)
+        return _with_ties_in_order(order, places, values) if values else order
+    fresh = stable_order(places[kept:])
     between = np.searchsorted(places[:kept], places[kept:][fresh], side="right")
     order = np.insert(np.arange(kept), between, fresh + kept)
     return _with_ties_in_order(order, places, values) if values else order
+
+
+def stable_order(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which row is where in order of numbers that are not negative; equal ones stay in their order.
+
+    Numbers and rows are sorted as one number each if one has room for both: that is a third of the work, for
+    processors have instructions for sorting numbers, and none that keep equal ones in their order.
+
+    >>> stable_order(np.array([7, 0, 7, 3])).tolist()
+    [1, 3, 0, 2]
+    """
+    bits = max(1, (len(numbers) - 1).bit_length())
+    if not len(numbers) or int(numbers.max()) >> (62 - bits):
+        return np.argsort(numbers, kind="stable")
+    return np.sort(numbers << bits | np.arange(len(numbers))) & ((1 << bits) - 1)
 
 
 def _places(codes: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64] | None:

@@ -43,6 +43,8 @@ class PageState:
         clock: ShopClock,
     ) -> None:
         self.news = "Spark starts …"
+        self.console = ""
+        """The address of the console."""
         self.reports: Sequence[Report] = ()
         self._simulator = simulator
         self._outputs = outputs
@@ -58,6 +60,7 @@ class PageState:
         return {
             "clock": f"{self._clock.now():%H:%M}",
             "news": self.news,
+            "console": self.console,
             "customers": CUSTOMERS,
             "paid": paid,
             "unpaid": len(status) - paid,

@@ -28,6 +28,7 @@ from headrace.demo.mail_server import DemoMailServer
 from headrace.demo.page_server import PageState, page_gateway
 from headrace.demo.simulator import ShopClock, ShopSimulator
 from headrace.demo.workers import PIPELINE, Chaos, Worker, kill_captures
+from headrace.gateway.process import GatewayProcess
 from headrace.streams.display import Board
 from headrace.streams.pipeline import load_app
 from headrace.streams.runner import Runner, RunOptions
@@ -276,6 +277,14 @@ class ShopDemo:
             shop = Shop.open(stack, servers)
             page = stack.enter_context(page_gateway(servers.broker.bootstrap, shop.live.document, self._port))
             self._say(f"The page to watch is {page.url}")
+            console = GatewayProcess(
+                "127.0.0.1:0",
+                servers.broker.bootstrap,
+                str(servers.folder / "state"),
+                module="headrace.console",
+            )
+            shop.live.console = stack.enter_context(console).url
+            self._say(f"The console is at {shop.live.console}")
             return self._run_scenario(servers, shop, app, begin_s)
 
     def _run_scenario(self, servers: DemoServers, shop: Shop, app: App, begin_s: float) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.columns.window_preparation import prepare_windows
+from headrace.columns.preparation import prepare_windows
 from headrace.engine.aggregates import VALUE
 from headrace.engine.columns import quoted
 from headrace.engine.description import IncompatibleChange

@@ -17,11 +17,12 @@ placeholders.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from headrace.engine.batch_hooks import BatchHooks
 from headrace.engine.callers import place_of_caller
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from headrace.engine.planner import PlannedRows, Planner
     from headrace.spark.internals import SparkOperator, SparkStep
 
+LEGAL: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}")
+"""What an operator can be called: its name is one of a folder."""
 _current: ContextVar[LogicalPlan] = ContextVar("logical_plan")
 
 Made = TypeVar("Made")
@@ -56,7 +59,7 @@ class LogicalNode:
 
     number: int
     name: str
-    """Unique in the job, and the same as long as no operator of this kind is added in front: `window-1`."""
+    """Unique in the job: chosen by the user (`name=`), or the number among those of its kind: `window-1`."""
     place: str
     """The line of the user's code that made it: "pipeline.py, line 12"."""
     rows: DataFrame
@@ -108,6 +111,7 @@ class LogicalPlan:
         self.hooks = BatchHooks()
         self.nodes: list[LogicalNode] = []
         self._counts: Counter[str] = Counter()
+        self._wanted_name: str | None = None
         self._once: dict[str, Any] = {}
 
     @contextmanager
@@ -123,7 +127,7 @@ class LogicalPlan:
         """A node of this type whose rows have the columns `schema`."""
         number = len(self.nodes)
         if "name" not in parameters:
-            parameters["name"] = self.next_name(node.kind)
+            parameters["name"] = self._name_of(node.kind, is_source=not parameters.get("inputs"))
         made = node(
             number=number,
             place=place_of_caller(),
@@ -133,10 +137,32 @@ class LogicalPlan:
         self.nodes.append(made)
         return made
 
+    def name_next(self, name: str) -> None:
+        """Give this name to the next operator that is added; sources keep theirs."""
+        if not LEGAL.fullmatch(name):
+            raise Misuse(
+                f"name={name!r} cannot be an operator's name: use up to 100 letters, digits, underscores, "
+                "dots and hyphens, beginning with a letter."
+            )
+        if any(node.name == name for node in self.nodes):
+            raise Misuse(f"two operators have the name {name!r}: give one of them another name=.")
+        self._wanted_name = name
+
+    def _name_of(self, kind: str, *, is_source: bool) -> str:
+        name = self._wanted_name
+        if name is None or is_source:
+            return self.next_name(kind)
+        self._wanted_name = None
+        return name
+
     def next_name(self, kind: str) -> str:
-        """A name for an operator of this kind."""
-        self._counts[kind] += 1
-        return f"{kind}-{self._counts[kind]}"
+        """A name for an operator of this kind; those that have a name of their own are not counted."""
+        taken = {node.name for node in self.nodes}
+        while True:
+            self._counts[kind] += 1
+            name = f"{kind}-{self._counts[kind]}"
+            if name not in taken:
+                return name
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What `make` gives, made the first time that something of this name is asked for."""
@@ -167,6 +193,13 @@ class LogicalPlan:
     def keeps_state(self, frame: DataFrame) -> bool:
         """Whether a step before these rows keeps state: an operator of ours, or one of Spark's."""
         return any(node.keeps_state for node in self.reachable(frame)) or bool(self.spark_operators(frame))
+
+
+def name_next(name: str | None) -> None:
+    """Give this name to the operator that is added next, in the plan of the function that runs."""
+    plan = active_plan()
+    if name is not None and plan is not None:
+        plan.name_next(name)
 
 
 def current_plan(what: str) -> LogicalPlan:

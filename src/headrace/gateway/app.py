@@ -55,6 +55,7 @@ JSON: Final = (b"content-type", b"application/json")
 NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 NO_STORE: Final = (b"cache-control", b"no-store")
 CLOSE: Final = (b"connection", b"close")
+READING: Final = ("GET", "HEAD", "OPTIONS")
 HEADERS: Final = (JSON, NOSNIFF, NO_STORE)
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class Gateway:
         ]
         handlers = {HTTPException: _on_http_exception, HttpError: _on_error, HeadraceError: _on_error}
         self._application: Any = Starlette(routes=routes, exception_handlers=handlers)
+        self._application.state.gateway = self
         self._entry: Any = self._dispatch
         if options.origins:
             self._entry = CORSMiddleware(
@@ -105,11 +107,18 @@ class Gateway:
         try:
             headers = dict(scope["headers"])
             self._check_source(scope, headers)
+            if self.options.read_only and scope["type"] == "http" and scope["method"] not in READING:
+                raise HttpError(HTTPStatus.FORBIDDEN, "this server is read-only")
             await self._entry(scope, receive, send)
         except ClientDisconnected:
             pass
         except HeadraceError as fault:
             await _send_error(scope, send, http_error(fault))
+
+    async def identity(self, request: Any) -> Identity:
+        """Who a request or a WebSocket acts as; raises an error with 401 if the broker refuses it."""
+        authorization = request.headers.get("authorization")
+        return await self.identities.of(None if authorization is None else authorization.encode("latin-1"))
 
     async def close(self) -> None:
         """End streams, wait for records in flight, and disconnect from the broker."""
@@ -232,37 +241,37 @@ class Gateway:
     # ------------------------------------------------------------------------------------------------- reads
 
     async def _changes(self, request: Request) -> Any:
-        identity = await self._identity(request)
+        identity = await self.identity(request)
         since = request.headers.get("last-event-id") or request.query_params.get("since")
         return self.streams.changes(identity.bootstrap, request.path_params["view"], since or None)
 
     async def _changes_socket(self, socket: Any) -> None:
-        identity = await self._identity(socket)
+        identity = await self.identity(socket)
         feed = self.streams.changes(
             identity.bootstrap, socket.path_params["view"], socket.query_params.get("since") or None
         )
         await feed.serve_socket(socket)
 
     async def _records(self, request: Request) -> Any:
-        identity = await self._identity(request)
+        identity = await self.identity(request)
         topic = check_name(request.path_params["topic"])
         after = request.headers.get("last-event-id")
         return self.streams.records(identity.bootstrap, topic, request.query_params, after)
 
     async def _records_socket(self, socket: Any) -> None:
-        identity = await self._identity(socket)
+        identity = await self.identity(socket)
         topic = check_name(socket.path_params["topic"])
         stream = self.streams.records(identity.bootstrap, topic, socket.query_params, None)
         await stream.serve_socket(socket)
 
     async def _view_row(self, request: Request) -> Response:
-        identity = await self._identity(request)
+        identity = await self.identity(request)
         view, key = request.path_params["view"], request.path_params["key"]
         row = await identity.views.row(asyncio.get_running_loop(), view, key)
         return _json_bytes(row)
 
     async def _view_rows(self, request: Request) -> Response:
-        identity = await self._identity(request)
+        identity = await self.identity(request)
         where = dict(request.query_params)
         limit = _limit(where.pop("limit", str(DEFAULT_LIMIT)))
         found = await identity.views.rows(
@@ -272,13 +281,9 @@ class Gateway:
         return _json_bytes(b'{"rows":[' + b",".join(found.rows) + b'],"complete":' + complete + b"}")
 
     async def _views(self, request: Request) -> Response:
-        identity = await self._identity(request)
+        identity = await self.identity(request)
         views = await asyncio.to_thread(_list_views, identity.bootstrap)
         return JSONResponse({"views": views}, headers=_text_headers())
-
-    async def _identity(self, request: Any) -> Identity:
-        authorization = request.headers.get("authorization")
-        return await self.identities.of(None if authorization is None else authorization.encode("latin-1"))
 
     # -------------------------------------------------------------------------------------------------- about
 

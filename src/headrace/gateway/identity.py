@@ -29,6 +29,8 @@ from headrace.gateway.producer import RecordProducer
 from headrace.gateway.views import ViewCopies
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.gateway.options import GatewayOptions
 
 CHECK_AGAIN_S: Final = 60.0
@@ -50,6 +52,8 @@ class Identity:
         self.checked_at = time.monotonic()
         self.used_at = self.checked_at
         self.views = ViewCopies(bootstrap)
+        self.on_close: list[Callable[[], None]] = []
+        """Called when the identity disconnects."""
         self._options = options
         self._producer: RecordProducer | None = None
         self._keyed: KeyedWriter | None = None
@@ -76,6 +80,8 @@ class Identity:
     async def close(self) -> None:
         """Wait for records in flight, and disconnect."""
         self.views.close()
+        for callback in self.on_close:
+            callback()
         if self._producer is not None:
             await self._producer.close()
         if self._keyed is not None:

@@ -37,6 +37,8 @@ class GatewayOptions:
     """Names that the Host header may have besides those of this machine."""
     name: str = ""
     """The name of this gateway in transactional ids; its address if empty."""
+    read_only: bool = False
+    """Whether requests that change something are refused."""
     max_body_bytes: int = 8 << 20
     max_in_flight_bytes: int = 256 << 20
     """Bodies of all requests that are being read or stored; more are answered with 429."""

@@ -1,6 +1,7 @@
 """A gateway as a child process: `python -m headrace.gateway.process LISTEN BROKER`.
 
-It stops when its standard input ends, which also happens when its parent is killed.
+A console is one too: `python -m headrace.console LISTEN BROKER STATE`. The process stops
+when its standard input ends, which also happens when its parent is killed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import asyncio
 import os
 import subprocess
 import sys
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 READY: Final = "headrace gateway ready on "
 STOP_S: Final = 15
@@ -22,10 +26,12 @@ class GatewayDidNotStart(HeadraceError):
 
 
 class GatewayProcess:
-    """A gateway in its own process, from `__enter__` to `__exit__`."""
+    """A gateway in its own process, from `__enter__` to `__exit__`; `module` is what the process runs."""
 
-    def __init__(self, listen: str, broker: str) -> None:
-        self._command = [sys.executable, "-m", "headrace.gateway.process", listen, broker]
+    def __init__(
+        self, listen: str, broker: str, *more: str, module: str = "headrace.gateway.process"
+    ) -> None:
+        self._command = [sys.executable, "-m", module, listen, broker, *more]
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
 
@@ -60,12 +66,12 @@ class GatewayProcess:
                 return process.wait()
 
 
-async def _serve(listen: str, broker: str) -> None:
+async def _serve(listen: str, broker: str, more_routes: Sequence[Any]) -> None:
     from headrace.gateway.options import GatewayOptions, read_listener
     from headrace.gateway.server import GatewayServer
 
     host, port = read_listener(listen, "--http")
-    server = GatewayServer(GatewayOptions(broker=broker, host=host, port=port))
+    server = GatewayServer(GatewayOptions(broker=broker, host=host, port=port), more_routes)
     await server.start()
     sys.stdout.write(f"{READY}{server.url}\n")
     sys.stdout.flush()
@@ -82,13 +88,13 @@ async def _serve(listen: str, broker: str) -> None:
     await server.close()
 
 
-def main(listen: str, broker: str) -> int:
+def main(listen: str, broker: str, more_routes: Sequence[Any] = ()) -> int:
     """Run a gateway until standard input ends; returns the exit code."""
     import uvloop
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(listen, broker))
+            runner.run(_serve(listen, broker, more_routes))
     except HeadraceError as fault:
         sys.stderr.write(f"headrace gateway: {fault}\n")
         return 1

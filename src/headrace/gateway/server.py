@@ -124,21 +124,23 @@ class GatewayThread:
         self._loop.close()
 
 
-def run_gateway(options: GatewayOptions) -> None:
-    """Run a gateway in this process until SIGINT or SIGTERM."""
+def run_gateway(
+    options: GatewayOptions, more_routes: Sequence[Any] = (), *, announcement: str = READY
+) -> None:
+    """Run a gateway in this process until SIGINT or SIGTERM; `announcement` and its URL are printed."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(options))
+        runner.run(_run(options, more_routes, announcement))
 
 
-async def _run(options: GatewayOptions) -> None:
+async def _run(options: GatewayOptions, more_routes: Sequence[Any], announcement: str) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    server = GatewayServer(options)
+    server = GatewayServer(options, more_routes)
     await server.start()
-    sys.stdout.write(f"{READY}{server.url}\n")
+    sys.stdout.write(f"{announcement}{server.url}\n")
     sys.stdout.flush()
     await stopped.wait()
     await server.close()

@@ -146,6 +146,11 @@ class SinkDelivery:
         self._is_new = True
         self._newest = -1
 
+    @property
+    def target(self) -> str:
+        """The name of the sink."""
+        return self._sink.name
+
     def deliver(self, batch: int, rows: StagedBatch) -> list[RejectedRow]:
         """Commit a batch; returns its rejected rows, including those from before a crash.
 

@@ -150,7 +150,7 @@ class FilesStager:
             out = pa.BufferOutputStream()
             pyarrow.parquet.write_table(part, out, compression="zstd")
             with _translated_errors(self._sink.name):
-                self._place.store.put(name, memoryview(out.getvalue()))
+                self._place.store.put(name, out.getvalue().to_pybytes())
             written.append([name, partition])
         return json.dumps(written)
 
@@ -261,7 +261,7 @@ def _batch_of(manifest: str) -> int:
 class FileStore(Protocol):
     """Files by their names: paths from the root of a store."""
 
-    def put(self, name: str, data: memoryview) -> None:
+    def put(self, name: str, data: bytes) -> None:
         """Store a file durably."""
 
     def create(self, name: str, data: bytes) -> bool:
@@ -305,7 +305,7 @@ class _Place:
 class LocalFileStore:
     """Files of this machine, or of a mount; what it returns from is on disk."""
 
-    def put(self, name: str, data: memoryview) -> None:
+    def put(self, name: str, data: bytes) -> None:
         """Store a file durably."""
         path = Path(name)
         _make_folder(path.parent)
@@ -319,7 +319,7 @@ class LocalFileStore:
         path = Path(name)
         _make_folder(path.parent)
         aside = path.with_name(f".{uuid4().hex}")
-        self.put(str(aside), memoryview(data))
+        self.put(str(aside), data)
         try:
             path.hardlink_to(aside)
         except FileExistsError:
@@ -385,7 +385,7 @@ class ObjectFileStore:
             client_options={"allow_http": endpoint.startswith("http://")},
         )
 
-    def put(self, name: str, data: memoryview) -> None:
+    def put(self, name: str, data: bytes) -> None:
         """Store an object."""
         import obstore
 

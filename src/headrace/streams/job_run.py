@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from headrace.engine.explain import ExplainedPlan
     from headrace.engine.logical import LogicalPlan
     from headrace.engine.planner import PlannedRows, Starts
     from headrace.spark.transactional_batch import Deliver
@@ -108,6 +109,12 @@ class JobRun:
     def folder(self) -> JobFolder:
         """Where the job keeps what it needs to go on."""
         return self._folder
+
+    def explained(self) -> ExplainedPlan | None:
+        """The plan of the run that is under way; None before its start."""
+        from headrace.engine.explain import explained
+
+        return None if self._planner is None else explained(self._planner)
 
     def inputs(self) -> tuple[str, ...]:
         """The topics that the job reads, tables included."""

@@ -50,7 +50,7 @@ ROWS_IN = Metric(
 ROWS_OUT = Metric(
     name="headrace_job_records_out_total",
     kind=Kind.COUNTER,
-    doc="Records committed to topics and views (Flink: `numRecordsOut`).",
+    doc="Records committed to topics, views and other outputs (Flink: `numRecordsOut`).",
     labels=(*_JOB, "topic"),
 )
 LATE = Metric(

@@ -119,7 +119,9 @@ class Outputs:
             staged = self._run(tokens, batch)
             self._steps("staged", batch)
             for delivery in self._deliveries:
-                self._letters += delivery.deliver(batch, staged)
+                rejected = delivery.deliver(batch, staged)
+                self._metrics.rows_out[delivery.target] += len(staged) - len(rejected)
+                self._letters += rejected
         finally:
             self._folder.delete()
         self._steps("delivered", batch)

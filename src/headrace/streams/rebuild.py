@@ -34,6 +34,7 @@ from headrace.streams.source import is_local_folder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace.engine.explain import ExplainedPlan
     from headrace.feeds.view_log import Skip, ViewRecord
     from headrace.streams.job import Job
     from headrace.streams.job_folder import JobFolder
@@ -86,6 +87,15 @@ class Rebuild:
     def metrics(self) -> JobMetrics:
         """What the run that is under way has done."""
         return (self._run or self._own).metrics
+
+    @property
+    def folder(self) -> JobFolder:
+        """Where the job keeps what it needs to go on."""
+        return self._folder
+
+    def explained(self) -> ExplainedPlan | None:
+        """The plan of the run that is under way."""
+        return self._current().explained()
 
     def inputs(self) -> tuple[str, ...]:
         """The topics that the job reads."""

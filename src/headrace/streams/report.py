@@ -74,8 +74,10 @@ class JobMetrics:
     operators: StateFigures | None = None
     """The state of Headrace's operators. Another thread sets it."""
     rows_out: Counter[str] = field(default_factory=Counter)
-    """Committed records, by topic. Another thread counts them."""
+    """Committed records, by topic, and rows, by the name of the sink. Another thread counts them."""
     batch_time: Histogram = field(default_factory=lambda: Histogram(BATCH_BOUNDS_S))
+    batch_phases_ms: dict[str, int] = field(default_factory=dict)
+    """How long the phases of the last batch took, by Spark's names."""
     phase_s: dict[str, float] = field(default_factory=dict)
     """How long the phases of batches took all together, by Spark's names."""
     busy_s: float = 0.0
@@ -93,7 +95,8 @@ class JobMetrics:
         self.batch_ms = (progress.get("durationMs") or {}).get("triggerExecution", self.batch_ms)
         duration_s = (self.batch_ms or 0) / 1000
         self.batch_time.observe(duration_s)
-        for phase, duration_ms in (progress.get("durationMs") or {}).items():
+        self.batch_phases_ms = dict(progress.get("durationMs") or {})
+        for phase, duration_ms in self.batch_phases_ms.items():
             self.phase_s[phase] = self.phase_s.get(phase, 0.0) + duration_ms / 1000
         self.busy_s += duration_s
         self._recent.append(_Batch(now_s - duration_s, now_s, rows))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from headrace.engine.logical import name_next
 from headrace.errors import Misuse, did_you_mean
 from headrace.streams.table import Table
 
@@ -32,7 +33,11 @@ OutputMode = Literal["append", "update", "complete"]
 
 
 class Operators:
-    """What can be done with rows."""
+    """What can be done with rows.
+
+    `name=` of an operator names its state. Without it, it is called by its kind and the number of operators
+    of that kind that the job's function has called so far: `window-1`.
+    """
 
     __slots__ = ()
 
@@ -64,7 +69,9 @@ class Operators:
         return window_rows(self.rows, window, by)
 
     @overload
-    def join(self, other: Operators, on: On, *, within: Within, how: StreamHow = "inner") -> Rows: ...
+    def join(
+        self, other: Operators, on: On, *, within: Within, how: StreamHow = "inner", name: str | None = None
+    ) -> Rows: ...
 
     @overload
     def join(
@@ -75,9 +82,10 @@ class Operators:
         as_of: AsOf = "event",
         how: TableHow = "left",
         delay: Duration | None = None,
+        name: str | None = None,
     ) -> Rows: ...
 
-    def join(self, other: Operators | Table, on: On, **options: Any) -> Rows:
+    def join(self, other: Operators | Table, on: On, *, name: str | None = None, **options: Any) -> Rows:
         """Each row with the rows of `other` that belong to it, by the columns `on`.
 
         `other` is a stream or rows (`within=`, `how=`: see `stream_join`), or a table (`as_of=`, `delay=`,
@@ -87,6 +95,7 @@ class Operators:
             from headrace.streams.table_join import join_table
 
             _check_options(options, ("as_of", "how", "delay"), "a stream with a table")
+            name_next(name)
             return join_table(self.rows, other, on, **options)
         from headrace.streams.stream_join import join_streams
 
@@ -96,12 +105,14 @@ class Operators:
                 "a join of two streams needs within=: how far apart the times of two rows may be, such as "
                 'within="5 minutes".'
             )
+        name_next(name)
         return join_streams(self.rows, other.rows, on, **options)
 
-    def deduplicate(self, *columns: str, within: Duration) -> Rows:
+    def deduplicate(self, *columns: str, within: Duration, name: str | None = None) -> Rows:
         """The first row of each value of `columns`; one that comes again within that time is left out."""
         from headrace.streams.deduplication import deduplicate
 
+        name_next(name)
         return deduplicate(self.rows, columns, within=within)
 
     def top(self, count: int, *, order: str | Sequence[str], by: str | Sequence[str] = ()) -> Rows:

@@ -16,6 +16,7 @@ from headrace.client.cluster import Cluster
 from headrace.errors import Misuse
 from headrace.gateway.process import GatewayProcess
 from headrace.spark.java import usable_cores
+from headrace.streams.job_status import RunStatus
 from headrace.streams.rebuild import run_of
 from headrace.streams.run_context import InputTopics, RunContext
 from headrace.streams.supervisor import Supervisor
@@ -93,6 +94,7 @@ class Runner:
         self._hurried = threading.Event()
         self._broker: BrokerProcess | None = None
         self._captures: list[CaptureProcess] = []
+        self._status: RunStatus | None = None
         self._supervisor = Supervisor(clock=time.monotonic, tell=display.tell, at_once=usable_cores())
 
     @property
@@ -129,11 +131,15 @@ class Runner:
                     settings,
                     bootstrap,
                     on_message=self._display.say,
-                    sends_metrics=self._order.metrics is not None,
+                    sends_metrics=self._order.metrics is not None or not self._order.once,
                 )
                 for settings in self._order.captures()
             ]
             self._serve_metrics(stack, runs)
+            if not self._order.once:
+                self._status = stack.enter_context(
+                    RunStatus(bootstrap, self._order.app.name, self._supervisor, runs, self._captures)
+                )
             stack.enter_context(self._display)
             return self._run_once(runs) if self._order.once else self._run_on(runs)
 
@@ -201,6 +207,8 @@ class Runner:
         while not self._stopped.is_set() and self._supervisor.turn():
             self._look_after_broker()
             self._show(runs)
+            if self._status is not None:
+                self._status.turn()
             if deadline is not None and time.monotonic() >= deadline:
                 self._stopped.set()
             self._stopped.wait(TURN_S)

@@ -133,6 +133,8 @@ class SupervisedJob:
     reason: str = ""
     starts: int = 0
     """How often it was started."""
+    restart: Callable[[], None] | None = None
+    """What to do when it has stopped, before it is started again; None if it is not to be restarted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,6 +193,27 @@ class Supervisor:
             charge.state = State.FINISHED
         return in_time
 
+    def restart(self, name: str, *, between: Callable[[], None]) -> None:
+        """Stop a job after its current batch, call `between`, and start it again, also if it had failed."""
+        charge = self.charges[name]
+        charge.restart = between
+        if charge.state is State.RUNNING:
+            charge.run.ask_to_stop()
+        else:
+            self._again(charge)
+
+    def _again(self, charge: SupervisedJob) -> None:
+        """Start a job that has stopped again, in the next turn."""
+        between, charge.restart = charge.restart, None
+        charge.restarts.in_a_row = 0
+        try:
+            if between is not None:
+                between()
+        except Exception as error:  # noqa: BLE001  a supervisor decides about whatever went wrong
+            self._failed(charge, error)
+            return
+        charge.state, charge.since_s = State.WAITING, self.clock()
+
     def give_up(self, run: Run, error: Exception) -> None:
         """Take charge of a job that failed before it was started, and will not be."""
         charge = SupervisedJob(run=run, restarts=Restarts(limit=1), since_s=self.clock())
@@ -215,6 +238,9 @@ class Supervisor:
                 return
         except Exception as error:  # noqa: BLE001  a supervisor decides about whatever went wrong
             self._failed(charge, error)
+            return
+        if charge.restart is not None:
+            self._again(charge)
             return
         charge.state = State.FINISHED
         self.tell(

@@ -29,7 +29,7 @@ from headrace.columns.zoned_windows import WINDOW_END, WINDOW_START, ZonedAssign
 from headrace.engine.aggregates import SUPPORTED, UnsupportedAggregate, evaluated, read_aggregates
 from headrace.engine.columns import quoted
 from headrace.engine.keyed_operator import KeyedOperator
-from headrace.engine.logical import current_plan
+from headrace.engine.logical import current_plan, name_next
 from headrace.engine.planner import PlannedRows
 from headrace.errors import Misuse
 from headrace.spark.aggregate_pushdown import (
@@ -72,14 +72,15 @@ class Windowed:
     window: Window
     by: tuple[str, ...]
 
-    def agg(self, *columns: Column, emit: Emit = "on_window_close") -> Rows:
+    def agg(self, *columns: Column, emit: Emit = "on_window_close", name: str | None = None) -> Rows:
         """The aggregates of each window and key: window_start, window_end, the keys, the aggregates.
 
         `emit` says when a result is given: `on_window_close`, once, when the watermark reaches the end of the
         window; `on_window_update`, after each micro-batch that changed it (the job's `trigger_interval` says
         how often that is). A result that is given again replaces the one before: write it to a topic that is
-        keyed by `window_start` and the keys.
+        keyed by `window_start` and the keys. `name` names the state.
         """
+        name_next(name)
         self._check(columns, emit)
         plan = current_plan("a window")
         can_be_late = not plan.keeps_state(self.of.frame)

@@ -43,7 +43,7 @@ from tests.broker.security.brokers import (
     sasl_config,
     secure_broker,
 )
-from tests.broker.wire_client import METADATA, WireClient, batch_of, frame
+from tests.broker.wire_client import METADATA, PRODUCE, WireClient, batch_of, frame
 
 MEGABYTE = 2**20
 RULES = "RULE:^.*CN=([^,]*).*$/$1/L, DEFAULT"
@@ -187,6 +187,26 @@ def test_a_slow_reader_gets_everything_in_the_end(
 def test_many_small_requests_in_one_piece_are_all_answered(client: TlsClient) -> None:
     client.send_bytes(b"".join(client.pack(METADATA, 1, topics=[{"name": f"t{n % 3}"}]) for n in range(900)))
     assert [client.receive().topics[0].name for _ in range(900)] == [f"t{n % 3}" for n in range(900)]
+
+
+@pytest.mark.parametrize("left", [1, 10_000, 40_000, 200_000])
+@pytest.mark.parametrize("record_bytes", [1_000, 2**20])
+def test_the_end_of_a_large_request_may_come_late(
+    kafka: EmbeddedBroker, client: TlsClient, left: int, record_bytes: int
+) -> None:
+    topic = f"late-{left}-{record_bytes}"
+    client.create_topic(topic, retention_ms="-1")
+    fields = {"name": topic, "partition_data": [{"index": 0, "records": batch_of(b"x" * 900_000)}]}
+    request = client.pack(
+        PRODUCE, 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=[fields]
+    ) + client.pack(METADATA, 1, topics=[{"name": topic}])
+    for start in range(0, len(request) - left, record_bytes):  # a TLS record for each, as librdkafka does
+        client.send_bytes(request[start : min(start + record_bytes, len(request) - left)])
+    with WireClient(kafka.bootstraps[2]) as plain:
+        plain.ask(METADATA, 1, topics=[])  # the broker has nothing else to read
+    client.send_bytes(request[-left:])
+    assert client.receive().responses[0].partition_responses[0].error_code is ErrorCode.none
+    assert client.receive().topics[0].name == topic
 
 
 def test_a_request_may_arrive_one_byte_at_a_time(client: TlsClient) -> None:

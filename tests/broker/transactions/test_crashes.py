@@ -118,7 +118,7 @@ def committed(kafka: CrashingBroker, topic: str) -> list[list[bytes | None]]:
     for partition in range(2):
         consumer.assign([TopicPartition(topic, partition, 0)])
         found: list[bytes | None] = []
-        while (message := consumer.poll(20)) is not None and message.error() is None:
+        while (message := consumer.poll(100)) is not None and message.error() is None:
             found.append(message.value())
         assert message is not None
         read.append(found)
@@ -129,7 +129,7 @@ def committed(kafka: CrashingBroker, topic: str) -> list[list[bytes | None]]:
 def offsets(kafka: CrashingBroker, name: str) -> list[int]:
     """The offsets that the group has committed."""
     consumer = reader(kafka, name)
-    found = consumer.committed([TopicPartition(name, partition) for partition in range(2)], timeout=20)
+    found = consumer.committed([TopicPartition(name, partition) for partition in range(2)], timeout=100)
     consumer.close()
     return [each.offset for each in found]
 
@@ -139,7 +139,7 @@ def test_a_commit_is_atomic_at_whatever_step_the_broker_crashes(
     kafka: CrashingBroker, name: str, step: int
 ) -> None:
     producer = transactional(kafka, name)
-    producer.init_transactions(20)
+    producer.init_transactions(100)
     producer.begin_transaction()
     write(producer, name, "one")
     consumer = reader(kafka, name)
@@ -156,7 +156,7 @@ def test_a_transaction_whose_begin_the_broker_forgot_is_committed_or_leaves_noth
     kafka: CrashingBroker, name: str, commits: bool
 ) -> None:
     producer = transactional(kafka, name)
-    producer.init_transactions(20)
+    producer.init_transactions(100)
     producer.begin_transaction()
 
     def end() -> None:
@@ -181,7 +181,7 @@ def test_a_new_producer_aborts_and_fences_the_old_one_at_whatever_step_the_broke
     kafka: CrashingBroker, name: str, step: int
 ) -> None:
     old = transactional(kafka, name)
-    old.init_transactions(20)
+    old.init_transactions(100)
     old.begin_transaction()
     write(old, name, "old")
     new = transactional(kafka, name)

@@ -211,6 +211,8 @@ function show(live) {
   names = live.customers
   find("#clock").textContent = live.clock
   find("#news").textContent = live.news
+  find("#console").hidden = !live.console
+  if (live.console) find("#console").href = live.console
   for (const name of ["paid", "unpaid", "waiting", "late", "mails", "dead"]) find(`#${name}`).textContent = live[name].toLocaleString("en")
   showRates(live.rates, live.jobs)
   showOrders(live)
