@@ -34,7 +34,8 @@ class Storm:
     and each note is written once. Notes are numbered, so that one that is missing or doubled is seen.
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, partitions: int = 1) -> None:
+        self._partitions = partitions
         self._folder = TemporaryDirectory(prefix="headrace-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         self.postgres = PostgresServer(folder / "server")
@@ -77,7 +78,7 @@ class Storm:
         self._load.join()
 
     def start_capture(self) -> None:
-        settings = CaptureSettings(url=self.url, tables=TABLES)
+        settings = CaptureSettings(url=self.url, tables=TABLES, partitions=self._partitions)
         self._capture = subprocess.Popen(
             [sys.executable, "-m", "headrace.capture.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -15,6 +15,7 @@ from headrace import App
 from headrace.engine.description import IncompatibleChange
 from headrace.engine.planner import Planner
 from headrace.errors import Misuse
+from headrace.state.operators import OperatorManifest, write_operator
 from headrace.streams.job import Job
 from headrace.streams.table import Table
 from headrace.streams.table_view import TableView, ViewLayout
@@ -276,11 +277,11 @@ def test_a_view_with_another_key_than_its_rows_is_refused(app: App, spark: Spark
 def test_a_view_that_was_joined_otherwise_before_is_refused(
     app: App, spark: SparkSession, tmp_path: Path
 ) -> None:
-    from headrace.spark.view_stage import ViewFolder
-
     office = Office(app)
     before = office.employees.join(office.departments, on={"dept": "id"}, how="inner")
-    ViewFolder(path=tmp_path / "view-1").begin(ViewLayout.of(before.first, before.links).shape)
+    shape = ViewLayout.of(before.first, before.links).shape
+    manifest = OperatorManifest(partitions=2, outline=shape.outline)
+    write_operator(str(tmp_path / "view-1"), manifest, batch=0)
     plan, rows = office.log(joined_by_dept).build(spark, "127.0.0.1:1")
     planner = Planner(plan, rows.frame, state=str(tmp_path))
     planner.planned_rows()

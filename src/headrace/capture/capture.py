@@ -184,6 +184,7 @@ class Capture:
             writer.start_from(source.create_slot(offset))
         self._sessions += 1
         source.create_topics(writer.offset, writer)
+        writer.commit_topics()
         self._on_ready()
         self.metrics.is_connected = self.metrics.is_taking_snapshot = True
         source.snapshot(writer.offset, writer)

@@ -49,11 +49,23 @@ class CaptureOffset:
     time_ms: int = 0
     """The highest timestamp of a record so far; timestamps never decrease."""
     tables: Mapping[str, CompletedSnapshot] = field(default_factory=dict)
+    ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By topic and partition: the offset after the records and the marker of the last transaction.
+
+    Together these offsets hold whole transactions of the database.
+    """
 
     @property
     def slot(self) -> str:
         """The name of the replication slot and of the publication."""
         return slot_name(self.name)
+
+    def with_ends(self, ends: Mapping[TopicPartition, int]) -> Self:
+        """A copy with the ends of these partitions."""
+        merged = {topic: dict(partitions) for topic, partitions in self.ends.items()}
+        for (topic, partition), end in ends.items():
+            merged.setdefault(topic, {})[str(partition)] = end
+        return replace(self, ends=merged)
 
     def with_table(self, name: str, table: CompletedSnapshot) -> Self:
         """A copy with one more completed snapshot."""

@@ -84,6 +84,9 @@ class ChangeWriter(Protocol):
     def end_transaction(self, position: int) -> None:
         """A transaction of the database has ended: all records up to this position are complete."""
 
+    def advance(self, position: int) -> None:
+        """The log of the database has nothing of the captured tables up to this position."""
+
     def commit_complete(self) -> None:
         """Commit all complete transactions; called when there is nothing more to read."""
 

@@ -15,6 +15,7 @@ from headrace.capture import source
 from headrace.capture.metrics import CaptureMetrics
 from headrace.capture.offsets import STOP, TOPIC, live_keys
 from headrace.capture.source import CaptureError
+from headrace.client.offsets import LATEST, list_offsets
 from headrace.client.partition import TopicPartition, partition_of
 from headrace.client.shared_transaction import SharedTransaction
 from headrace.client.topics import NewTopic, create_topics
@@ -140,6 +141,10 @@ class TransactionalChangeWriter:
         self._producer = self._transaction.producer()
         self._builders: dict[TopicPartition, BatchBuilder] = {}
         self._partitions: dict[str, int] = {}
+        self._touched: set[TopicPartition] = set()
+        """The partitions that the open transaction has written to."""
+        self._new_ends: dict[TopicPartition, int] = {}
+        """The ends of the topics of tables that no committed offset has yet."""
         self._empty_topics: set[str] = set()
         """Topics that this writer created and has not written to."""
         self._on_committed = on_committed
@@ -173,6 +178,7 @@ class TransactionalChangeWriter:
         # PostgreSQL describes a table again after each VACUUM or ANALYZE: topics are cached.
         if topic not in self._partitions:
             self._make_topic(NewTopic(name=topic, partitions=self._settings.partitions, configs=configs))
+            self._register_ends(topic)
         count = self._partitions[topic]
         if count == 1:
             return partial(self._append, TopicPartition(topic, 0), self._builder(TopicPartition(topic, 0)))
@@ -229,6 +235,16 @@ class TransactionalChangeWriter:
         if self._sent_bytes >= TRANSACTION_BYTES:
             self._commit_offset(replace(self.offset, position=position))
 
+    def advance(self, position: int) -> None:
+        """Commit a position up to which the database has no changes of the captured tables."""
+        self._complete_position = position
+        self.commit_complete()
+
+    def commit_topics(self) -> None:
+        """Commit where topics end that are new to this capture: readers then wait for their snapshots."""
+        if self._new_ends:
+            self._commit_offset(self.offset)
+
     def commit_complete(self) -> None:
         """Commit all complete transactions."""
         if self._complete_position is not None:
@@ -267,14 +283,19 @@ class TransactionalChangeWriter:
         newest = max(
             (self._builders[topic_partition].max_timestamp_ms for topic_partition in waiting), default=0
         )
-        offset = replace(offset, time_ms=max(offset.time_ms, self._max_timestamp_ms, newest))
-        record = self._builder(OFFSETS_PARTITION)
-        record.append(offset.name.encode(), offset.to_bytes(), offset.time_ms)
         self._transaction.begin([*waiting, OFFSETS_PARTITION])
-        for topic_partition in [*waiting, OFFSETS_PARTITION]:
+        for topic_partition in waiting:
             self._send(topic_partition, self._builders[topic_partition])
         self._producer.flush()
+        offset = replace(offset, time_ms=max(offset.time_ms, self._max_timestamp_ms, newest))
+        offset = offset.with_ends(self._new_ends | self._ends_of_transaction())
+        record = self._builder(OFFSETS_PARTITION)
+        record.append(offset.name.encode(), offset.to_bytes(), offset.time_ms)
+        self._send(OFFSETS_PARTITION, record)
+        self._producer.flush()
         self._transaction.commit()
+        self._touched.clear()
+        self._new_ends.clear()
         self._sent_bytes, self._complete_position = 0, None
         self._metrics.committed(
             records=self._open_records, transactions=self._open_transactions, newest_ms=offset.time_ms
@@ -283,12 +304,29 @@ class TransactionalChangeWriter:
         self._offset = offset
         self._on_committed(offset.position)
 
+    def _ends_of_transaction(self) -> dict[TopicPartition, int]:
+        """Where the open transaction will end in the topics of tables: its marker takes one offset more."""
+        known = {topic for topic, _ in self._new_ends} | (set(self._offset.ends) if self._offset else set())
+        written = [partition for partition in self._touched if partition.topic in known]
+        ends = list_offsets(self._cluster, dict.fromkeys(written, LATEST), read_committed=False)
+        return {partition: end + 1 for partition, end in ends.items()}
+
+    def _register_ends(self, topic: str) -> None:
+        known = self.offset.ends.get(topic, {})
+        new = [
+            TopicPartition(topic, number)
+            for number in range(self._partitions[topic])
+            if str(number) not in known
+        ]
+        self._new_ends |= list_offsets(self._cluster, dict.fromkeys(new, LATEST))
+
     def _send(self, topic_partition: TopicPartition, builder: BatchBuilder) -> None:
         self._transaction.begin([topic_partition])
         self._empty_topics.discard(topic_partition.topic)
         sequence = self._transaction.next_sequence(topic_partition, builder.count)
         if topic_partition != OFFSETS_PARTITION:
             self._open_records += builder.count
+            self._touched.add(topic_partition)
         self._max_timestamp_ms = max(self._max_timestamp_ms, builder.max_timestamp_ms)
         batch = builder.build(self._transaction.identity, sequence)
         self._sent_bytes += len(batch)

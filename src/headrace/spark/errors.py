@@ -23,5 +23,9 @@ class DataLost(HeadraceError):
     """Records that were to be read are no longer in the log."""
 
 
+class SnapshotIncomplete(HeadraceError):
+    """Captured tables that do not fit together yet."""
+
+
 class BadCheckpoint(HeadraceError):
     """A checkpoint that lacks a file, or has one that Headrace cannot read."""

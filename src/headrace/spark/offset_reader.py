@@ -331,9 +331,9 @@ class Following:
         """Where a new query begins: a copy needs all records."""
         return self._offset_reader.beginnings(self._latest({}).keys()) if self.topics else {}
 
-    def freeze(self) -> None:
+    def freeze(self, target: Positions) -> None:
         """Fix the ends of the topics: the query ends when it has reached them."""
-        self._target = self._latest({}) if self.topics else {}
+        self._target = part_of(target, self.topics)
 
     def ends(self, begun: Positions) -> Positions:
         """Where the next batch ends; a deleted partition keeps its position."""

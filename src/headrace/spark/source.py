@@ -190,6 +190,7 @@ STREAMING: Final = (
     "idleTimeout",
     "hints",
     "positionsOnly",
+    "wholeTransactions",
     SUMS,
 )
 OF_EITHER: Final = (

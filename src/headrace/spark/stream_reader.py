@@ -20,9 +20,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from headrace.client.errors import attempts
 from headrace.client.offsets import commit_offsets
 from headrace.errors import HeadraceError
-from headrace.spark.errors import BadCheckpoint
+from headrace.spark.errors import BadCheckpoint, SnapshotIncomplete
 from headrace.spark.event_time import StreamTime
 from headrace.spark.offset_reader import Bound, Following, OffsetReader
 from headrace.spark.offsets import (
@@ -32,6 +33,7 @@ from headrace.spark.offsets import (
     initial_journal,
     is_initial,
     limit_offsets,
+    part_of,
     ranges_between,
     read_first,
     read_journal,
@@ -51,10 +53,14 @@ if TYPE_CHECKING:
 
     from headrace.spark.offsets import Journal, Positions, Range
     from headrace.spark.source import SourceSettings
+    from headrace.spark.whole_transactions import WholeTransactions
 
 DEFAULT_TRIGGER_DELAY: Final = "15m"
 OUTAGE_S: Final = 1.0
 """A broker that takes longer than this to return its end offsets counts as having been unavailable."""
+
+COMMIT_TIMEOUT_S: Final = 30.0
+"""How long a query that ends waits for a transaction that is being committed."""
 
 log = logging.getLogger("headrace.spark")
 
@@ -82,6 +88,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._following = Following(settings)
         self._time = StreamTime(options)
+        self._transactions: WholeTransactions | None = None
+        if options.flag("wholeTransactions", default=False):
+            from headrace.spark.whole_transactions import WholeTransactions
+
+            self._transactions = WholeTransactions(
+                settings.link, [*settings.subscription.topics, *self._following.topics]
+            )
         self._positions_only = options.flag("positionsOnly", default=False)
         self._initial: Positions | None = None
         self._latest: Positions = {}
@@ -101,8 +114,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Fix the current ends: the query ends when it has reached them (`availableNow`)."""
-        self._target = self._offset_reader.latest({})
-        self._following.freeze()
+        target = self._visible_now()
+        self._target = {at: end for at, end in target.items() if at.topic not in self._following.topics}
+        self._following.freeze(target)
         self._time.ends_with_what_is_there()
 
     def latestOffset(self, start: Journal, limit: ReadLimit) -> Journal:  # noqa: N802  # Spark's name
@@ -112,8 +126,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # it never calls `commit`.
         self._publish(begun)
         first = self._initial_positions() if is_initial(start) else {}
+        if self._transactions is not None and self._target is None:
+            self._transactions.refresh()
         latest = self._latest = self._look(begun | first)
         followed = self._following.ends(begun | first)
+        whole = self._whole(begun | first, latest | followed)
+        if whole is None:
+            return start
+        latest, followed = self._read_here(whole), part_of(whole, self._following.topics)
         known_ids = read_topic_ids(start)
         recreated = self._offset_reader.recreated(known_ids) | self._following.recreated(known_ids)
         begun = {at: begun[at] for at in begun if at.topic not in recreated}
@@ -182,6 +202,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if time.monotonic() - asked_at > OUTAGE_S:
             self._time.broker_was_away()
         return latest
+
+    def _visible_now(self) -> Positions:
+        """The ends of all topics, with whole transactions if they are wanted."""
+        for _ in attempts(COMMIT_TIMEOUT_S):
+            if self._transactions is not None:
+                self._transactions.refresh()
+            visible = self._offset_reader.latest({}) | self._following.ends({})
+            whole = self._whole({}, visible)
+            if whole is not None:
+                return whole
+        raise SnapshotIncomplete(
+            "the snapshots of captured tables are not complete, or a transaction of their capture does not "
+            "end: start the capture, or wait until it has read the tables."
+        )
+
+    def _whole(self, begun: Positions, latest: Positions) -> Positions | None:
+        """The ends up to which whole transactions are visible; None to wait for more."""
+        if self._transactions is None or self._target is not None or latest == begun:
+            return latest
+        return self._transactions.ends(begun, latest)
 
     def _ends(
         self, begun: Positions, latest: Positions, limit: ReadLimit, *, must_move: bool

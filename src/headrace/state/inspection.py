@@ -14,6 +14,7 @@ from headrace.columns.key_hash import row_hashes
 from headrace.errors import Misuse, did_you_mean
 from headrace.state.files import BadState
 from headrace.state.groups import DUE, EXPIRES, HASH, RUNS, GroupStore
+from headrace.state.indexed import IDENTITY, TABLE_ROWS, VIEW_ROWS, all_rows
 from headrace.state.joins import INNER, ROWS
 from headrace.state.operators import manifests, operator_locations, partition_files, read_operator
 from headrace.state.runs import NEVER, ORDER, Run, numbers
@@ -31,7 +32,7 @@ SIDE: Final = "state_side"
 DUE_AT: Final = "state_due"
 EXPIRES_AT: Final = "state_expires"
 TIME: Final = pa.timestamp("us", "UTC")
-_OWN: Final = (HASH, DUE, EXPIRES, ORDER, ID, MATCHED)
+_OWN: Final = (HASH, DUE, EXPIRES, ORDER, ID, MATCHED, IDENTITY)
 """The columns of the store itself."""
 
 
@@ -120,7 +121,7 @@ def read_rows(
     """The rows of an operator's state after a batch, some at a time.
 
     `key` are values of columns as text: only rows with all of them are read. A `partition` alone can be read.
-    The columns `PARTITION` and, of a join, `SIDE`, or else `DUE_AT` and `EXPIRES_AT` come first.
+    The columns `PARTITION` and, of a join or a view, `SIDE`, or else `DUE_AT` and `EXPIRES_AT` come first.
     """
     operator = read_operator(location)
     assert operator is not None, "the location was found by its manifest"
@@ -130,11 +131,12 @@ def read_rows(
             continue
         versions = Versions(files)
         manifest = versions.read(batch)
-        parts = (
-            _group_rows(versions, manifest, operator.keys, key or {})
-            if RUNS in manifest.runs
-            else _join_rows(files, manifest)
-        )
+        if RUNS in manifest.runs:
+            parts = _group_rows(versions, manifest, operator.keys, key or {})
+        elif TABLE_ROWS in manifest.runs:
+            parts = _view_rows(files, manifest)
+        else:
+            parts = _join_rows(files, manifest)
         for rows in parts:
             chosen = _with_key(rows, key or {})
             yield chosen.add_column(0, PARTITION, pa.array(np.full(chosen.num_rows, number, np.int32)))
@@ -186,6 +188,16 @@ def _join_rows(files: StateFiles, manifest: Manifest) -> Iterator[pa.Table]:
         for chunk in run.chunks():
             rows = _filled(pa.Table.from_batches([chunk.batch]), schema)
             yield rows.add_column(0, SIDE, pa.array([side] * rows.num_rows, pa.string()))
+
+
+def _view_rows(files: StateFiles, manifest: Manifest) -> Iterator[pa.Table]:
+    """The rows of a table, and those that it is joined to, each with nulls for the columns of the other."""
+    infos = {name: manifest.runs.get(name, ()) for name in (TABLE_ROWS, VIEW_ROWS)}
+    schema = _columns(Run(files, info, INNER) for each in infos.values() for info in each)
+    for name, runs in infos.items():
+        for part in all_rows(files, runs):
+            rows = _filled(part, schema)
+            yield rows.add_column(0, SIDE, pa.array([name] * rows.num_rows, pa.string()))
 
 
 def _columns(runs: Iterable[Run]) -> pa.Schema:

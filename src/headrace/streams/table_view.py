@@ -1,23 +1,20 @@
 """A view over tables: a row for every key of the first, with what belongs to it in the others, kept right.
 
 ```text
- topics of tables ──▶ copies (driver) ──▶ changed rows ──▶ tasks ──▶ changes of the view
-                                          as they were, as they are ──▶ transform() ──▶ find changes
+ topics of tables ──▶ rows that change ──▶ joins ──▶ changes of the view
+                                            as they were, as they are ──▶ transform() ──▶ find changes
 ```
 
 What a job gets is the changes: the rows that are new or different, and, with `_deleted`, those that are gone.
-They are found by the driver, from copies of the tables next to the checkpoint (`headrace.tables.view_join`),
-and are rows of a streaming DataFrame like any others.
+Tasks find them, with the tables and the rows that are joined to them in their state
+(`headrace.tables.view_join`). They are rows of a streaming DataFrame like any others.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
-from urllib.parse import urlparse
 
 from headrace.engine.columns import key_pairs, listed, names_beside
 from headrace.engine.description import IncompatibleChange
@@ -32,15 +29,16 @@ from headrace.streams.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from headrace.engine.columns import On
     from headrace.engine.logical import LogicalPlan
     from headrace.engine.planner import Planner
-    from headrace.spark.view_stage import ViewFolder
-    from headrace.tables.view_join import JoinedRows, ViewShape
-    from headrace.tables.view_table import WholeRows
+    from headrace.spark.transactional_batch import Batch
+    from headrace.spark.view_stage import ViewStage
+    from headrace.tables.view_join import JoinedRows, ViewShape, WholeRows
 
 WEIGHT: Final = "_weight"
 How = Literal["left", "inner"]
@@ -94,7 +92,7 @@ class TableView(Operators):
     @property
     def rows(self) -> Rows:
         """The changes in each batch: the columns of the view, and `_deleted`."""
-        plan, view = self._view(with_images=bool(self.functions))
+        plan, view = self._view()
         if not self.functions:
             node: LogicalNode = plan.add(
                 ViewRows, changes_of(view.layout.columns), name=view.name, view=view, is_after=None
@@ -115,7 +113,7 @@ class TableView(Operators):
         """
         from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-        plan, view = self._view(with_images=True)
+        plan, view = self._view()
         removed, added = (
             self._image(plan, view, is_after=is_after).withColumn(WEIGHT, F.lit(weight))
             for is_after, weight in ((False, -1), (True, 1))
@@ -124,14 +122,13 @@ class TableView(Operators):
         node = plan.add(Changelog, both.schema, inputs=(both,), view=view, transforms=bool(self.functions))
         return Rows(frame=node.rows)
 
-    def _view(self, *, with_images: bool) -> tuple[LogicalPlan, ViewSpec]:
+    def _view(self) -> tuple[LogicalPlan, ViewSpec]:
         plan = current_plan("a view over tables")
         tables = (self.first, *(link.table for link in self.links))
         view = ViewSpec(
             name=plan.next_name(ViewRows.kind),
             tables=tables,
             layout=ViewLayout.of(self.first, self.links),
-            with_images=with_images,
         )
         for topic in view.topics:
             plan.hooks.follow(topic)
@@ -185,36 +182,54 @@ class ViewSpec:
     name: str
     tables: tuple[Table, ...]
     layout: ViewLayout
-    with_images: bool
-    """Whether rows are wanted as they were and as they are, and not only what has changed."""
 
     @property
     def topics(self) -> list[str]:
         """The topics of its tables."""
         return list(dict.fromkeys(table.topic for table in self.layout.shape.tables))
 
-    def follow(self, planner: Planner) -> tuple[DataFrame, ViewFolder]:
-        """A stream in whose batches the tables are kept up to date, and the folder of their copies."""
-        return planner.once(f"view {self.name}", lambda: self._followed(planner))
+    def stage(self, planner: Planner) -> ViewStage:
+        """The steps of the view in a query."""
+        return planner.once(f"view {self.name}", lambda: self._stage(planner))
 
-    def _followed(self, planner: Planner) -> tuple[DataFrame, ViewFolder]:
-        from headrace.spark.view_stage import ViewFeed, ViewFolder, watched
+    def change_rows(self, planner: Planner) -> DataFrame:
+        """The rows of the view that change, as they were and as they are."""
+        return planner.once(f"rows of {self.name}", lambda: self.stage(planner).rows(self.source(planner)))
 
-        place, shape, hooks = urlparse(planner.state), self.layout.shape, planner.hooks
-        if place.scheme not in ("", "file"):
-            raise Misuse(
-                f"the job joins tables, and its checkpoint is at {planner.state!r}: the copies of tables are "
-                "files. Use a folder that every machine reaches by the same path."
-            )
-        folder = ViewFolder(path=Path(place.path) / self.name)
+    @staticmethod
+    def source(planner: Planner) -> DataFrame:
+        """What starts the tasks of all views of a job: they advance together."""
+        from headrace.spark.view_stage import watched
+
+        views = [node.view for node in planner.nodes if isinstance(node, ViewRows)]
+        topics = dict.fromkeys(topic for view in views for topic in view.topics)
+        return planner.once("views", lambda: watched(planner.spark, planner.bootstrap, [*topics]))
+
+    def _stage(self, planner: Planner) -> ViewStage:
+        from headrace.spark.options import ClusterConnection
+        from headrace.spark.view_stage import UnreadRecords, ViewStage
+        from headrace.tables.preparation import prepare_tables
+
+        hooks, spark = planner.hooks, planner.spark
+        link = ClusterConnection(bootstrap=planner.bootstrap)
+        stage = ViewStage(folder=f"{planner.state}/{self.name}", shape=self.layout.shape, link=link)
+        records = 0
+
+        def prepare(batch: Batch) -> None:
+            nonlocal records
+            prepare_tables()
+            records += stage.prepare(batch, spark)
+
+        def unread(topic: str, _: Batch) -> pa.Table:
+            return UnreadRecords(stage.folder).read(topic)
+
         hooks.state[self.name] = f"a view over {', '.join(self.topics)}"
-        hooks.check(lambda: _check_outline(planner.plan.job, folder, shape))
-        feed = ViewFeed(planner.spark.sparkContext, folder, shape, with_images=self.with_images)
-        hooks.before(feed.update)
-        hooks.count_tables(feed.records)
-        for table in self.tables:
-            hooks.tables[table.topic] = partial(feed.unread, table.topic)
-        return watched(planner.spark, planner.bootstrap, self.topics[0], self.topics[1:]), folder
+        hooks.check(lambda: _check_outline(planner.plan.job, stage))
+        hooks.before(prepare)
+        hooks.count_tables(lambda: records)
+        for topic in self.topics:
+            hooks.tables[topic] = partial(unread, topic)
+        return stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -228,16 +243,16 @@ class ViewRows(LogicalNode):
     """Whether rows are wanted as they are, or as they were; None for the changes."""
 
     def plan(self, planner: Planner) -> PlannedRows:
-        """The rows, which the driver has found."""
-        from headrace.spark.view_stage import ViewStage
-
-        stream, folder = self.view.follow(planner)
-        stage = ViewStage(folder=str(folder.path), flagged=self.is_after)
-        return PlannedRows.of(stage.step(stream, self.rows.schema))
+        """The rows, which the tasks of the view find."""
+        stage, schema = self.view.stage(planner), self.rows.schema
+        if self.is_after is None:
+            return PlannedRows.of(stage.changes(self.view.source(planner), schema))
+        rows = self.view.change_rows(planner)
+        return PlannedRows.of(stage.image(rows, schema, is_after=self.is_after))
 
     def details(self) -> Mapping[str, str]:
         """The tables."""
-        return {"state": f"copies of {', '.join(self.view.topics)}"}
+        return {"state": f"rows of {', '.join(self.view.topics)}, and rows that are joined, by foreign key"}
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -257,7 +272,7 @@ class ChangedRows(LogicalNode):
 
     def plan(self, planner: Planner) -> PlannedRows:
         """The rows that are new, different or gone."""
-        from headrace.spark.view_changes import FindChanges
+        from headrace.spark.view_stage import FindChanges
 
         before, after = map(planner.frame, self.inputs)
         return PlannedRows.of(FindChanges(key=self.key).step(before, after, self.rows.schema))
@@ -293,9 +308,11 @@ def transforms_views(plan: LogicalPlan) -> bool:
     )
 
 
-def _check_outline(job: str, folder: ViewFolder, shape: ViewShape) -> None:
-    known = folder.outline()
-    if known is not None and known != json.loads(json.dumps(shape.outline)):
+def _check_outline(job: str, stage: ViewStage) -> None:
+    from headrace.state.operators import read_operator
+
+    known = read_operator(stage.folder)
+    if known is not None and known.outline != stage.shape.outline:
         raise IncompatibleChange(
             f"job {job!r} has made its view of other tables, or joined them otherwise: rows that it wrote "
             "would stay wrong. Undo the change; or give the changed job a new name and another view; or "
@@ -407,7 +424,7 @@ def _columns(table: Table) -> StructType:
 def _definition(table: Table) -> WholeRows:
     from pyspark.sql.pandas.types import to_arrow_type
 
-    from headrace.tables.view_table import WholeRows
+    from headrace.tables.view_join import WholeRows
 
     row_type = to_arrow_type(_columns(table), timezone="UTC")
     return WholeRows(

@@ -83,12 +83,15 @@ class ChangeReader:
 
     def _parts(self, number: int, start: Positions, end: Positions) -> Iterator[Changes]:
         partition = TopicPartition(self._topic, number)
+        return self.read_range(partition, self._first(partition, start, end), end[number])
+
+    def read_range(self, partition: TopicPartition, start: int, end: int) -> Iterator[Changes]:
+        """What a partition holds between two offsets, in pieces that are in its order."""
         unreadable: list[UnreadableBatch] = []
-        pieces = self._pieces(partition, self._first(partition, start, end), end[number], unreadable)
-        for piece in _gathered(pieces):
-            yield self._maker.changes(piece, number)
+        for piece in _gathered(self._pieces(partition, start, end, unreadable)):
+            yield self._maker.changes(piece, partition.partition)
         if unreadable:
-            named = _unreadable(unreadable, number)
+            named = _unreadable(unreadable, partition.partition)
             yield Changes(versions=self._maker.schema.empty_table(), unread=named)
 
     def _first(self, partition: TopicPartition, start: Positions, end: Positions) -> int:

@@ -33,11 +33,12 @@ SYSTEM: Final = (
 
 def version_schema(definition: Definition) -> pa.Schema:
     """The columns of the versions of a table."""
-    values = [(f"c{index}", _stored(field.type)) for index, field in enumerate(definition.columns)]
+    values = [(f"c{index}", stored_type(field.type)) for index, field in enumerate(definition.columns)]
     return pa.schema([*SYSTEM, *values])
 
 
-def _stored(kind: pa.DataType) -> pa.DataType:
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column in files."""
     # All texts of a large table are more than offsets of 32 bits can count.
     if pt.is_string(kind):
         return pa.large_string()

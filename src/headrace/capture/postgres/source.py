@@ -231,7 +231,10 @@ class PostgresSource:
             self._check_slot(known)
         update_publication(self._connection, settings.slot, self._tables)
         # A table that is not captured any more needs a new snapshot when it is added again.
-        return replace(known, tables={name: known.tables[name] for name in captured})
+        tables = {name: known.tables[name] for name in captured}
+        topics = {table.topic for table in tables.values()}
+        ends = {topic: ends for topic, ends in known.ends.items() if topic in topics}
+        return replace(known, tables=tables, ends=ends)
 
     def create_slot(self, offset: CaptureOffset) -> CaptureOffset:
         """Create the slot: from its position on, the server retains its WAL."""
@@ -295,7 +298,8 @@ class PostgresSource:
         target = self._current_position() if self._settings.once else None
         replication.start(self._settings.slot, self._settings.slot, offset.position)
         self._on_message(f"streaming changes of {self._settings.address} from {write_lsn(offset.position)}")
-        ReplicationStream(self, replication, changes, writer, target).run()
+        snapshot = max((table.position for table in offset.tables.values()), default=0)
+        ReplicationStream(self, replication, changes, writer, target, snapshot=snapshot).run()
 
     def on_committed(self, position: int) -> None:
         """Everything up to this position is committed."""

@@ -272,8 +272,12 @@ class ReplicationStream:
         changes: ChangeDecoder,
         writer: ChangeWriter,
         target: int | None,
+        *,
+        snapshot: int = 0,
     ) -> None:
         self._source = source
+        self._snapshot = snapshot
+        """The position of the newest snapshot: before it the topics of tables do not fit together."""
         self._replication = replication
         self._changes = changes
         self._writer = writer
@@ -320,9 +324,12 @@ class ReplicationStream:
         if not self._changes.in_transaction:
             self._writer.commit_complete()
         confirmed = self._confirmed_position()
+        is_before_snapshot = self._source.committed_position < self._snapshot
+        if is_before_snapshot and confirmed >= self._snapshot and not self._changes.in_transaction:
+            self._writer.advance(confirmed)
         if self._target is not None and confirmed >= self._target:
             return True
-        self._send_standby_status(confirmed, request_reply=self._target is not None)
+        self._send_standby_status(confirmed, request_reply=self._target is not None or is_before_snapshot)
         if time.monotonic() - self._watched_s > WAL_CHECK_INTERVAL_S:
             self._watched_s = time.monotonic()
             self._source.check_retained_wal()
