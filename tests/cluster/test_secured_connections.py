@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import ssl
 import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import trustme
 from confluent_kafka.admin import AdminClient
 
 from headrace.client.bootstrap import client_config
@@ -22,6 +18,7 @@ from headrace.client.partition import TopicPartition
 from headrace.client.produce import BatchProducer
 from headrace.client.topics import NewTopic, create_topics
 from tests.client.batches import batch, fresh_name, numbers, read_values
+from tests.cluster.identity import CLIENT, token_endpoint
 from tools.secured_kafka import USER, SecuredKafka, unsigned_token
 
 if TYPE_CHECKING:
@@ -179,56 +176,23 @@ def test_a_session_that_ended_while_the_connection_was_idle_is_renewed(
         assert cluster.any() is connection
 
 
-class TokenEndpoint(BaseHTTPRequestHandler):
-    """An identity provider for one client."""
-
-    asked: list[str]
-
-    def do_POST(self) -> None:
-        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.asked.append(form)
-        basic = self.headers["Authorization"]
-        known = basic == "Basic Y2xpZW50OmEgc2VjcmV0"  # client:a secret
-        token, _ = unsigned_token(USER)
-        answer: dict[str, Any] = (
-            {"access_token": token, "expires_in": 300} if known else {"error": "invalid_client"}
-        )
-        self.send_response(200 if known else 401)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
 @pytest.fixture
 def endpoint(kafka: SecuredKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A token endpoint by https, and the forms that it was sent."""
-    authority = trustme.CA()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    authority.cert_pem.write_to_path(str(kafka.folder / "identity-ca.pem"))
-    asked: list[str] = []
-    server = HTTPServer(("127.0.0.1", 0), type("Handler", (TokenEndpoint,), {"asked": asked}))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    variables = {
-        "SECURITY_PROTOCOL": "SASL_SSL",
-        "SASL_MECHANISM": "OAUTHBEARER",
-        "SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": f"https://localhost:{server.server_port}/token",
-        "SASL_OAUTHBEARER_CLIENT_ID": "client",
-        "SASL_OAUTHBEARER_CLIENT_SECRET": "a secret",
-        "SASL_OAUTHBEARER_SCOPE": "kafka",
-        "SSL_CA_LOCATION": str(kafka.folder / "ca.pem"),
-        "HTTPS_CA_LOCATION": str(kafka.folder / "identity-ca.pem"),
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(f"HEADRACE_{name}", value)
-    yield asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """The forms that a token endpoint was sent, whose client the environment describes."""
+    with token_endpoint(kafka.folder, "a secret") as endpoint:
+        variables = {
+            "SECURITY_PROTOCOL": "SASL_SSL",
+            "SASL_MECHANISM": "OAUTHBEARER",
+            "SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": endpoint.url,
+            "SASL_OAUTHBEARER_CLIENT_ID": CLIENT,
+            "SASL_OAUTHBEARER_CLIENT_SECRET": "a secret",
+            "SASL_OAUTHBEARER_SCOPE": "kafka",
+            "SSL_CA_LOCATION": str(kafka.folder / "ca.pem"),
+            "HTTPS_CA_LOCATION": str(endpoint.ca),
+        }
+        for name, value in variables.items():
+            monkeypatch.setenv(f"HEADRACE_{name}", value)
+        yield endpoint.asked
 
 
 def test_tokens_come_from_the_endpoint_and_serve_all_connections(

@@ -1,20 +1,21 @@
-"""Jobs on an Apache Kafka with TLS and SCRAM: exactly once, and their secret is nowhere to be found."""
+"""Jobs on an Apache Kafka with TLS and SASL: exactly once, and their secrets are nowhere to be found."""
 
 from __future__ import annotations
 
-import base64
 import os
+import secrets
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster import pipeline
+from tests.cluster.identity import token_endpoint
 from tests.cluster.shop import closing_orders, create_topic, expected, found, order, read_committed, write
+from tests.leaks import CommandLines, files_with, is_in
 from tools.secured_kafka import SecuredKafka
 from tools.spark_cluster import SparkCluster
 
@@ -53,10 +54,7 @@ address = "{address}"
 security = "production"
 
 [security.production]
-security.protocol = "SASL_SSL"
-sasl.mechanism = "SCRAM-SHA-512"
-sasl.username = "jobs"
-ssl.ca.location = "{folder}/ca.pem"
+{profile}
 
 [spark.settings]
 "spark.sql.shuffle.partitions" = 2
@@ -68,42 +66,42 @@ ssl.ca.location = "{folder}/ca.pem"
 """
 
 
-class CommandLines(threading.Thread):
-    """Collects the command lines of all processes of this machine while the block lasts."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.seen: set[bytes] = set()
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        while not self._ended.wait(0.05):
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    self.seen.add(process.read_bytes())
-                except OSError:
-                    continue  # it has ended
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self.join()
+SCRAM = """
+security.protocol = "SASL_SSL"
+sasl.mechanism = "SCRAM-SHA-512"
+sasl.username = "jobs"
+ssl.ca.location = "{folder}/ca.pem"
+"""
+MUTUAL = """
+security.protocol = "SSL"
+ssl.ca.location = "{folder}/ca.pem"
+ssl.certificate.location = "{folder}/client.pem"
+ssl.key.location = "{folder}/client.key"
+ssl.key.password = "{password}"
+"""
+TOKENS = """
+security.protocol = "SASL_SSL"
+sasl.mechanism = "OAUTHBEARER"
+sasl.oauthbearer.client.id = "client"
+ssl.ca.location = "{folder}/ca.pem"
+"""
 
 
 class Project:
     """A project whose broker is secured, run in processes of their own."""
 
-    def __init__(self, folder: Path, kafka: SecuredKafka, text: str, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, kafka: SecuredKafka, text: str, profile: str = SCRAM, **environment: str
+    ) -> None:
         self.folder = folder / "project"
         self.logs = folder / "events"
         for made in (self.folder, self.logs, folder / "local"):
             made.mkdir()
-        settings = SETTINGS.format(address=kafka.listeners["SASL_SSL"], folder=kafka.folder, logs=self.logs)
+        address = kafka.listeners["MUTUAL" if profile == MUTUAL else "SASL_SSL"]
+        written = profile.format(folder=kafka.folder, password=kafka.password)
+        settings = SETTINGS.format(address=address, profile=written, logs=self.logs)
         (self.folder / "headrace.toml").write_text(settings)
-        (self.folder / "pipeline.py").write_text(text)
+        (self.folder / "pipeline.py").write_text(text.replace("ADDRESS", address))
         self.printed = self.folder / "printed"
         local = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder / "local")}
         self._environment = os.environ | local | environment
@@ -131,25 +129,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         yield kafka
 
 
-def forms(secret: str) -> list[bytes]:
-    """The secret as it could appear: as it is, in base64, and in UTF-16."""
-    plain = f"jobs\0{secret}".encode()
-    return [
-        secret.encode(),
-        base64.b64encode(secret.encode()),
-        base64.b64encode(b"\0" + plain),
-        secret.encode("utf-16-le"),
-    ]
-
-
-def files_with(folder: Path, secret: str) -> list[Path]:
-    return [
-        file
-        for file in folder.rglob("*")
-        if file.is_file() and any(form in file.read_bytes() for form in forms(secret))
-    ]
-
-
 def kill_after(process: subprocess.Popen[bytes], kafka: SecuredKafka, results: int) -> None:
     """Kill a run as soon as it has written this many results."""
     deadline = time.monotonic() + PATIENCE_S
@@ -162,19 +141,49 @@ def kill_after(process: subprocess.Popen[bytes], kafka: SecuredKafka, results: i
 
 
 def test_a_killed_run_is_exact_and_its_secret_is_nowhere(kafka: SecuredKafka, tmp_path: Path) -> None:
-    text = Path(pipeline.__file__).read_text() + EXPLAINED.replace("ADDRESS", kafka.listeners["SASL_SSL"])
+    text = Path(pipeline.__file__).read_text() + EXPLAINED
     project = Project(tmp_path, kafka, text, HEADRACE_SASL_PASSWORD=kafka.password)
     with CommandLines() as lines:
         kill_after(project.start("--master", "local[2]"), kafka, 100)
         assert project.run("--master", "local[2]") == 0, project.printed.read_text(errors="replace")
     assert found(kafka.bootstrap) == expected(map(order, range(ORDERS)))
+    check_traces(project, lines, kafka.password)
+    assert not files_with(tmp_path, kafka.password)
+
+
+def check_traces(project: Project, lines: CommandLines, secret: str) -> None:
+    """Pass if plans and events were written, and no process had the secret among its arguments."""
     printed = project.printed.read_text(errors="replace")
     assert "== Physical Plan ==" in printed
     assert "production://" in printed
     assert files_with(project.logs, "SparkListenerSQLExecutionStart")
     assert len(lines.seen) > 10
-    assert not files_with(tmp_path, kafka.password)
-    assert not [line for line in lines.seen for form in forms(kafka.password) if form in line]
+    assert not [line for line in lines.seen if is_in(line, secret)]
+
+
+def test_the_password_of_a_key_is_nowhere_but_in_its_profile(kafka: SecuredKafka, tmp_path: Path) -> None:
+    text = (COPIED + EXPLAINED).replace("copi", "mutual").replace("explained", "mutually_explained")
+    project = Project(tmp_path, kafka, text, MUTUAL)
+    with CommandLines() as lines:
+        assert project.run("--master", "local[2]") == 0, project.printed.read_text(errors="replace")
+    check_traces(project, lines, kafka.password)
+    assert files_with(tmp_path, kafka.password) == [project.folder / "headrace.toml"]
+
+
+def test_the_client_secret_of_tokens_is_nowhere(kafka: SecuredKafka, tmp_path: Path) -> None:
+    text = (COPIED + EXPLAINED).replace("copi", "tokens").replace("explained", "tokens_explained")
+    secret = secrets.token_urlsafe(18)
+    with token_endpoint(kafka.folder, secret) as endpoint, CommandLines() as lines:
+        environment = {
+            "HEADRACE_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": endpoint.url,
+            "HEADRACE_SASL_OAUTHBEARER_CLIENT_SECRET": secret,
+            "HEADRACE_HTTPS_CA_LOCATION": str(endpoint.ca),
+        }
+        project = Project(tmp_path, kafka, text, TOKENS, **environment)
+        assert project.run("--master", "local[2]") == 0, project.printed.read_text(errors="replace")
+    assert endpoint.asked
+    check_traces(project, lines, secret)
+    assert not files_with(tmp_path, secret)
 
 
 def test_workers_of_a_cluster_resolve_the_profile_from_their_own_environment(

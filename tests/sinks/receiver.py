@@ -37,6 +37,8 @@ class Receiver:
     def __init__(self, behave: Callable[[Request], Behavior] = lambda request: 204) -> None:
         self.behave = behave
         self.requests: list[Request] = []
+        self.reason = "it is said why"
+        """The text of answers that do not accept a request."""
         self._closing = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=lambda: self._server.serve_forever(poll_interval=0.01))
@@ -95,7 +97,7 @@ def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             status, headers = answer
-            said = b"" if status < 300 else b"it is said why"
+            said = b"" if status < 300 else receiver.reason.encode()
             self.send_response(status)
             for name, value in {"Content-Length": str(len(said)), **headers}.items():
                 if status != 204 or name != "Content-Length":

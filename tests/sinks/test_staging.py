@@ -45,9 +45,9 @@ def committed(sink: Sink, context: SinkContext, batch: int, staged: StagedBatch)
 
 def test_a_small_task_passes_its_rows_and_a_large_one_only_tokens(context: Contexts, tmp_path: Path) -> None:
     rows = numbers(0, 100_000)
-    staging = RowStaging(
-        sinks=(sqlite("t", file=tmp_path / "t.db"),),
-        context=StagingContext(job="shop.t", generation=1, schema=rows.schema),
+    staging = RowStaging.of(
+        (sqlite("t", file=tmp_path / "t.db"),),
+        StagingContext(job="shop.t", generation=1, schema=rows.schema),
         inline_bytes=1_000,
         part_bytes=300_000,
     )

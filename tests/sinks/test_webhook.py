@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -109,6 +110,26 @@ def test_only_failed_rows_are_sent_again(context: SinkContext) -> None:
         assert write(sink, context, 0, rows(4, 3, 2, 1)) == 0
     assert receiver.rows("id") == [1, 2, 2, 3, 3, 4]
     assert len(set(receiver.ids)) == 4
+
+
+def test_secrets_that_the_receiver_repeats_are_not_shown(context: SinkContext) -> None:
+    with Receiver(lambda request: 404) as receiver:
+        url = receiver.url.replace("/events", "/services/T0/b7ad6b71?key=9203331b")
+        receiver.reason = f"Cannot POST {urlsplit(url).path} s3cret-s3cret Bearer x9x9x9 {'-' * 300}"
+        sink = webhook(url, secret="s3cret-s3cret", headers={"Authorization": "Bearer x9x9x9"})
+        with pytest.raises(RowsRejected, match=r"404: Cannot POST \*\*\* \*\*\* \*\*\* -+$") as refused:
+            write(sink, context, 0, rows(1))
+    assert len(refused.value.rows[0]) < 250
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host:99999/T0/b7ad6b71", "http://[host/T0/b7ad6b71", "ftp://b7ad6b71"]
+)
+def test_an_invalid_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(Misuse, match="the URL is invalid") as refused:
+        webhook(url)
+    assert "b7ad6b71" not in str(refused.value)
+    assert refused.value.__cause__ is refused.value.__context__ is None
 
 
 def test_rejected_rows_are_not_retried(context: SinkContext) -> None:

@@ -6,9 +6,10 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 
-from headrace import App
+from headrace import App, webhook
 from headrace.streams.runner import Runner, RunOptions
 from tests.otlp_receiver import OtlpReceiver, attributes, traceparent
+from tests.sinks.receiver import Receiver
 from tests.streams.workshop import Recorder, Workshop
 from tests.test_tracing import CALLER, TRACE, headers_of
 
@@ -40,3 +41,24 @@ def test_a_batch_is_a_span_with_links_to_its_input_and_its_records_carry_it(work
     assert headers_of(workshop.bootstrap, "large") == [traceparent(span)] * 2
     assert headers_of(workshop.bootstrap, "large.dead") == [traceparent(span)]
     assert receiver.services == {"headrace-shop"}
+
+
+def test_a_webhook_gets_the_span_of_the_batch(workshop: Workshop) -> None:
+    app = App("shop")
+    numbers = app.stream("numbers", "n int")
+    workshop.write("numbers", {"n": 1}, {"n": 2})
+    with OtlpReceiver() as collector, Receiver() as receiver:
+
+        @app.job(into=webhook(receiver.url))
+        def calls() -> DataFrame:
+            return numbers.df
+
+        for tracing in (collector.endpoint, None):
+            options = RunOptions(
+                app=app, once=True, broker=workshop.bootstrap, state=workshop.state, tracing=tracing
+            )
+            assert Runner(options, Recorder()).run() == 0
+            workshop.write("numbers", {"n": 3})
+        (span,) = collector.wait_for("shop.calls batch")
+    sent = {request.row["n"]: request.headers.get("traceparent", "")[:-3] for request in receiver.requests}
+    assert sent == {1: traceparent(span), 2: traceparent(span), 3: ""}

@@ -69,8 +69,8 @@ class StagingContext:
 class Sink(Protocol):
     """An output of a job other than a topic, as a user declares it.
 
-    It is frozen, holds no connection, and does not print its secrets. Tasks get a copy of it, and look up
-    passwords themselves. An attribute `max_attempts` (default 3)
+    It is frozen, holds no connection, and does not print its secrets. Tasks get a copy of it if it has the
+    methods of `TaskStaging`, and look up passwords themselves. An attribute `max_attempts` (default 3)
     limits the attempts for rows that are rejected with `retryable=True`.
     """
 

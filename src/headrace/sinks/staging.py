@@ -22,7 +22,7 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 import numpy as np
@@ -115,6 +115,8 @@ class StagedBatch:
     """The name of the sink whose tokens count."""
     rejected: frozenset[int] = frozenset()
     """The ordinals of rows that are left out."""
+    traceparent: str | None = None
+    """The span of the batch, if traces are exported: what requests to other services carry."""
 
     @classmethod
     def of(cls, rows: pa.Table) -> StagedBatch:
@@ -266,10 +268,33 @@ class StagingFolder:
 class RowStaging:
     """Stages the rows of a task for all sinks of a job, in one pass."""
 
-    sinks: tuple[Sink, ...]
+    sinks: tuple[TaskStaging, ...]
+    """Those that prepare rows in their targets. A password in `url=` is copied to the tasks with its sink:
+    sinks that only the driver opens are not among them."""
+    keeps_rows: bool
+    """Whether the driver may read the rows of any part."""
     context: StagingContext
     inline_bytes: int = INLINE_BYTES
     part_bytes: int = PART_BYTES
+
+    @classmethod
+    def of(
+        cls,
+        sinks: Sequence[Sink],
+        context: StagingContext,
+        *,
+        inline_bytes: int = INLINE_BYTES,
+        part_bytes: int = PART_BYTES,
+    ) -> Self:
+        """The staging for these sinks."""
+        preparing = tuple(sink for sink in sinks if isinstance(sink, TaskStaging))
+        return cls(
+            sinks=preparing,
+            keeps_rows=len(preparing) < len(sinks) or any(sink.reads_staged_rows for sink in preparing),
+            context=context,
+            inline_bytes=inline_bytes,
+            part_bytes=part_bytes,
+        )
 
     def stage(
         self, batches: Iterable[pa.RecordBatch], *, task: int, folder: str | None
@@ -279,7 +304,7 @@ class RowStaging:
         `folder` is that of the batch; without it, all rows are in the tokens.
         """
         with ExitStack() as stack:
-            targets = _Targets(self.sinks, self.context, stack)
+            targets = _Targets(self, stack)
             parts = self._parts(batches)
             for number, rows in enumerate(parts):
                 if folder is None or (number == 0 and rows.nbytes <= self.inline_bytes):
@@ -313,13 +338,9 @@ class RowStaging:
 class _Targets:
     """The sinks of a task that prepare rows in their targets, opened with the first large part."""
 
-    def __init__(self, sinks: Sequence[Sink], context: StagingContext, stack: ExitStack) -> None:
-        self._waiting = [sink for sink in sinks if isinstance(sink, TaskStaging)]
-        self._can_do_without = [
-            sink.name for sink in sinks if isinstance(sink, TaskStaging) and not sink.reads_staged_rows
-        ]
-        self._is_any_without_tasks = len(self._can_do_without) < len(sinks)
-        self._context = context
+    def __init__(self, staging: RowStaging, stack: ExitStack) -> None:
+        self._staging = staging
+        self._waiting = list(staging.sinks)
         self._stack = stack
         self._stagers: dict[str, TaskStager] = {}
 
@@ -333,11 +354,11 @@ class _Targets:
 
     def needs_file(self, tokens: Mapping[str, str]) -> bool:
         """Whether the driver reads the rows, or may have to."""
-        return self._is_any_without_tasks or any(name not in tokens for name in self._can_do_without)
+        return self._staging.keeps_rows or any(sink.name not in tokens for sink in self._staging.sinks)
 
     def _open(self, sink: TaskStaging) -> None:
         try:
-            stager = sink.open_stager(self._context)
+            stager = sink.open_stager(self._staging.context)
         except HeadraceError:
             return  # the driver opens the target too, and reports what is wrong
         self._stack.callback(stager.close)

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 from urllib3 import PoolManager, Timeout
@@ -44,6 +44,7 @@ from headrace.sinks.rows import format_value, json_documents, to_json
 from headrace.sinks.sent import MessageIds, SentMessages
 from headrace.sinks.sink import IncompatibleTarget, RowsRejected, TargetUnavailable, require_columns
 from headrace.sinks.template import Template, TemplateError
+from headrace.tracing import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -110,14 +111,14 @@ def webhook(
     >>> webhook("https://hooks.example.com/T0/secret").name
     'webhook hooks.example.com'
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    host = _host_of(url)
+    if host is None:
         raise Misuse('webhook: the URL is invalid: write webhook("https://host/path").')
     if max_in_flight < 1 or max_attempts < 1:
         raise Misuse("webhook: max_in_flight and max_attempts must be at least 1.")
     return WebhookSink(
         url=url,
-        name=f"webhook {name or parts.hostname}",
+        name=f"webhook {name or host}",
         secret=secret,
         headers=dict(headers or {}),
         type=type,
@@ -128,6 +129,35 @@ def webhook(
         timeout_s=seconds_of(timeout, "timeout"),
         max_attempts=max_attempts,
     )
+
+
+def _host_of(url: str) -> str | None:
+    """The host of a URL; None if the URL is invalid. Errors of libraries would repeat the URL."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        return None
+    return parts.hostname if is_valid else None
+
+
+MIN_SECRET_LENGTH: Final = 6
+"""Shorter texts, such as the path `/hook`, are words of any answer."""
+
+
+def secrets_of(sink: WebhookSink) -> tuple[str, ...]:
+    """What a receiver may repeat in its answers and no message may show, the longest first.
+
+    >>> secrets_of(webhook("https://example.com/T0/b7ad6b71", headers={"Authorization": "Bearer x9x9x9"}))
+    ('https://example.com/T0/b7ad6b71', 'Bearer x9x9x9', '/T0/b7ad6b71', 'b7ad6b71', 'x9x9x9')
+    """
+    parts = urlsplit(sink.url)
+    target = parts.path + (f"?{parts.query}" if parts.query else "")
+    values = [value for _, value in parse_qsl(parts.query)]
+    words = [text for value in sink.headers.values() for text in (value, value.rpartition(" ")[2])]
+    found = {sink.url, target, parts.path, parts.path.rpartition("/")[2], parts.password, sink.secret}
+    texts = {text for text in (*found, *values, *words) if text and len(text) >= MIN_SECRET_LENGTH}
+    return tuple(sorted(texts, key=lambda text: (-len(text), text)))
 
 
 ID: Final = "webhook-id"
@@ -174,7 +204,10 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, tolerance: D
 
 UNAVAILABLE_STATUS: Final = frozenset({429, 502, 503, 504})
 RETRYABLE_STATUS: Final = frozenset({408, 409, 425})
-MAX_REASON_BYTES: Final = 200
+MAX_REASON_BYTES: Final = 4096
+"""The start of an answer that is read."""
+MAX_REASON_LENGTH: Final = 200
+"""The start of it that is shown, without secrets."""
 
 
 class DeliveryResult(NamedTuple):
@@ -185,9 +218,9 @@ class DeliveryResult(NamedTuple):
     wait_s: float = 0.0
 
 
-def read_response(response: BaseHTTPResponse) -> DeliveryResult:
-    """The result of a response."""
-    text = _text(response)
+def read_response(response: BaseHTTPResponse, secrets: Sequence[str] = ()) -> DeliveryResult:
+    """The result of a response, without secrets that it repeats."""
+    text = _text(response, secrets)
     if response.status < 300:
         return DeliveryResult("accepted")
     reason = f"it responded {response.status}" + (f": {text}" if text else "")
@@ -211,8 +244,11 @@ def read_error(fault: HTTPError) -> DeliveryResult:
             return DeliveryResult("unavailable", _short_message(fault))
 
 
-def _text(response: BaseHTTPResponse) -> str:
-    """The start of the response body; a connection with a longer body is not reused."""
+def _text(response: BaseHTTPResponse, secrets: Sequence[str]) -> str:
+    """The start of the response body; a connection with a longer body is not reused.
+
+    Web frameworks answer a wrong address with the address: "Cannot POST /T0/secret".
+    """
     try:
         body = response.read(MAX_REASON_BYTES)
         if len(body) < MAX_REASON_BYTES:
@@ -222,7 +258,10 @@ def _text(response: BaseHTTPResponse) -> str:
     except HTTPError:  # only the status matters
         response.close()
         return ""
-    return " ".join(body.decode(errors="replace").split())
+    text = body.decode(errors="replace")
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return " ".join(text.split())[:MAX_REASON_LENGTH]
 
 
 def _retry_after_s(text: str) -> float:
@@ -252,6 +291,8 @@ class WebhookMessage:
     """The index of the row in the batch."""
     identity: str
     body: bytes
+    traceparent: str | None
+    """The span of the batch, if traces are exported."""
 
 
 class WebhookWriter:
@@ -261,6 +302,7 @@ class WebhookWriter:
         self._sink = sink
         self._context = context
         self._sent = SentMessages(context.folder)
+        self._secrets = secrets_of(sink)
         timeout = Timeout(total=sink.timeout_s)
         self._http = PoolManager(maxsize=sink.max_in_flight, block=True, retries=False, timeout=timeout)
 
@@ -276,7 +318,7 @@ class WebhookWriter:
         ids = MessageIds(self._context, batch, self._sent.ids(batch))
         for chunk in staged:
             try:
-                self._send(batch, chunk.read(), ids)
+                self._send(batch, chunk.read(), ids, staged.traceparent)
             except RowsRejected as fault:
                 raise RowsRejected(chunk.by_ordinal(fault.rows), retryable=fault.retryable) from None
         self._sent.finish(batch)
@@ -290,16 +332,18 @@ class WebhookWriter:
         if wait_s > 0:
             raise TargetUnavailable(f"{self._sink.name}: it asked to wait {wait_s:.0f} s more (Retry-After)")
 
-    def _send(self, batch: int, rows: pa.Table, ids: MessageIds) -> None:
+    def _send(self, batch: int, rows: pa.Table, ids: MessageIds, traceparent: str | None) -> None:
         is_unavailable = Event()  # set by the first request that finds the receiver unavailable
-        lanes = self._lanes(batch, rows, ids)
+        lanes = self._lanes(batch, rows, ids, traceparent)
         results: dict[int, DeliveryResult] = {}
         with ThreadPoolExecutor(max_workers=self._sink.max_in_flight) as pool:
             for done in pool.map(lambda lane: self._send_lane(batch, lane, is_unavailable), lanes):
                 results.update(done)
         self._raise_failures(results)
 
-    def _lanes(self, batch: int, rows: pa.Table, message_ids: MessageIds) -> list[list[WebhookMessage]]:
+    def _lanes(
+        self, batch: int, rows: pa.Table, message_ids: MessageIds, traceparent: str | None
+    ) -> list[list[WebhookMessage]]:
         """The messages that were not sent before; messages of one lane are sent in order."""
         documents = list(json_documents(rows))
         sent = self._sent.ids(batch)
@@ -308,7 +352,9 @@ class WebhookWriter:
         lanes: dict[Any, list[WebhookMessage]] = {}
         for index, lane in enumerate(self._lane_keys(rows)):
             if ids[index] not in sent:
-                message = WebhookMessage(index=index, identity=ids[index], body=bodies[index])
+                message = WebhookMessage(
+                    index=index, identity=ids[index], body=bodies[index], traceparent=traceparent
+                )
                 lanes.setdefault(lane, []).append(message)
         return list(lanes.values())
 
@@ -365,7 +411,10 @@ class WebhookWriter:
     def _post(self, message: WebhookMessage) -> DeliveryResult:
         timestamp = int(time.time())
         identity, body = message.identity, message.body
-        headers = {"Content-Type": CONTENT_TYPE, "Idempotency-Key": identity, **self._sink.headers}
+        headers = {"Content-Type": CONTENT_TYPE, "Idempotency-Key": identity}
+        if message.traceparent is not None:
+            headers[HEADER] = message.traceparent
+        headers |= self._sink.headers
         if self._sink.secret is not None:
             signature = sign(self._sink.secret, identity, timestamp, body)
             headers |= {ID: identity, TIMESTAMP: str(timestamp), SIGNATURE: signature}
@@ -378,7 +427,7 @@ class WebhookWriter:
                 redirect=False,
                 preload_content=False,
             )
-            return read_response(response)
+            return read_response(response, self._secrets)
         except HTTPError as fault:
             return read_error(fault)
 

@@ -129,6 +129,8 @@ class Batch:
         """The connections of the query, only for the thread that runs its batches."""
         self.end = checkpoint.offsets(batch_id)
         """Where the batch ends in its topics: the offsets that follow its last records."""
+        self.traceparent: str | None = None
+        """The span of the batch; None without a tracer."""
         self._checkpoint = checkpoint
         self._find_start = find_start
         self._start: Offsets | None = None
@@ -195,7 +197,7 @@ class BatchRunner:
         attributes: dict[str, str | int] = {"headrace.job": self.job, "headrace.batch": batch.id}
         links = input_traceparents(self.cluster, batch.start, batch.end)
         with self.tracer.start(f"{self.job} batch", "consumer", links=links, attributes=attributes) as span:
-            self._traceparent = span.traceparent
+            self._traceparent = batch.traceparent = span.traceparent
             try:
                 yield
             finally:

@@ -96,13 +96,13 @@ class Outputs:
         """Write the rows of a batch to all sinks; the block has the records for topics, if there are any."""
         self._letters = []
         if not self._job.into.topics:
-            self._to_sinks(self.staged(PlannedRows(frame=rows)), batch.id)
+            self._to_sinks(self.staged(PlannedRows(frame=rows)), batch)
             yield None
             return
         rows.persist()
         try:
             if self._deliveries:
-                self._to_sinks(self.staged(PlannedRows(frame=rows)), batch.id)
+                self._to_sinks(self.staged(PlannedRows(frame=rows)), batch)
             yield self._job.into.records(rows)
         finally:
             rows.unpersist()
@@ -111,20 +111,20 @@ class Outputs:
     def deliver_staged(self, tokens: DataFrame, batch: Batch) -> Iterator[None]:
         """Write the rows of a batch whose plan ends with `staged`."""
         self._letters = []
-        self._to_sinks(tokens, batch.id)
+        self._to_sinks(tokens, batch)
         yield None
 
-    def _to_sinks(self, tokens: DataFrame, batch: int) -> None:
+    def _to_sinks(self, tokens: DataFrame, batch: Batch) -> None:
         try:
-            staged = self._run(tokens, batch)
-            self._steps("staged", batch)
+            staged = replace(self._run(tokens, batch.id), traceparent=batch.traceparent)
+            self._steps("staged", batch.id)
             for delivery in self._deliveries:
-                rejected = delivery.deliver(batch, staged)
+                rejected = delivery.deliver(batch.id, staged)
                 self._metrics.rows_out[delivery.target] += len(staged) - len(rejected)
                 self._letters += rejected
         finally:
             self._folder.delete()
-        self._steps("delivered", batch)
+        self._steps("delivered", batch.id)
 
     def _run(self, tokens: DataFrame, batch: int) -> StagedBatch:
         """Let the tasks stage the rows of a batch."""
@@ -161,9 +161,9 @@ class Outputs:
 
 def _staging(sinks: tuple[Sink, ...], context: SinkContext, spark: SparkSession) -> RowStaging:
     tasks = max(spark.sparkContext.defaultParallelism, int(spark.conf.get(SHUFFLE_PARTITIONS) or 1))
-    return RowStaging(
-        sinks=sinks,
-        context=StagingContext(job=context.job, generation=context.generation, schema=context.schema),
+    return RowStaging.of(
+        sinks,
+        StagingContext(job=context.job, generation=context.generation, schema=context.schema),
         inline_bytes=min(INLINE_BYTES, DRIVER_BYTES // tasks),
     )
 

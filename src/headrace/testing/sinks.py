@@ -222,8 +222,8 @@ def stage(
     tokens = [
         token
         for number, table in enumerate(tasks)
-        for token in RowStaging(
-            sinks=(sink,), context=staging, inline_bytes=1 << 20 if number in small_tasks else 0
+        for token in RowStaging.of(
+            (sink,), staging, inline_bytes=1 << 20 if number in small_tasks else 0
         ).stage(table.to_batches(), task=number, folder=str(folder))
     ]
     return replace(read_tokens(pa.Table.from_batches(tokens, TOKENS), context.schema), sink=sink.name)
