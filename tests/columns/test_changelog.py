@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.columns import changelog
@@ -280,6 +280,11 @@ def _time(at: int) -> Any:
     lateness=LATENESS,
     keeps=st.tuples(st.booleans(), st.booleans()),
 )
+@example(
+    actions=[[("a", 5, 1), ("a", 8, 0)], [("b", 11, 0)], [("b", 11, 0)], [("a", 13, 1)]],
+    lateness=0,
+    keeps=(True, True),
+)
 @settings(max_examples=50, deadline=None)
 def test_joins(actions: Any, lateness: int, keeps: tuple[bool, bool]) -> None:
     """Rows with an even value are of the left. A row without a match comes and goes with its matches."""
@@ -344,6 +349,7 @@ def test_joins(actions: Any, lateness: int, keeps: tuple[bool, bool]) -> None:
 
 
 @given(actions=ACTIONS, lateness=LATENESS, within=st.integers(0, 12))
+@example(actions=[[("a", 5, 0)], [("a", 7, 0)]], lateness=0, within=12)
 @settings(max_examples=50, deadline=None)
 def test_the_next_row_of_a_key_passes_when_the_first_one_is_retracted(
     actions: Any, lateness: int, within: int
