@@ -28,6 +28,7 @@ SPARK: Final = (
     "tests/cluster/test_peer.py",
     "tests/columns/test_documents.py",
     "tests/columns/values/test_json_agrees.py",
+    "tests/demo/test_observability.py",
     "tests/docs/test_documentation.py::test_an_example_of_a_job_runs",
     "tests/docs/test_documentation.py::test_the_commands_of_a_page_that_run_jobs",
     "tests/events/test_dataframes.py",

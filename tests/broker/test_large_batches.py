@@ -104,7 +104,7 @@ def test_a_large_batch_that_waits_for_room_holds_up_no_other(kafka: BrokerProces
     with WireClient(kafka.address) as waiting, WireClient(kafka.address) as client:
         full = f"full-{uuid.uuid4().hex}"
         bound = {"headrace_overflow": "block", "headrace_overflow_records": "1"}
-        bound["headrace_overflow_groups"] = "mailer"
+        bound |= {"headrace_overflow_groups": "mailer", "headrace_overflow_timeout_ms": "300000"}
         waiting.create_topic(full, max_message_bytes=str(2 * SIZE), **bound)
         commit(kafka.address, full, "mailer", 0)
         waiting.produce(full, small_batch(1))

@@ -1,10 +1,12 @@
-"""The log act of the demo, and what the demo's pipeline is as a file."""
+"""The scenarios of the demo as commands, and what the demo's pipeline is as a file."""
 
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 MOST_LINES = 150
 
@@ -18,8 +20,16 @@ def demo(*arguments: str, timeout_s: float) -> str:
 
 def test_the_log_survives_its_crash_and_nothing_is_missing() -> None:
     shown = demo("--scenario", "log", "--seconds", "4", timeout_s=100)
-    assert "killed (kill -9) and is back" in shown
+    assert "killed (kill -9), and is ready after" in shown
     assert shown.count("✓") == 5
+    assert "✗" not in shown
+
+
+@pytest.mark.demo
+@pytest.mark.timeout(420)
+def test_logs_and_metrics_of_an_sdk_become_rates_percentiles_and_alerts() -> None:
+    shown = demo("--scenario", "observability", "--seconds", "10", timeout_s=400)
+    assert shown.count("✓") == 7
     assert "✗" not in shown
 
 
@@ -47,8 +57,9 @@ def processes_of(folder: Path) -> list[str]:
     return [line for line in lines if str(folder) in line]
 
 
-def test_the_pipeline_is_one_file_that_can_be_read_in_one_go() -> None:
-    text = demo("--pipeline", timeout_s=60)
+@pytest.mark.parametrize("scenario", ["shop", "observability"])
+def test_a_pipeline_is_one_file_that_can_be_read_in_one_go(scenario: str) -> None:
+    text = demo("--scenario", scenario, "--pipeline", timeout_s=60)
     compile(text, "pipeline.py", "exec")
-    assert 'app = App("shop")' in text
+    assert f'app = App("{scenario}")' in text
     assert len(text.splitlines()) <= MOST_LINES

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.demo.observability_demo import PIPELINE as OBSERVABILITY
 from headrace.demo.workers import PIPELINE
 from tests.docs.pages import PAGES, ROOT, USES_SESSION, Block, Terminal, blocks, commands, matches
 
@@ -25,6 +26,7 @@ SESSION_PAGES = [
     if re.search(rf"^\$ {USES_SESSION.pattern}", page.read_text(), re.MULTILINE)
 ]
 """Pages whose commands run jobs or queries on this machine."""
+OBSERVABILITY_PAGE = ROOT / "docs/observability.md"
 INSTALLATION = ROOT / "docs/installation.md"
 MARKS = {
     ROOT / "docs/cluster.md": [pytest.mark.cluster],  # its commands start Apache Kafka and a Spark cluster
@@ -126,8 +128,9 @@ def test_other_blocks_are_of_a_kind_that_can_be_checked(block: Block) -> None:
             assert {line.split()[1] for line in block.text.splitlines()} <= MAKE_TARGETS
         case "toml":
             tomllib.loads(block.text)
-        case "py":  # a piece of the demo's pipeline, which is run as a whole
-            assert block.text in PIPELINE.read_text()
+        case "py":  # a piece of a pipeline of the demo, which is run as a whole
+            pipeline = OBSERVABILITY if block.page == OBSERVABILITY_PAGE else PIPELINE
+            assert block.text in pipeline.read_text()
         case "text":  # a picture in characters: nothing to run
             assert not block.text.startswith("$ ")
         case unknown:

@@ -32,7 +32,7 @@ def counting(
     clicks = app.stream("clicks", schema, event_time="at", watermark_delay="1 minute", **stream)
     window = tumbling(size) if emit == "on_window_close" else hopping(size, every="1 minute")
 
-    @app.job(into=app.topic("counts"), name="counts")
+    @app.job(into=app.topic("counts", key="window_start"), name="counts")
     def counts() -> Rows:
         return clicks.window(window).agg(F.count("*").alias("clicks"), *more, emit=emit)
 

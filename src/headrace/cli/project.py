@@ -167,10 +167,14 @@ def demo(
         float, typer.Option(help="How long orders arrive after the first results (seconds).")
     ] = 30,
     scenario: Annotated[
-        Scenario, typer.Option(help="shop: everything, on Spark; log: the broker alone, without Spark.")
+        Scenario,
+        typer.Option(
+            help="shop: everything, on Spark; log: the broker alone, without Spark; "
+            "observability: OpenTelemetry logs and metrics, and alerts."
+        ),
     ] = Scenario.SHOP,
     chaos: Annotated[
-        bool, typer.Option("--chaos", help="Kill the broker, databases and workers at random.")
+        bool, typer.Option("--chaos", help="Kill the broker, databases and workers of the shop at random.")
     ] = False,
     port: Annotated[int, typer.Option(help="Port of the web page on 127.0.0.1; 0 takes a free one.")] = 0,
     pipeline: Annotated[
@@ -182,14 +186,16 @@ def demo(
     The demo starts PostgreSQL, Redis and a mail server, and removes them at the end. A check continuously
     compares the inputs with the results. With --chaos, the broker, the databases and the workers are killed
     while orders arrive. The scenario `log` shows two consumer groups, a crash of the broker, and that no
-    record is lost.
+    record is lost. The scenario `observability` sends logs and metrics of three services by OpenTelemetry,
+    computes error rates and percentiles, and sends alerts; it needs `headrace[tracing]`.
 
     Example: headrace demo --seconds 20 --chaos
     """
     if pipeline:
         from importlib.resources import files
 
-        print_line(files("headrace.demo").joinpath("pipeline.py").read_text(encoding="utf-8").rstrip())
+        name = "observability.py" if scenario is Scenario.OBSERVABILITY else "pipeline.py"
+        print_line(files("headrace.demo").joinpath(name).read_text(encoding="utf-8").rstrip())
         return
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""The demo: a small shop on a real broker, with crashes, and checks of the results."""
+"""The demo: scenarios on a real broker, with crashes, and checks of the results."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Scenario(StrEnum):
 
     SHOP = "shop"
     LOG = "log"
+    OBSERVABILITY = "observability"
 
 
 def run_scenario(
@@ -26,6 +27,10 @@ def run_scenario(
         from headrace.demo.log_demo import LogDemo
 
         return LogDemo(console, seconds).run()
+    if scenario is Scenario.OBSERVABILITY:
+        from headrace.demo.observability_demo import ObservabilityDemo
+
+        return ObservabilityDemo(console, seconds).run()
     from headrace.demo.shop import ShopDemo
 
     return ShopDemo(console, seconds, chaos=chaos, port=port).run()

@@ -37,7 +37,7 @@ from headrace.testing.postgres import PostgresServer
 from headrace.testing.redis import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -71,9 +71,7 @@ class DemoServers:
             broker=stack.enter_context(BrokerProcess(folder / "broker", attached=True)),
             mailbox=stack.enter_context(DemoMailServer()),
         )
-        for name, value in {"HEADRACE_POSTGRES": servers.url, "HEADRACE_REDIS": servers.cache.url}.items():
-            stack.callback(_set_variable, name, os.environ.get(name))
-            os.environ[name] = value
+        set_variables(stack, {"HEADRACE_POSTGRES": servers.url, "HEADRACE_REDIS": servers.cache.url})
         return servers
 
 
@@ -111,14 +109,19 @@ class Shop:
         return Shop(simulator=simulator, watch=watch, workers=workers, live=live)
 
 
-def make_topics(bootstrap: str, app: App) -> None:
-    """Create all topics of the demo, each with one partition, before the jobs start."""
+def make_topics(bootstrap: str, app: App, names: Sequence[str] = (*INPUTS, *OUTPUTS)) -> None:
+    """Create all topics of a scenario, each with one partition, before the jobs start."""
     configs = {topic.name: topic.config for job in app.jobs for topic in job.into.topics}
-    topics = [
-        NewTopic(name=name, partitions=1, configs=configs.get(name, {})) for name in (*INPUTS, *OUTPUTS)
-    ]
+    topics = [NewTopic(name=name, partitions=1, configs=configs.get(name, {})) for name in names]
     with Cluster.of(bootstrap) as cluster:
         create_topics(cluster, topics)
+
+
+def set_variables(stack: ExitStack, variables: Mapping[str, str]) -> None:
+    """Set environment variables until the stack is closed."""
+    for name, value in variables.items():
+        stack.callback(_set_variable, name, os.environ.get(name))
+        os.environ[name] = value
 
 
 def _set_variable(name: str, value: str | None) -> None:

@@ -31,7 +31,7 @@ TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLU
 TRANSACTION = ResourceType.TRANSACTIONAL_ID
 READ, WRITE, CREATE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE
 NAMES = {TOPIC: "orders", GROUP: "shop", CLUSTER: CLUSTER_NAME, TRANSACTION: "txn"}
-CREATE_ACLS, DELETE_ACLS, ALTER_USERS = 30, 31, 51
+CREATE_ACLS, DELETE_ACLS, ALTER_USERS, OFFSET_COMMIT = 30, 31, 51, 8
 DESCRIBE_GROUPS, LIST_GROUPS, LIST_TRANSACTIONS, INIT_PRODUCER_ID = 15, 16, 66, 22
 MARKERS = [
     {
@@ -83,13 +83,13 @@ CASES = [
     Case(2, 6, (TOPIC,), {"timestamp": -1, "current_leader_epoch": -1}),
     Case(METADATA, 9, (TOPIC,)),
     Case(
-        8,
+        OFFSET_COMMIT,
         9,
         (GROUP, TOPIC),
         {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None},
     ),
     Case(
-        8,
+        OFFSET_COMMIT,
         10,
         (GROUP, TOPIC),
         {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None},
@@ -169,7 +169,7 @@ CASES = [
     Case(35, 4, (CLUSTER,), {"topics": None}),
     Case(37, 3, (TOPIC,), {"validate_only": True, "assignments": None, "count": 2}),
     Case(42, 2, (GROUP,)),
-    Case(47, 0, (GROUP, TOPIC)),
+    Case(47, 0, (GROUP, TOPIC), {"group_id": lambda admin: group_with_offset(admin)}),
     Case(48, 1, (CLUSTER,), {"components": ()}),
     Case(49, 1, (CLUSTER,), {"entity_type": "user", "key": "request_percentage", "remove": True}),
     Case(50, 0, (CLUSTER,)),
@@ -353,6 +353,13 @@ def transactional_batch(admin: WireClient) -> bytes:
     return batch_of(b"tea", producer_id=producer.producer_id, **more)
 
 
+def group_with_offset(admin: WireClient) -> str:
+    """A group that has committed an offset: other tests delete it."""
+    case = next(case for case in CASES if case.api_key == OFFSET_COMMIT)
+    assert ask(admin, admin, case) == {ErrorCode.none}
+    return "shop"
+
+
 def init_producer(client: WireClient, transactional_id: str | None) -> Any:
     return client.ask(
         INIT_PRODUCER_ID,
@@ -405,7 +412,7 @@ def ask(client: WireClient, admin: WireClient, case: Case) -> set[ErrorCode]:
 
 
 def name_of(case: Case) -> str:
-    return f"{APIS[case.api_key].handle.__module__.rpartition('.')[2]}-v{case.version}-" + "-".join(
+    return f"{APIS[case.api_key].handle.__name__}-v{case.version}-" + "-".join(
         kind.name.lower() for kind in case.needs
     )
 
