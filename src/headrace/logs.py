@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from typing import Final
+
+from headrace.printable import json_text, printable, printable_line
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class TextFormatter(logging.Formatter):
+    """A log record for people: its message on one line, control characters escaped, then an exception."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name that logging calls
+        """The first line."""
+        return printable_line(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the lines of an exception."""
+        return printable(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -29,11 +42,11 @@ class JsonFormatter(logging.Formatter):
         document |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        return json.dumps(document, ensure_ascii=False, default=str)
+        return json_text(document, default=str)
 
 
 def configure_logging(level: str = "warning", log_format: str = "text") -> None:
     """Write log records of this level and above to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler])

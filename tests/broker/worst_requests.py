@@ -8,6 +8,7 @@ a member that holds thousands of records) and gives the fields.
 import itertools
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -430,6 +431,12 @@ def keyed_batch(count: int) -> bytes:
     return batch_of(*[bytes(HUGE_BATCH_BYTES // count)] * count, key=b"k")
 
 
+@cache
+def compressed_keyed_batch() -> bytes:
+    """A small batch of many records with keys, whose validation decompresses and walks all of them."""
+    return bytes(encode_batch([NewRecord(b"k", b"", TIMESTAMP)] * 100_000, codec=ZSTD))
+
+
 def batch_with_headers(records: int, headers: int, value: bytes = b"v") -> bytes:
     """A batch of records with as many empty headers each."""
     body = b"\0\0%b\1" + encode_varint(len(value)) + value + encode_varint(headers) + b"\0\1" * headers
@@ -521,6 +528,7 @@ WORST: dict[int, list[Case]] = {
         (9, lambda _: produce({0: large_batch(size=HUGE_BATCH_BYTES)}, "live")),
         (9, lambda _: produce({0: keyed_batch(1)}, "accounts")),
         (9, lambda _: produce({0: keyed_batch(1_000)}, "accounts")),
+        (9, lambda _: produce({0: compressed_keyed_batch()}, "accounts")),
         (9, produce({0: lying_count()}, "orders")),
         (
             9,

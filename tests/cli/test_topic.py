@@ -25,11 +25,14 @@ def test_creating_a_topic_twice_fails_unless_that_is_allowed(terminal: Terminal,
     assert "nothing changed" in terminal.do("topic", "create", topic, "--if-not-exists").err
 
 
-def test_topics_of_the_broker_itself_are_listed_only_on_demand(terminal: Terminal, topic: str) -> None:
+def test_topics_of_the_broker_and_of_jobs_are_listed_only_on_demand(terminal: Terminal, topic: str) -> None:
     terminal.do("produce", topic, stdin="a\n")
     terminal.do("consume", topic, "--group", f"g-{topic}", "-n", "1")  # makes the topic of offsets
-    assert not any(line.startswith("__") for line in terminal.do("topic", "list").lines)
-    assert any(line.startswith("__consumer_offsets") for line in terminal.do("topic", "list", "--all").lines)
+    terminal.do("topic", "create", "headrace.jobs", "--if-not-exists")
+    names = ("__consumer_offsets", "headrace.jobs")
+    assert not any(line.startswith(names) for line in terminal.do("topic", "list").lines)
+    for name in names:
+        assert any(line.startswith(name) for line in terminal.do("topic", "list", "--all").lines)
 
 
 def test_describe_shows_offsets_and_sizes(terminal: Terminal, topic: str) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -46,6 +47,21 @@ def test_an_open_transaction_is_listed(
     assert name in open_ones
     assert idle_writer not in open_ones
     assert any(line.startswith(name) and "Ongoing" in line for line in terminal.do("txn", "list").lines)
+
+
+def test_a_transaction_that_has_ended_is_not_listed_as_open(
+    terminal: Terminal, writer: tuple[str, Producer]
+) -> None:
+    name, producer = writer
+    producer.commit_transaction(DEADLINE_S)
+
+    def described() -> Any:
+        return terminal.do("txn", "describe", name, "--json").json
+
+    wait_until(lambda: described()["state"] == "CompleteCommit", "the transaction to be complete")
+    assert described()["started"] is None
+    open_ones = {each["transactional_id"] for each in terminal.do("txn", "list", "--open", "--json").json}
+    assert name not in open_ones
 
 
 def test_describe_shows_what_a_transaction_writes_to(

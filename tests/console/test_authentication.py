@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from headrace.console.app import Console, ConsoleOptions
 from headrace.gateway.options import GatewayOptions
 from headrace.gateway.server import GatewayThread
-from headrace.streams.job_status import REQUEST_TOPIC, STATUS_TOPIC
+from headrace.streams.job_status import REQUEST_TOPIC, STATUS_TOPIC, JobStatusThread
 from headrace.testing import EmbeddedBroker
 from tests.broker.security.brokers import Authority, sasl_config
 from tests.gateway.test_authentication import (  # noqa: F401  fixtures
@@ -31,6 +31,7 @@ from tests.gateway.test_authentication import (  # noqa: F401  fixtures
     options,
     provider,
     secured,
+    set_password,
 )
 
 
@@ -90,6 +91,34 @@ def test_documents_of_one_user_are_not_those_of_another(https: httpx.Client) -> 
     topics = {user: https.get("/api/topics", auth=user).text for user in (ROOT, ALICE)}
     assert "__consumer_offsets" in topics[ROOT]
     assert "__consumer_offsets" not in topics[ALICE]
+
+
+def test_a_job_whose_user_has_no_right_to_the_topics_of_jobs_runs_without_a_status(
+    secured: EmbeddedBroker,  # noqa: F811
+    admin: AdminClient,  # noqa: F811
+    authority: Authority,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    profile = {"username": "walt", "password": "the secret of walt", "mechanism": "SCRAM-SHA-256"}
+    set_password(admin, profile["username"], profile["password"])
+    lines = [
+        "[security.walt]",
+        'security.protocol = "SASL_SSL"',
+        f'ssl.ca.location = "{authority.ca_file}"',
+        *(f'sasl.{name} = "{value}"' for name, value in profile.items()),
+    ]
+    (tmp_path / "headrace.toml").write_text("\n".join(lines))
+    monkeypatch.setenv("HEADRACE_PROJECT", str(tmp_path))
+    caplog.set_level("INFO")
+    with JobStatusThread(f"walt://{secured.bootstrap}") as thread:
+        thread.statuses = {"shop.revenue": {"state": "running"}}
+    said = [record for record in caplog.records if record.name == "headrace.streams.job_status"]
+    assert {record.levelname for record in said} == {"INFO"}
+    assert "is not published" in said[0].message
+    assert "headrace.job" in said[0].message
+    assert thread.requests() == []
 
 
 def test_requests_to_jobs_need_the_right_to_write_their_topic(

@@ -3,11 +3,13 @@
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.client.partition import TopicPartition
+from headrace.spark import stream_reader
 from headrace.spark.checkpoint import count_records, parse_offsets, without_offset_markers
 from headrace.spark.event_time import IdleSourceWatermark, TimeHints, next_tick, note_seen
 from headrace.spark.offsets import HEARTBEAT, TICK, Journal, read_first, read_journal
@@ -194,6 +196,24 @@ def test_an_outage_of_the_broker_is_not_silence(tmp_path: Path) -> None:
     now = 1_131.0
     for each in (pulse, restarted):
         assert each.next_ms(0, once=False) == 531_000
+
+
+def test_a_reader_that_waited_for_its_broker_does_not_take_that_for_silence(
+    open_reader: Open, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(IdleSourceWatermark.__init__, "__kwdefaults__", {"clock": lambda: now})
+    create_topic(bootstrap, "payments")
+    reader = open_reader(subscribe="payments", idleTimeout="30s", hints=str(tmp_path))
+    begun = reader.initialOffset()
+    note_seen(TimeHints(tmp_path), "orders", 500_000, now_s=now)
+    now = 1_100.0
+    with monkeypatch.context() as outage:
+        outage.setattr(stream_reader, "OUTAGE_S", 0.0)  # as if the broker had answered just now
+        assert HEARTBEAT not in reader.latestOffset(begun, ALL)
+    assert HEARTBEAT not in reader.latestOffset(begun, ALL)
+    now = 1_130.0
+    assert reader.latestOffset(begun, ALL)[HEARTBEAT] == {"0": 530_000}
 
 
 def test_time_that_only_passes_makes_one_heartbeat_in_a_run_that_ends(tmp_path: Path) -> None:

@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
 from headrace import App, Rows, TableView
+from headrace.streams.explanation import silence_spark
 from headrace.streams.job_folder import JobFolder
+from headrace.streams.job_status import REQUEST_TOPIC, STATUS_TOPIC
 from headrace.streams.supervisor import State
+from headrace.testing import broker
 from tests.cli.terminal import wait_until
 from tests.streams.workshop import Workshop
 
@@ -59,6 +63,15 @@ def test_once_runs_jobs_in_the_order_in_which_they_feed_each_other(workshop: Wor
     workshop.write("numbers", {"n": 60})
     assert workshop.run_once(two_stages()) == 0
     assert len(workshop.read("doubled")) == 3
+
+
+def test_only_a_run_that_goes_on_publishes_its_status(spark: SparkSession, tmp_path: Path) -> None:
+    with broker() as kafka:
+        workshop = Workshop(kafka.bootstrap, tmp_path)
+        workshop.create("numbers")
+        assert workshop.run_once(shop(lambda numbers: numbers)) == 0
+        topics = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30).topics
+    assert not {STATUS_TOPIC, REQUEST_TOPIC} & topics.keys()
 
 
 def test_a_changed_job_is_refused_until_it_is_reset(workshop: Workshop) -> None:
@@ -122,6 +135,22 @@ def test_a_job_that_fails_says_why_and_goes_on_when_the_reason_is_gone(
         wait_until(lambda: workshop.recorder.reports[0].rows > 0, "the job to go on", deadline_s=100)
     assert workshop.read("sums") == [b'{"n":4}']
     assert "Stopping" in workshop.recorder.said[-1]
+
+
+def test_a_stop_between_two_batches_is_no_error_in_the_log(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    silence_spark()
+    app = App("shop")
+    numbers = app.stream("numbers", "n int", max_records=1)
+    app.job(into=app.topic("copies", partitions=1), name="copies")(lambda: numbers.df)
+    workshop.write("numbers", *({"n": n} for n in range(2_000)))
+    with workshop.running(app):
+        wait_until(
+            lambda: workshop.recorder.reports and workshop.recorder.reports[0].rows, "a batch", deadline_s=100
+        )
+    assert 0 < len(workshop.read("copies")) < 2_000
+    assert "Traceback" not in caplog.text
 
 
 def test_the_records_of_tables_are_among_the_rows_of_a_job(workshop: Workshop) -> None:

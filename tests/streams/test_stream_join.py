@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name that Spark's users know
 
-from headrace import App
+from headrace import App, tumbling
 from headrace.engine import columns
 from headrace.engine.logical import LogicalPlan
 from headrace.errors import Misuse
@@ -140,6 +140,20 @@ def test_an_inner_join_has_matches_only_and_windows_can_follow_it(app: App) -> N
     }
     windows = sorted((row["at"], row["paid"]) for row in run(revenue, inputs))
     assert windows == [(at(0), 111_110), (at(10), 7)]
+
+
+def test_the_result_of_a_window_has_the_time_just_before_its_end_in_a_join(app: App) -> None:
+    orders, _ = streams(app)
+
+    @app.job(into=app.topic("dearest"))
+    def dearest() -> Rows:
+        """The orders with the largest amount of ten minutes: one at their end belongs to the next ten."""
+        largest = orders.window(tumbling("10 minutes")).agg(F.max("amount").alias("amount"))
+        return largest.join(orders, on="amount", within=("10 minutes", "0 seconds"))
+
+    inputs = {"orders": [order_row(1, "", 7, 0), order_row(2, "", 7, 10), order_row(3, "", 1, 40)]}
+    rows = run(dearest, inputs)
+    assert sorted((row["window_end"], row["order_id"]) for row in rows) == [(at(10), 1), (at(20), 2)]
 
 
 def test_sides_with_other_names_and_a_stream_with_itself(app: App) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 BATCH_LIMIT: Final = "max.message.bytes"
 DEFAULT_BATCH_LIMIT_BYTES: Final = 1_048_588
 SETTLING_S: Final = 5.0
+INTERNAL: Final = ("__", "headrace.")
+"""The prefixes of topics that only brokers and Headrace itself write."""
 BROKER_DEFAULT: Final = -1
 """The value with which CreateTopics uses the broker's default."""
 
@@ -54,8 +56,8 @@ class TopicSetting:
 
 
 def is_internal(topic: str) -> bool:
-    """Whether the topic is internal: as in Kafka, its name then starts with two underscores."""
-    return topic.startswith("__")
+    """Whether users do not write the topic."""
+    return topic.startswith(INTERNAL)
 
 
 def topic_names(session: BrokerSession) -> list[str]:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from headrace.client.connection import Connection
 
 ONGOING: Final = "Ongoing"
-NOT_STARTED: Final = -1
+OPEN: Final = (ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""The states of an open transaction. A completed one keeps its start until the next one begins."""
 
 
 class UnknownTransaction(HeadraceError):
@@ -175,14 +176,14 @@ def _exists(state: DescribedTransaction) -> bool:
 
 def _transaction(state: DescribedTransaction) -> Transaction:
     started_ms = state.transaction_start_time_ms
-    started = None if started_ms == NOT_STARTED else datetime.fromtimestamp(started_ms / 1000, UTC)
+    is_open = state.transaction_state in OPEN and started_ms >= 0
     return Transaction(
         transactional_id=state.transactional_id,
         state=state.transaction_state,
         producer_id=state.producer_id,
         producer_epoch=state.producer_epoch,
         timeout=state.transaction_timeout,
-        started=started,
+        started=datetime.fromtimestamp(started_ms / 1000, UTC) if is_open else None,
         partitions=tuple(
             sorted((topic.topic, partition) for topic in state.topics for partition in topic.partitions)
         ),

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headrace.console.app import Context
 
 MAX_UNHEALTHY: Final = 200
-OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
-"""The states of open transactions."""
 
 
 def read_features(session: BrokerSession) -> dict[str, Any]:
@@ -96,7 +94,7 @@ def list_transactions(context: Context) -> dict[str, Any]:
                 "producer_id": each.producer_id,
                 "epoch": each.producer_epoch,
                 "timeout_s": each.timeout.total_seconds(),
-                "started": each.started if each.state in OPEN else None,
+                "started": each.started,
                 "partitions": [f"{topic}/{number}" for topic, number in each.partitions],
             }
             for each in ordered[:500]
@@ -105,9 +103,8 @@ def list_transactions(context: Context) -> dict[str, Any]:
 
 
 def _age_order(transaction: Transaction) -> tuple[bool, float, str]:
-    is_open = transaction.state in OPEN and transaction.started is not None
-    started_s = transaction.started.timestamp() if is_open and transaction.started else 0.0
-    return not is_open, started_s, transaction.transactional_id
+    started_s = 0.0 if transaction.started is None else transaction.started.timestamp()
+    return transaction.started is None, started_s, transaction.transactional_id
 
 
 def abort_transaction(context: Context, _: dict[str, Any]) -> dict[str, Any]:

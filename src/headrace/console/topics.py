@@ -73,7 +73,7 @@ def list_topics(context: Context) -> dict[str, Any]:
 
 
 def _kind(topic: str, known: Mapping[str, Any]) -> str:
-    if topic.startswith(("headrace.", "__")):
+    if topic_admin.is_internal(topic):
         return "internal"
     if topic.endswith(".dead") or ".dead." in topic:
         return "dead letters"

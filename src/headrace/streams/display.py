@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
-from headrace.printable import printable
+from headrace.printable import json_text, printable
 from headrace.streams.report import HELD_UP
 from headrace.streams.supervisor import State
 
@@ -126,7 +125,7 @@ class JsonLines:
         self._print(event="reports", jobs=[asdict(report) for report in self._reports])
 
     def _print(self, **document: Any) -> None:
-        self._out.write(json.dumps(document, ensure_ascii=False) + "\n")
+        self._out.write(json_text(document) + "\n")
         self._out.flush()
 
     def __enter__(self) -> Self:

@@ -63,6 +63,8 @@ ADVICE: Final = {
 }
 """What to write instead, by the condition of Spark's error."""
 SPARKS_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+CALLBACKS: Final = "py4j.clientserver"
+CALLBACK_FAILED: Final = "There was an exception while executing the Python Proxy"
 LONGEST: Final = 600
 
 
@@ -94,9 +96,15 @@ class Cause:
 
 
 def silence_spark() -> None:
-    """Keep PySpark from printing every error again as JSON, with the stack of the JVM, on standard error."""
+    """Keep PySpark and Py4J from printing every error again, with its stack, on standard error."""
     for name in SPARKS_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.getLogger(CALLBACKS).addFilter(_is_not_of_a_batch)
+
+
+def _is_not_of_a_batch(record: logging.LogRecord) -> bool:
+    """Whether this is not the error of a micro-batch, with which its query ends: the job says why."""
+    return not record.getMessage().startswith(CALLBACK_FAILED)
 
 
 def explain(error: BaseException) -> str:

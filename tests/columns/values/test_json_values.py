@@ -107,6 +107,21 @@ def test_an_error_says_what_is_wrong_and_where(value: bytes, reason: str) -> Non
     assert error(value) == reason
 
 
+NOT_JSON = r"""
+[1,]   [,1]    [,]      [1_2]    [1        ["a"_"b"]  [1}      [[]   []]   {"a":}  {"a":1,}  {,"a":1}  {"a"_1}
+{"a":1 {1:2}   {a:1}    {"a":1_"b":2}      {]         01       -     1.    .5      +1        1e        0x1
+nul    True    'a'      "a       "\x"      "\u12"     1_2      {"a":[{"b":[1,]}]}
+"""
+
+
+@pytest.mark.parametrize("value", ["", '"\t"', *(text.replace("_", " ") for text in NOT_JSON.split())])
+def test_a_field_that_nobody_reads_is_json_too(value: str) -> None:
+    text = f'{{"amount":1,"unread":{value}}}'
+    assert str(error(text.encode())).startswith("not JSON: ")
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text)
+
+
 def test_an_error_names_the_place_in_nested_values() -> None:
     rows = pa.struct(
         [
