@@ -96,7 +96,8 @@ def grant(admin: AdminClient, kind: Any, name: str, operation: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def options(secured: EmbeddedBroker, authority: Authority) -> GatewayOptions:
+def options(secured: EmbeddedBroker, authority: Authority, admin: AdminClient) -> GatewayOptions:
+    """The settings of a gateway whose broker has the user alice."""
     return GatewayOptions(
         broker=f"users://{secured.bootstrap}",
         authentication=True,
