@@ -35,25 +35,10 @@ def console(
             help="Python file that defines aggregates, to show their state; repeatable.",
         ),
     ] = None,
-    authentication: Annotated[
-        bool,
-        typer.Option(
-            "--authentication",
-            help="Require credentials of users of the broker, with which the console logs in to it.",
-        ),
-    ] = False,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option("--tls-certificate", metavar="FILE", help="Certificate chain of the console, as PEM."),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option("--tls-key", metavar="FILE", help="Private key, as PEM (default: in the certificate)."),
-    ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", metavar="NAME", help="Accept this name in the Host header; repeatable."),
-    ] = None,
+    authentication: options.Authentication = False,
+    tls_certificate: options.TlsCertificate = None,
+    tls_key: options.TlsKey = None,
+    host: options.Hosts = None,
     broker: options.Broker = None,
 ) -> None:
     """Serve a web page for topics, groups, queues, jobs, views and brokers, until Ctrl-C.

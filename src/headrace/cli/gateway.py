@@ -16,21 +16,9 @@ def gateway(
     listen: Annotated[
         str, typer.Option("--listen", metavar="[HOST:]PORT", help="Address to listen on; port 0 for any.")
     ] = "127.0.0.1:8080",
-    authentication: Annotated[
-        bool,
-        typer.Option(
-            "--authentication",
-            help="Require credentials of users of the broker, with which the gateway logs in to it.",
-        ),
-    ] = False,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option("--tls-certificate", metavar="FILE", help="Certificate chain of the gateway, as PEM."),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option("--tls-key", metavar="FILE", help="Private key, as PEM (default: in the certificate)."),
-    ] = None,
+    authentication: options.Authentication = False,
+    tls_certificate: options.TlsCertificate = None,
+    tls_key: options.TlsKey = None,
     tls_client_ca: Annotated[
         Path | None,
         typer.Option(
@@ -43,10 +31,7 @@ def gateway(
         list[str] | None,
         typer.Option("--origin", metavar="URL", help="Allow web pages of this origin (CORS); repeatable."),
     ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", metavar="NAME", help="Accept this name in the Host header; repeatable."),
-    ] = None,
+    host: options.Hosts = None,
     name: Annotated[
         str,
         typer.Option("--name", metavar="NAME", help="Name in transactional ids (default: the address)."),

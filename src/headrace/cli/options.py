@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -95,4 +96,24 @@ Topic = Annotated[
 ]
 Group = Annotated[
     str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", autocompletion=complete_group)
+]
+
+Authentication = Annotated[
+    bool,
+    typer.Option(
+        "--authentication",
+        help="Require credentials of users of the broker, and log in to the broker with them.",
+    ),
+]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option("--tls-certificate", metavar="FILE", help="Certificate chain of this server, as PEM."),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option("--tls-key", metavar="FILE", help="Private key, as PEM (default: in the certificate)."),
+]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--host", metavar="NAME", help="Accept this name in the Host header; repeatable."),
 ]
