@@ -54,6 +54,22 @@ def test_a_server_that_listens_on_a_port_asks_for_the_password() -> None:
             psycopg.connect(f"postgres://postgres@127.0.0.1:{parts.port}/postgres")
 
 
+def test_servers_start_where_tmpdir_is_too_long_for_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with (
+        PostgresServer(tmp_path / "postgres") as server,
+        RedisServer(tmp_path / "redis") as cache,
+        psycopg.connect(server.url()) as connection,
+        Redis.from_url(cache.url) as client,
+    ):
+        assert connection.execute("SELECT 1").fetchall() == [(1,)]
+        assert client.ping()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the server as another user")
 def test_root_may_have_the_programs_where_only_root_may_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

